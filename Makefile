@@ -1,0 +1,47 @@
+# Two commands do everything: `make demo` and `make test`. Both install what they need into .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip --disable-pip-version-check
+
+.PHONY: demo test check lint types contracts stress bench clean install
+
+install: $(STAMP)
+
+# torch comes first and pinned: a plain `torch` would draw in several GB of CUDA packages.
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV) (about a minute) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --quiet --constraint constraints.txt torch
+	@$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	@$(BIN)/headrace demo
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest
+
+check: lint types contracts test
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+contracts: $(STAMP)
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q tests/house
+
+stress: $(STAMP)
+	@$(BIN)/python -m pytest -m stress --override-ini 'addopts=-ra --strict-markers' --timeout 1800
+
+bench: $(STAMP)
+	@$(BIN)/python benchmarks/transport.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache headrace-demo

@@ -1,0 +1,106 @@
+"""The `headrace` command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.core.errors import HeadraceError
+from headrace.version import __version__
+
+app = typer.Typer(
+    name="headrace",
+    help="Feeds data to PyTorch training: faster, and it tells where the time goes.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+errors = Console(stderr=True)
+
+
+def main() -> None:
+    """Runs the command line; a headrace error is printed without a traceback and ends with status 1."""
+    try:
+        app()
+    except HeadraceError as error:
+        errors.print(f"headrace: {error}", style="red", markup=False, highlight=False)
+        sys.exit(1)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def headrace(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Feeds data to PyTorch training: faster, and it tells where the time goes."""
+
+
+@app.command(
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+    epilog="Example: headrace run --num-workers 4 train.py --epochs 3",
+)
+def run(
+    script: Annotated[str, typer.Argument(help="The training script (with --module: a module's name).")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="What the script itself gets, options included.")
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Keep torch's own loader and only measure, to compare.")
+    ] = False,
+    num_workers: Annotated[
+        int | None, typer.Option(min=0, help="Worker processes, where the script does not say.")
+    ] = None,
+    prefetch_factor: Annotated[
+        int | None, typer.Option(min=1, help="Batches ahead per worker, where the script does not say.")
+    ] = None,
+    persistent_workers: Annotated[
+        bool, typer.Option("--persistent-workers", help="Keep workers between epochs, likewise.")
+    ] = False,
+    pin_memory: Annotated[
+        bool, typer.Option("--pin-memory", help="Page-locked batches for an accelerator, likewise.")
+    ] = False,
+    start_method: Annotated[
+        str | None, typer.Option(help="fork, spawn or forkserver, where the script does not say.")
+    ] = None,
+    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the measurement to this file.")] = None,
+) -> None:
+    """Run a training script, unmodified, through headrace's loader, and say how long it waited for data."""
+    from headrace.cli.run import run_and_report
+
+    defaults = {
+        "num_workers": num_workers,
+        "prefetch_factor": prefetch_factor,
+        "persistent_workers": persistent_workers or None,
+        "pin_memory": pin_memory or None,
+        "multiprocessing_context": start_method,
+    }
+    given = {name: value for name, value in defaults.items() if value is not None}
+    status = run_and_report(script, arguments or [], plain=plain, defaults=given, as_module=module, json_file=json_file)
+    raise typer.Exit(status)
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where the photos are made, once; about 100 MB.")] = Path(
+        "headrace-demo"
+    ),
+    photos: Annotated[int, typer.Option(min=200, help="How many photos.")] = 3000,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each run.")] = 2,
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes of each run.")] = 2,
+) -> None:
+    """Train a small network on real photos with torch's loader and with headrace's, and print what changed."""
+    from headrace.cli.demo import run_demo
+
+    raise typer.Exit(run_demo(folder, photos=photos, epochs=epochs, workers=workers))

@@ -1,0 +1,163 @@
+"""`headrace demo`: one ordinary training script, both loaders, one table."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from headrace.cli.photos import make_photo_folder
+from headrace.observe.memory import tree_memory
+
+SAMPLING = 0.25
+"""Seconds between two looks at the memory of a run."""
+
+
+@dataclass
+class Run:
+    """What one run of the script showed."""
+
+    name: str
+    status: int
+    results: list[str]
+    """The figures that the script printed, times left out: equal for equal training."""
+    measurement: dict[str, Any]
+    peak_bytes: int
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """The record of the script's busiest loader."""
+        record: dict[str, Any] = max(self.measurement["loaders"], key=lambda loader: loader["samples"])
+        return record
+
+
+def run_demo(folder: Path, *, photos: int, epochs: int, workers: int) -> int:
+    """Makes the photos if they are not there yet, trains twice, prints the table; returns the exit status."""
+    console = Console()
+    _make_photos(console, folder, photos)
+    script = _example()
+    arguments = [str(folder), "--epochs", str(epochs), "--workers", str(workers)]
+    console.print(f"Training with {script.name}, which imports torch only, once with each loader.\n")
+    runs = []
+    for name, options in (("torch", ["--plain"]), ("headrace", [])):
+        run = _train(console, name, [*options, str(script), *arguments])
+        if run.status != 0:
+            console.print(f"[red]The run with {name}'s loader ended with status {run.status}.[/red]")
+            return run.status
+        runs.append(run)
+    _print_table(console, *runs)
+    return 0
+
+
+def _make_photos(console: Console, folder: Path, count: int) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"Making photos in {folder}", total=count)
+        make_photo_folder(folder, count, progress=lambda done: progress.update(task, completed=done))
+    console.print(f"Photos: {count} in {folder}, crops of the photographs in scikit-image and scikit-learn.")
+
+
+def _example() -> Path:
+    """Returns the training script: beside this file in an installed package, in `examples/` in a checkout."""
+    installed = Path(__file__).with_name("train_images.py")
+    return installed if installed.exists() else Path(__file__).parents[3] / "examples" / "train_images.py"
+
+
+def _train(console: Console, name: str, arguments: list[str]) -> Run:
+    console.print(f"[bold]{name}[/bold]")
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "measurement.json"
+        command = [sys.executable, "-u", "-m", "headrace", "run", "--json", str(report), *arguments]
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "COLUMNS": "160"},
+        ) as process:
+            memory = _PeakMemory(process.pid)
+            complaints: list[str] = []
+            reader = threading.Thread(target=lambda: complaints.extend(process.stderr or []))
+            reader.start()
+            lines = []
+            for line in process.stdout or []:
+                lines.append(line.rstrip())
+                console.print(f"  {lines[-1]}", style="dim", markup=False, highlight=False)
+            reader.join()
+            status = process.wait()
+            peak = memory.stop()
+        if status != 0:
+            console.print("".join(complaints), style="red", markup=False, highlight=False)
+        measurement = json.loads(report.read_text()) if report.exists() else {}
+    return Run(name, status, [_figures(line) for line in lines], measurement, peak)
+
+
+def _figures(line: str) -> str:
+    """Returns a line of the script's output without its times."""
+    return re.sub(r"[\d.]+ ?s(econds)?\b|[\d,.]+ (samples|images)/s", "", line)
+
+
+class _PeakMemory:
+    """Looks at the memory of a process tree from a thread until `stop`."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._peak = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(SAMPLING):
+            self._peak = max(self._peak, tree_memory(self._pid))
+
+    def stop(self) -> int:
+        self._ended.set()
+        self._thread.join()
+        return self._peak
+
+
+def _print_table(console: Console, torch_run: Run, our_run: Run) -> None:
+    table = Table("", "torch", "headrace", "ratio", title="The same script, the same photos, the same machine")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    rows = (
+        ("samples/s", _samples_per_second, "{:,.0f}"),
+        ("share of time waiting for data", _share_waiting, "{:.1%}"),
+        ("time to first batch (ms)", _first_batch_ms, "{:,.0f}"),
+        ("peak memory, all processes (MB)", lambda run: run.peak_bytes / 1e6, "{:,.0f}"),
+    )
+    for title, measure, form in rows:
+        theirs, ours = measure(torch_run), measure(our_run)
+        ratio = f"{ours / theirs:.2f}" if theirs else "-"
+        table.add_row(title, form.format(theirs), form.format(ours), ratio)
+    console.print()
+    console.print(table)
+    if torch_run.results == our_run.results:
+        console.print("Both runs printed the same losses and accuracies: every batch was the same.")
+    else:
+        console.print("[yellow]The two runs printed different losses or accuracies.[/yellow]")
+
+
+def _samples_per_second(run: Run) -> float:
+    return float(run.training["samples_per_second"])
+
+
+def _share_waiting(run: Run) -> float:
+    return float(run.measurement["waited"]) / float(run.measurement["seconds"])
+
+
+def _first_batch_ms(run: Run) -> float:
+    return float(statistics.median(run.training["first_batches"])) * 1e3

@@ -1,0 +1,52 @@
+"""Errors: one class per thing the user must do, and one shape for every message.
+
+A message gives the place, what was found, what was expected and the cure, each on a line of its own:
+
+    cannot decode an image
+      place:    photos/cat/0012.jpg
+      found:    image file is truncated (12 bytes not processed)
+      expected: an image that Pillow can decode
+      cure:     delete or restore the file
+
+Every class can be built from one string alone, because torch rebuilds a worker's exception in the parent that way.
+"""
+
+from __future__ import annotations
+
+
+class HeadraceError(Exception):
+    """Root of all errors that headrace itself raises."""
+
+
+class DatasetError(HeadraceError, ValueError):
+    """A data set as a whole cannot be used: fix its location or its layout."""
+
+
+class DatasetNotFoundError(DatasetError, FileNotFoundError):
+    """A data set, or all of a class's files, is not where it was looked for; a FileNotFoundError too."""
+
+
+class SampleError(HeadraceError, ValueError):
+    """One sample cannot be read or decoded: fix or remove that sample."""
+
+
+class TransportError(HeadraceError, RuntimeError):
+    """The memory or the pipe between processes failed: fix a limit of the machine."""
+
+
+class MissingExtraError(HeadraceError, ImportError):
+    """An optional library is not installed: install the extra that the message names."""
+
+
+def explain(
+    what: str,
+    *,
+    place: object = None,
+    found: object = None,
+    expected: object = None,
+    cure: str | None = None,
+) -> str:
+    """Returns `what` followed by one line for each of place, found, expected and cure that is given."""
+    parts = (("place", place), ("found", found), ("expected", expected), ("cure", cure))
+    lines = [f"  {name + ':':<9} {value}" for name, value in parts if value is not None]
+    return "\n".join([what, *lines])

@@ -1,0 +1,1 @@
+"""Batch to accelerator: everything that touches a device is behind this package."""

@@ -1,0 +1,1 @@
+"""Joins the stages: one iterator for each way of working."""

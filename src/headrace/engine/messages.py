@@ -1,0 +1,57 @@
+"""What parent and workers say to each other, over one duplex pipe for each worker.
+
+The parent sends `Orders`; the worker answers each task with one `Result`. A message of more than `INLINE` bytes travels
+in a slot, and a small `InSlot` in the pipe names the slot, so the bytes in a pipe are bounded. The parent lets at most
+`UNREAD` messages wait in a worker's pipe (the worker says in each result how many it has read) and gathers what is left
+into the next one; so the parent never blocks in a write, and a worker that blocks in one waits for a parent that reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from headrace.transport.memory import Slot
+
+INLINE = 16 << 10
+UNREAD = 8
+
+
+class Resume(NamedTuple):
+    """Begin another epoch with the same workers; `shared_seed` is for data pipes."""
+
+    shared_seed: int | None
+
+
+class Orders(NamedTuple):
+    """Work for a worker. Tasks of earlier epochs that it has not begun are void, so are all tasks after `stop`."""
+
+    epoch: int
+    resume: Resume | None
+    tasks: list[tuple[int, Any]]
+    returned: list[Slot]
+    stop: bool
+
+
+class InSlot(NamedTuple):
+    """A message that lies in a slot of the sender's region."""
+
+    slot: Slot
+    nbytes: int
+
+
+class Result(NamedTuple):
+    """What became of a task.
+
+    `status` is "batch", "error" (the payload is torch's `ExceptionWrapper`) or "end" (the worker's iterable data set
+    has ended). `slots` and `buffers` are those of `Parcel`. `read` counts the messages that the worker has read, and
+    `freed` are slots of the parent's region that it is done with.
+    """
+
+    epoch: int
+    task: int
+    status: str
+    header: bytes | InSlot
+    slots: list[tuple[Slot, int]]
+    buffers: list[tuple[int, int, int]]
+    read: int
+    freed: list[Slot]

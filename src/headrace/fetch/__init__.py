@@ -1,0 +1,1 @@
+"""Keys to samples, and samples to a batch."""

@@ -1,0 +1,1 @@
+"""Timings: who waits for whom."""

@@ -1,0 +1,95 @@
+"""How long a training loop waits for its loader, measured the same way for torch's loader and for ours."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+Clock = Callable[[], float]
+
+
+@dataclass
+class LoaderRecord:
+    """What one loader did. Times are in seconds."""
+
+    label: str
+    kind: str
+    num_workers: int
+    epochs: int = 0
+    batches: int = 0
+    samples: int = 0
+    waited: float = 0.0
+    """Time that the script spent in `iter(loader)` and `next(iterator)`."""
+    looped: float = 0.0
+    """Time from each `iter(loader)` to the last batch that was asked for."""
+    first_batches: list[float] = field(default_factory=list)
+    """For each epoch, the time from `iter(loader)` to the first batch."""
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples delivered per second of the loop, the training itself included."""
+        return self.samples / self.looped if self.looped else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the record as JSON knows it."""
+        return {**asdict(self), "samples_per_second": self.samples_per_second}
+
+
+class EpochWatch:
+    """Measures one epoch of an iterator that it does not keep alive."""
+
+    def __init__(self, record: LoaderRecord, began: float, clock: Clock = time.perf_counter) -> None:
+        self._record = record
+        self._began = began
+        self._last = began
+        self._clock = clock
+        self._first = True
+        record.epochs += 1
+        self._spent(began)
+
+    def attach(self, iterator: Any) -> None:
+        """Times every `next(iterator)` from here on. `iterator` is torch's kind, with a `_next_data`."""
+        original = type(iterator)._next_data
+        itself = weakref.ref(iterator)  # a bound method here would be a cycle, and workers would outlive the loop
+
+        def timed_next_data() -> Any:
+            asked = self._clock()
+            try:
+                batch = original(itself())
+            except BaseException:
+                self._spent(asked)
+                raise
+            self._delivered(asked, batch)
+            return batch
+
+        iterator._next_data = timed_next_data
+
+    def _delivered(self, asked: float, batch: Any) -> None:
+        self._spent(asked)
+        self._record.batches += 1
+        self._record.samples += batch_length(batch)
+        if self._first:
+            self._first = False
+            self._record.first_batches.append(self._last - self._began)
+
+    def _spent(self, since: float) -> None:
+        now = self._clock()
+        self._record.waited += now - since
+        self._record.looped += now - self._last
+        self._last = now
+
+
+def batch_length(batch: Any) -> int:
+    """Returns how many samples a batch holds: the first dimension of the first tensor or array found, else 1."""
+    if isinstance(batch, torch.Tensor) or hasattr(batch, "shape"):
+        return int(batch.shape[0]) if len(batch.shape) else 1
+    if isinstance(batch, Mapping) and batch:
+        return batch_length(next(iter(batch.values())))
+    if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)) and len(batch):
+        return batch_length(batch[0])
+    return 1

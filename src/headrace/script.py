@@ -1,0 +1,116 @@
+"""Runs a training script as it is, with torch's loader replaced and the waiting measured."""
+
+from __future__ import annotations
+
+import inspect
+import runpy
+import sys
+import time
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch.utils.data
+import torch.utils.data.dataloader
+
+from headrace.loader import DataLoader
+from headrace.observe.waiting import EpochWatch, LoaderRecord
+
+TORCH_LOADER: type = torch.utils.data.DataLoader
+
+
+@dataclass
+class Measurement:
+    """What a run of a script showed. Times are in seconds."""
+
+    script: str
+    seconds: float = 0.0
+    loaders: list[LoaderRecord] = field(default_factory=list)
+    unused_defaults: dict[str, list[str]] = field(default_factory=dict)
+    """For each default that a loader call overruled: the labels of those loaders."""
+
+    @property
+    def waited(self) -> float:
+        """Time that the script waited for all its loaders together."""
+        return sum(record.waited for record in self.loaders)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the measurement as JSON knows it."""
+        loaders = [record.as_dict() for record in self.loaders]
+        return {"script": self.script, "seconds": self.seconds, "waited": self.waited, "loaders": loaders}
+
+
+def run_script(target: str, arguments: Sequence[str], *, as_module: bool = False) -> None:
+    """Runs a script file (or a module) as `python` would: as `__main__`, with its `sys.argv` and `sys.path[0]`.
+
+    Raises what the script raises, `SystemExit` included.
+    """
+    if as_module:
+        sys.path.insert(0, str(Path.cwd()))
+        sys.argv = [target, *arguments]
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+        return
+    path = Path(target)
+    code = compile(path.read_bytes(), str(path), "exec")
+    sys.argv = [target, *arguments]
+    sys.path.insert(0, str(path.resolve().parent))
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=str(path), __builtins__=__builtins__)
+    sys.modules["__main__"] = main  # kept after the end: exit handlers of the script may need its names
+    exec(code, main.__dict__)
+
+
+def replace_loader(measurement: Measurement, *, plain: bool, defaults: dict[str, Any]) -> None:
+    """Makes `torch.utils.data.DataLoader` a measured loader for all code that is imported from now on.
+
+    The loader is ours, or torch's own with `plain`. `defaults` are arguments for calls that do not give them.
+    """
+    base = TORCH_LOADER if plain else DataLoader
+    measured = _measured(base, measurement, defaults)
+    torch.utils.data.DataLoader = measured  # type: ignore[misc,assignment]
+    torch.utils.data.dataloader.DataLoader = measured  # type: ignore[misc,assignment]
+
+
+def _measured(base: type, measurement: Measurement, defaults: dict[str, Any]) -> type:
+    signature = inspect.signature(base)
+
+    class MeasuredLoader(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            label = _caller()
+            try:
+                given = set(signature.bind_partial(*args, **kwargs).arguments)
+            except TypeError:
+                given = set(kwargs)  # a wrong call: torch's own constructor says what is wrong with it
+            for name, value in defaults.items():
+                if name in given:
+                    measurement.unused_defaults.setdefault(name, []).append(label)
+                else:
+                    kwargs[name] = value
+            super().__init__(*args, **kwargs)
+            self._record = LoaderRecord(label, base.__module__.partition(".")[0], self.num_workers)
+            measurement.loaders.append(self._record)
+
+        def __iter__(self) -> Any:
+            began = time.perf_counter()
+            iterator = super().__iter__()
+            EpochWatch(self._record, began).attach(iterator)
+            return iterator
+
+    MeasuredLoader.__name__ = MeasuredLoader.__qualname__ = "DataLoader"
+    MeasuredLoader.__module__ = base.__module__
+    MeasuredLoader.__doc__ = base.__doc__
+    return MeasuredLoader
+
+
+def _caller() -> str:
+    """Returns file:line of the innermost caller outside torch and headrace: where the script makes the loader."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _is_library(module: str) -> bool:
+    return module.partition(".")[0] in {"torch", "headrace", "runpy"}

@@ -1,0 +1,179 @@
+"""Where batches live: regions of memory, cut into chunks, cut into slots.
+
+A *region* has one writer: a worker process, or the parent itself. Its memory is a row of *chunks*, each twice as large
+as the one before, mapped when they are first needed; so the number of mappings grows with the logarithm of the memory,
+and a position is fully named by (chunk, offset). A *slot* is a piece of a chunk that holds one buffer of one batch.
+
+Shared regions lie in one sparse file without a name (`memfd_create`; elsewhere a temporary file that is unlinked at
+once). Its size is address space only: pages exist from their first touch on. It is not under `/dev/shm`, so a container
+with 64 KB of that works, and the kernel frees it with the last process that maps it, however that process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import sys
+import tempfile
+import weakref
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.errors import TransportError, explain
+
+FIRST_CHUNK = 64 << 20
+"""Bytes of chunk 0; chunk k has `FIRST_CHUNK << k`."""
+
+REGION_SPAN = 1 << 42
+"""Bytes of the file that belong to one region: address space, not memory."""
+
+MADV_POPULATE_WRITE = 23
+"""Linux's number for it; Python's mmap has no name for it yet."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Slot(NamedTuple):
+    """A piece of a region: its chunk, its offset in the chunk in bytes, and how many bytes it holds."""
+
+    chunk: int
+    offset: int
+    capacity: int
+
+
+class Backing(Protocol):
+    """Gives the pages of chunks and takes them back."""
+
+    def map(self, region: int, chunk: int) -> mmap.mmap:
+        """Maps a chunk, readable and writable. Raises `TransportError` where the machine has no address space left."""
+
+    def discard(self, mapping: mmap.mmap, start: int, length: int) -> None:
+        """Gives the pages of [start, start + length) back to the machine; they read as zeros afterwards."""
+
+
+class AnonymousBacking:
+    """Private pages of this process, for engines without worker processes."""
+
+    def map(self, region: int, chunk: int) -> mmap.mmap:
+        """See `Backing.map`."""
+        try:
+            return mmap.mmap(-1, FIRST_CHUNK << chunk, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, ValueError) as error:
+            raise _no_memory(FIRST_CHUNK << chunk, error) from error
+
+    def discard(self, mapping: mmap.mmap, start: int, length: int) -> None:
+        """See `Backing.discard`."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            mapping.madvise(mmap.MADV_DONTNEED, start, length)
+
+
+class FileBacking:
+    """Pages of one sparse file without a name, shared by every process that has its descriptor.
+
+    Owns the descriptor `fd` and closes it when collected; mappings outlive it.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._close = weakref.finalize(self, _close_in, os.getpid(), fd)
+
+    @classmethod
+    def create(cls) -> FileBacking:
+        """Makes a new, empty file. Raises `TransportError` where none can be made."""
+        try:
+            return cls(_nameless_file())
+        except OSError as error:
+            message = explain(
+                "cannot create shared memory for batches",
+                place="memfd_create",
+                found=error,
+                expected="a free file descriptor",
+                cure="raise `ulimit -n`, or use num_workers=0",
+            )
+            raise TransportError(message) from error
+
+    def reserve(self, regions: int) -> None:
+        """Makes the file long enough for `regions` regions. It takes no memory."""
+        try:
+            if os.fstat(self.fd).st_size < regions * REGION_SPAN:
+                os.ftruncate(self.fd, regions * REGION_SPAN)
+        except OSError as error:
+            message = explain(
+                "cannot reserve address space for batches",
+                found=error,
+                expected=f"a sparse file of {regions * REGION_SPAN >> 40} TiB may be made (it takes no memory)",
+                cure="lift the limit on file sizes (`ulimit -f unlimited`), or use num_workers=0",
+            )
+            raise TransportError(message) from error
+
+    def map(self, region: int, chunk: int) -> mmap.mmap:
+        """See `Backing.map`."""
+        size = FIRST_CHUNK << chunk
+        start = region * REGION_SPAN + size - FIRST_CHUNK
+        try:
+            return mmap.mmap(self.fd, size, offset=start)
+        except (OSError, ValueError) as error:
+            raise _no_memory(size, error) from error
+
+    def discard(self, mapping: mmap.mmap, start: int, length: int) -> None:
+        """See `Backing.discard`."""
+        if hasattr(mmap, "MADV_REMOVE"):
+            mapping.madvise(mmap.MADV_REMOVE, start, length)
+
+
+class Region:
+    """The chunks of one writer, mapped into this process one by one as they are needed."""
+
+    def __init__(self, backing: Backing, index: int) -> None:
+        self.backing = backing
+        self.index = index
+        self._chunks: dict[int, mmap.mmap] = {}
+
+    def view(self, slot: Slot, nbytes: int) -> Bytes:
+        """Returns the first `nbytes` bytes of a slot as an array of its own, shape (nbytes,), writable.
+
+        The array aliases the slot and keeps the mapping alive; it is not a view of any other array, so whatever is
+        built over it keeps this very object alive.
+        """
+        return np.frombuffer(self._chunk(slot.chunk), np.uint8, nbytes, slot.offset)
+
+    def populate(self, slot: Slot) -> None:
+        """Has the kernel map all pages of a slot at once, which is three to ten times faster than fault by fault."""
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):  # kernels before 5.14 do not know the call; then pages come by faults
+                self._chunk(slot.chunk).madvise(MADV_POPULATE_WRITE, slot.offset, slot.capacity)
+
+    def discard(self, slot: Slot) -> None:
+        """Gives a slot's pages back to the machine."""
+        self.backing.discard(self._chunk(slot.chunk), slot.offset, slot.capacity)
+
+    def _chunk(self, chunk: int) -> mmap.mmap:
+        mapping = self._chunks.get(chunk)
+        if mapping is None:
+            mapping = self._chunks[chunk] = self.backing.map(self.index, chunk)
+        return mapping
+
+
+def _nameless_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("headrace", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _close_in(pid: int, fd: int) -> None:
+    if os.getpid() == pid and not sys.is_finalizing():
+        os.close(fd)
+
+
+def _no_memory(size: int, error: Exception) -> TransportError:
+    message = explain(
+        "cannot map memory for a batch",
+        found=error,
+        expected=f"{size >> 20} MiB of address space",
+        cure="lift the limit on virtual memory (`ulimit -v unlimited`), or use smaller batches",
+    )
+    return TransportError(message)
