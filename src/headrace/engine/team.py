@@ -189,6 +189,7 @@ class Team:
             _wait_for_all([member.process for member in self.members], end)
         for member in self.members:
             if member.process.exitcode is not None:
+                member.process.join()
                 self._arena.give_back(member.region)
         self._arena.give_back(self._letters)
 

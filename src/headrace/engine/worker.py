@@ -131,7 +131,7 @@ class _Worker:
     def _do(self, task: int, index: Any) -> None:
         status, payload = self._fetch(index)
         try:
-            parcel = encode(payload, self._memory)
+            parcel = encode(payload, self._memory) if status != "error" else self._encode_error(payload)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything; the main process raises it again
             self._memory.finish(set())
             error.add_note("headrace: raised while the batch was prepared for sending to the main process")

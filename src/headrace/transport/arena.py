@@ -7,8 +7,6 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from multiprocessing import reduction
-from typing import Any
 
 from headrace.transport.leases import ReturnBox, WriterMemory, lease
 from headrace.transport.memory import Bytes, FileBacking, Region, Slot
@@ -72,8 +70,10 @@ class InboundRegion:
 
     def ticket(self) -> Ticket:
         """Returns what a new writer of this region needs."""
-        self._returned.empty()
+        # A lease may end at any moment. In this order a slot whose lease ends in between counts as leased, never as
+        # both free and returned.
         leased = self._leased | self._withdrawn
+        self._returned.empty()
         return Ticket(self._backing, self._region.index, sorted(self._known - leased), sorted(leased))
 
     def withdraw_leased(self) -> None:
@@ -87,10 +87,7 @@ class InboundRegion:
 
 
 class Ticket:
-    """What a writer process gets to write into a region: the file and the state of its slots.
-
-    It can be pickled while a process is being started, as multiprocessing's own queues can.
-    """
+    """What a writer process gets to write into a region: the file and the state of its slots."""
 
     def __init__(self, backing: FileBacking, region: int, free: list[Slot], leased: list[Slot]) -> None:
         self._backing = backing
@@ -105,13 +102,6 @@ class Ticket:
     def reader(self) -> Region:
         """Opens the region for reading messages."""
         return Region(self._backing, self._region)
-
-    def __getstate__(self) -> Any:
-        return reduction.DupFd(self._backing.fd), self._region, self._free, self._leased
-
-    def __setstate__(self, state: Any) -> None:
-        descriptor, self._region, self._free, self._leased = state
-        self._backing = FileBacking(descriptor.detach())
 
 
 _arenas: weakref.WeakSet[Arena] = weakref.WeakSet()

@@ -8,6 +8,7 @@ batch for ever keeps its lease for ever: the slot is never written again.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -79,15 +80,17 @@ class LocalMemory:
         self._region = Region(AnonymousBacking(), 0)
         self._pool = SlotPool(self._region.discard)
         self._returned = ReturnBox(self._region)
+        self._lock = threading.Lock()  # one loader may be iterated in several threads
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialised tensor that its user owns; the memory comes back by itself."""
         nbytes = _bytes_of(shape, dtype)
         if nbytes < SMALL:
             return torch.empty(shape, dtype=dtype)
-        for slot in self._returned.empty():
-            self._pool.release(slot)
-        slot = self._pool.allocate(nbytes)
+        with self._lock:
+            for slot in self._returned.empty():
+                self._pool.release(slot)
+            slot = self._pool.allocate(nbytes)
         return tensor_over(lease(self._region, slot, nbytes, self._returned.put), shape, dtype)
 
 

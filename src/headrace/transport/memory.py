@@ -17,7 +17,8 @@ import os
 import sys
 import tempfile
 import weakref
-from typing import NamedTuple, Protocol
+from multiprocessing import reduction
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +74,8 @@ class AnonymousBacking:
 class FileBacking:
     """Pages of one sparse file without a name, shared by every process that has its descriptor.
 
-    Owns the descriptor `fd` and closes it when collected; mappings outlive it.
+    Owns the descriptor `fd` and closes it when collected; mappings outlive it. It can be pickled while a process is
+    being started, as multiprocessing's own queues can; the new process gets a descriptor of its own.
     """
 
     def __init__(self, fd: int) -> None:
@@ -94,6 +96,9 @@ class FileBacking:
                 cure="raise `ulimit -n`, or use num_workers=0",
             )
             raise TransportError(message) from error
+
+    def __reduce__(self) -> Any:
+        return _received_backing, (reduction.DupFd(self.fd),)
 
     def reserve(self, regions: int) -> None:
         """Makes the file long enough for `regions` regions. It takes no memory."""
@@ -155,6 +160,10 @@ class Region:
         if mapping is None:
             mapping = self._chunks[chunk] = self.backing.map(self.index, chunk)
         return mapping
+
+
+def _received_backing(descriptor: Any) -> FileBacking:
+    return FileBacking(descriptor.detach())
 
 
 def _nameless_file() -> int:

@@ -1,0 +1,100 @@
+"""The in-flight window against torch's rules, in plain numbers."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.engine.window import Window
+
+
+def prime(window: Window[int], tasks: int) -> list[int]:
+    """Sends up to `tasks` tasks; returns the worker of each."""
+    workers = []
+    for _ in range(tasks):
+        worker = window.choose()
+        if worker is None:
+            break
+        window.send(worker)
+        workers.append(worker)
+    return workers
+
+
+def test_task_k_goes_to_worker_k_modulo_n() -> None:
+    assert prime(Window(3, 2, in_order=True), 6) == [0, 1, 2, 0, 1, 2]
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.data())
+def test_results_are_delivered_in_order_however_they_arrive(workers: int, prefetch: int, data: st.DataObject) -> None:
+    window: Window[int] = Window(workers, prefetch, in_order=True)
+    pending = list(range(len(prime(window, window.limit))))
+    delivered = []
+    while not window.finished:
+        ready = window.deliverable()
+        if ready is not None:
+            worker, result = ready
+            assert worker == result % workers
+            delivered.append(result)
+            if len(delivered) + len(pending) < 20:
+                pending.append(window.send(window.choose() or 0))
+            continue
+        task = data.draw(st.sampled_from(pending))
+        pending.remove(task)
+        window.arrive(task, task)
+    assert delivered == list(range(len(delivered)))
+    assert pending == []
+
+
+@given(st.permutations(range(6)))
+def test_without_order_results_are_delivered_as_they_arrive(arrivals: list[int]) -> None:
+    window: Window[int] = Window(2, 3, in_order=False)
+    prime(window, 6)
+    for task in arrivals:
+        window.arrive(task, task)
+    ready = [window.deliverable() for _ in arrivals]
+    assert [result for _, result in ready if result is not None] == arrivals  # type: ignore[misc]
+    assert window.finished
+
+
+def test_without_order_a_worker_gets_no_more_than_its_share() -> None:
+    window: Window[int] = Window(2, 2, in_order=False)
+    assert prime(window, 4) == [0, 1, 0, 1]
+    window.arrive(1, 1)
+    assert window.deliverable() == (1, 1)
+    assert prime(window, 3) == [1]
+
+
+def test_an_exhausted_worker_drops_out_and_its_tasks_with_it() -> None:
+    window: Window[int] = Window(2, 2, in_order=True)
+    prime(window, 4)
+    window.arrive(0, 0)
+    window.exhaust(2)
+    assert window.deliverable() == (0, 0)
+    assert window.deliverable() is None
+    window.arrive(1, 1)
+    assert window.deliverable() == (1, 1)
+    assert prime(window, 2) == [1, 1]
+    assert window.deliverable() is None
+    window.arrive(3, 3)
+    assert window.deliverable() == (1, 3)
+
+
+def test_the_epoch_ends_when_every_worker_is_exhausted() -> None:
+    window: Window[int] = Window(2, 2, in_order=True)
+    prime(window, 4)
+    window.exhaust(0)
+    assert not window.finished
+    window.exhaust(1)
+    assert window.deliverable() is None
+    assert window.finished
+    assert window.choose() is None
+
+
+def test_results_that_came_before_the_end_of_a_worker_are_delivered() -> None:
+    window: Window[int] = Window(1, 3, in_order=True)
+    prime(window, 3)
+    window.arrive(0, 0)
+    window.arrive(1, 1)
+    window.exhaust(2)
+    assert [window.deliverable(), window.deliverable(), window.deliverable()] == [(0, 0), (0, 1), None]
+    assert window.finished
