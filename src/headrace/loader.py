@@ -11,6 +11,10 @@ from headrace.engine.inline import InlineIterator
 from headrace.engine.processes import ProcessIterator
 from headrace.transport.arena import Arena
 from headrace.transport.leases import LocalMemory
+from headrace.transport.per_process import PerProcess
+
+ARENA = PerProcess(Arena)
+LOCAL_MEMORY = PerProcess(LocalMemory)
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -22,8 +26,8 @@ class DataLoader(TorchDataLoader[T_co]):
     default collation writes it once, into memory that was used before, and with workers the training process sees that
     very memory. A batch belongs to its user all the same: writable, and unchanged for as long as it is kept.
 
-    The memory stays with the loader between epochs, about `(prefetch_factor + 2) * num_workers` batches (without
-    workers: two), and goes with the loader.
+    That memory belongs to the process: all loaders use it in turn, and it goes with the last loader that was iterated.
+    It holds the batches that are kept plus about `prefetch_factor + 1` per worker (without workers: two).
     """
 
     _memory: LocalMemory | None = None
@@ -31,14 +35,12 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _get_iterator(self) -> Any:
         if self.num_workers == 0:
-            if self._memory is None:
-                self._memory = LocalMemory()
+            self._memory = LOCAL_MEMORY.get()
             return InlineIterator(self, self._memory)
         if os.name != "posix":
             return super()._get_iterator()  # descriptors cannot be handed to workers there
         self.check_worker_number_rationality()
-        if self._arena is None:
-            self._arena = Arena()
+        self._arena = ARENA.get()
         return ProcessIterator(self, self._arena)
 
     def __getstate__(self) -> dict[str, Any]:

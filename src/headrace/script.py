@@ -7,7 +7,7 @@ import runpy
 import sys
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from headrace.observe.waiting import EpochWatch, LoaderRecord
 
 TORCH_LOADER: type = torch.utils.data.DataLoader
 
+NEED_WORKERS = {"prefetch_factor", "persistent_workers", "multiprocessing_context"}
+"""Arguments that torch refuses without workers."""
+
 
 @dataclass
 class Measurement:
@@ -29,7 +32,7 @@ class Measurement:
     seconds: float = 0.0
     loaders: list[LoaderRecord] = field(default_factory=list)
     unused_defaults: dict[str, list[str]] = field(default_factory=dict)
-    """For each default that a loader call overruled: the labels of those loaders."""
+    """For each default: the labels of the loaders that did not take it."""
 
     @property
     def waited(self) -> float:
@@ -80,14 +83,13 @@ def _measured(base: type, measurement: Measurement, defaults: dict[str, Any]) ->
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             label = _caller()
             try:
-                given = set(signature.bind_partial(*args, **kwargs).arguments)
+                given = signature.bind_partial(*args, **kwargs).arguments
             except TypeError:
-                given = set(kwargs)  # a wrong call: torch's own constructor says what is wrong with it
-            for name, value in defaults.items():
-                if name in given:
-                    measurement.unused_defaults.setdefault(name, []).append(label)
-                else:
-                    kwargs[name] = value
+                given = kwargs  # a wrong call: torch's own constructor says what is wrong with it
+            used = applicable(defaults, given)
+            for name in defaults.keys() - used.keys():
+                measurement.unused_defaults.setdefault(name, []).append(label)
+            kwargs.update(used)
             super().__init__(*args, **kwargs)
             self._record = LoaderRecord(label, base.__module__.partition(".")[0], self.num_workers)
             measurement.loaders.append(self._record)
@@ -102,6 +104,14 @@ def _measured(base: type, measurement: Measurement, defaults: dict[str, Any]) ->
     MeasuredLoader.__module__ = base.__module__
     MeasuredLoader.__doc__ = base.__doc__
     return MeasuredLoader
+
+
+def applicable(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the defaults that a call takes: what it does not give itself and, without workers, nothing about them."""
+    used = {name: value for name, value in defaults.items() if name not in given}
+    if not {**used, **given}.get("num_workers"):
+        used = {name: value for name, value in used.items() if name not in NEED_WORKERS}
+    return used
 
 
 def _caller() -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headrace.transport.arena import Arena
-from headrace.transport.leases import KEEP, SMALL, LocalMemory, ReturnBox
+from headrace.transport.leases import KEEP, LocalMemory, ReturnBox
 from headrace.transport.memory import FileBacking, Region, Slot
 
 MEGABYTE = 1 << 20
@@ -30,11 +30,6 @@ def test_memory_is_used_again_only_after_every_view_is_gone() -> None:
     gc.collect()
     later = [memory.empty((MEGABYTE,), torch.uint8) for _ in range(2)]
     assert address in {tensor.data_ptr() for tensor in later}
-
-
-def test_small_tensors_have_memory_of_their_own() -> None:
-    small = LocalMemory().empty((SMALL - 1,), torch.uint8)
-    assert small.untyped_storage().resizable()
 
 
 def test_a_lease_outlives_its_arena() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,14 @@ app = typer.Typer(
     add_completion=False,
 )
 errors = Console(stderr=True)
+
+
+class StartMethod(StrEnum):
+    """Python's ways to start a process."""
+
+    fork = "fork"
+    spawn = "spawn"
+    forkserver = "forkserver"
 
 
 def main() -> None:
@@ -71,7 +80,7 @@ def run(
         bool, typer.Option("--pin-memory", help="Page-locked batches for an accelerator, likewise.")
     ] = False,
     start_method: Annotated[
-        str | None, typer.Option(help="fork, spawn or forkserver, where the script does not say.")
+        StartMethod | None, typer.Option(help="How workers are started, where the script does not say.")
     ] = None,
     module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the measurement to this file.")] = None,
@@ -84,7 +93,7 @@ def run(
         "prefetch_factor": prefetch_factor,
         "persistent_workers": persistent_workers or None,
         "pin_memory": pin_memory or None,
-        "multiprocessing_context": start_method,
+        "multiprocessing_context": start_method and start_method.value,
     }
     given = {name: value for name, value in defaults.items() if value is not None}
     status = run_and_report(script, arguments or [], plain=plain, defaults=given, as_module=module, json_file=json_file)

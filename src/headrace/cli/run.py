@@ -11,11 +11,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from headrace.core.errors import DatasetError, explain
-from headrace.script import Measurement, replace_loader, run_script
+from headrace.script import NEED_WORKERS, Measurement, replace_loader, run_script
+
+OPTION_NAMES = {
+    "num_workers": "--num-workers",
+    "prefetch_factor": "--prefetch-factor",
+    "persistent_workers": "--persistent-workers",
+    "pin_memory": "--pin-memory",
+    "multiprocessing_context": "--start-method",
+}
 
 
 def run_and_report(
@@ -85,26 +94,39 @@ def report(measurement: Measurement, console: Console) -> None:
         return
     share = measurement.waited / seconds if seconds else 0.0
     console.print(
-        f"\nheadrace: {name} ran {seconds:.1f} s and waited {measurement.waited:.1f} s of them "
-        f"([bold]{share:.0%}[/bold]) for data."
+        f"\nheadrace: with {used[0].kind}'s loader, {name} ran {seconds:.1f} s "
+        f"and waited {measurement.waited:.1f} s of them ([bold]{share:.0%}[/bold]) for data."
     )
-    table = Table("loader", "engine", "workers", "epochs", "batches", "samples/s", "waited", "share", "first batch")
-    for column in table.columns[2:]:
+    table = Table(
+        "loader",
+        "workers",
+        "epochs",
+        "batches",
+        "samples/s",
+        "waited",
+        "first batch",
+        box=SIMPLE_HEAD,
+        padding=(0, 0),
+        pad_edge=False,
+    )
+    for column in table.columns[1:]:
         column.justify = "right"
     for record in used:
         table.add_row(
             record.label,
-            record.kind,
             str(record.num_workers),
             str(record.epochs),
             str(record.batches),
             f"{record.samples_per_second:,.0f}",
-            f"{record.waited:.2f} s",
-            f"{record.waited / seconds:.0%}" if seconds else "-",
+            f"{record.waited:.2f} s ({record.waited / seconds:.0%})",
             f"{statistics.median(record.first_batches) * 1e3:.0f} ms" if record.first_batches else "-",
         )
     console.print(table)
     for option, labels in measurement.unused_defaults.items():
-        console.print(
-            f"--{option.replace('_', '-')} was not used at {', '.join(sorted(set(labels)))}: the script sets it there."
-        )
+        places = ", ".join(sorted(set(labels)))
+        console.print(f"{OPTION_NAMES.get(option, option)} was not used at {places}: {_reason(option)}.")
+
+
+def _reason(option: str) -> str:
+    reason = "the script sets it there"
+    return f"{reason}, or has no workers" if option in NEED_WORKERS else reason

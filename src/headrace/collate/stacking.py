@@ -1,32 +1,44 @@
 """Torch's default collation, with its rules and its registry, writing tensors straight into leased memory.
 
-Only one step of torch's is replaced: the stacking of equal, ordinary tensors, which asks `empty` for its output. All
-else (containers, registry, error texts) is torch's own code, and where the replaced step does not apply torch's own
+Only one step of torch's is replaced: the stacking of equal, ordinary tensors, which asks `BatchMemory` for its output.
+All else (containers, registry, error texts) is torch's own code, and where the replaced step does not apply torch's own
 runs instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Protocol
 
 import torch
 
 from headrace.core.torch_internals import default_collate_fn_map, torch_collate, torch_collate_tensor
 
-Empty = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
-"""Gives an uninitialised tensor of a shape and dtype."""
+PLAIN = {torch.Tensor}
+DTYPE = attrgetter("dtype")
+REQUIRES_GRAD = attrgetter("requires_grad")
+
+
+class BatchMemory(Protocol):
+    """Memory for the batch that is being made."""
+
+    smallest: int
+    """Bytes of the smallest tensor that is faster here than in memory of its own."""
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Returns an uninitialised tensor, contiguous and page-aligned."""
 
 
 class SlotCollate:
-    """`torch.utils.data.default_collate` whose tensors lie in memory from `empty`.
+    """`torch.utils.data.default_collate` whose large tensors lie in `memory`.
 
-    With `in_worker`, tensors that cannot be stacked into a slot follow torch's rules for workers (the first sample's
-    dtype decides), but in private memory rather than in `/dev/shm`.
+    With `in_worker`, other tensors follow torch's rules for workers (the first sample's dtype decides), but in private
+    memory rather than in `/dev/shm`.
     """
 
-    def __init__(self, empty: Empty, *, in_worker: bool = False) -> None:
-        self._empty = empty
+    def __init__(self, memory: BatchMemory, *, in_worker: bool = False) -> None:
+        self._memory = memory
         self._in_worker = in_worker
 
     def __call__(self, batch: list[Any]) -> Any:
@@ -38,14 +50,27 @@ class SlotCollate:
     def stack(self, batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         """Stacks tensors along a new first dimension; the entry of torch's registry for tensors."""
         first = batch[0]
-        if first.is_nested or first.layout is not torch.strided:
+        if first.layout is not torch.strided or first.is_nested:
             refused: torch.Tensor = torch_collate_tensor(list(batch), collate_fn_map=collate_fn_map)
             return refused
-        if not _stackable(batch):
-            out = first.new().resize_(len(batch), *first.size()) if self._in_worker else None
-            return torch.stack(tuple(batch), 0, out=out)
-        out = self._empty((len(batch), *first.shape), first.dtype)
+        out = None
+        if first.nbytes * len(batch) >= self._memory.smallest and self._may_write_into_a_slot(batch):
+            out = self._memory.empty((len(batch), *first.shape), first.dtype)
+        elif self._in_worker:
+            out = first.new().resize_(len(batch), *first.size())
         return torch.stack(tuple(batch), 0, out=out)
+
+    def _may_write_into_a_slot(self, batch: Sequence[torch.Tensor]) -> bool:
+        """True if stacking into memory of the first tensor's dtype is what torch does here too.
+
+        In a worker torch always writes into such memory. Elsewhere it promotes mixed dtypes and keeps gradients.
+        """
+        first = batch[0]
+        if first.is_quantized or first.device.type != "cpu" or set(map(type, batch)) != PLAIN:
+            return False
+        if self._in_worker:
+            return True
+        return len(set(map(DTYPE, batch))) == 1 and not any(map(REQUIRES_GRAD, batch))
 
     def install(self) -> None:
         """Puts `stack` into torch's registry, so that a user's own `collate_fn` that calls torch's default profits too.
@@ -54,18 +79,3 @@ class SlotCollate:
         """
         if default_collate_fn_map.get(torch.Tensor) is torch_collate_tensor:
             default_collate_fn_map[torch.Tensor] = self.stack
-
-
-def _stackable(batch: Sequence[torch.Tensor]) -> bool:
-    """True if all are ordinary CPU tensors of one shape and dtype that need no gradient."""
-    first = batch[0]
-    if first.is_quantized or first.device.type != "cpu":
-        return False
-    shape, dtype = first.shape, first.dtype
-    return all(
-        type(item) is torch.Tensor
-        and item.shape == shape
-        and item.dtype is dtype
-        and not (item.requires_grad or item.is_conj() or item.is_neg())
-        for item in batch
-    )

@@ -31,7 +31,7 @@ class InlineIterator(TorchIterator):
             apply_sharding(self._dataset, self._world_size, self._rank)
         collate = self._collate_fn
         if collate is torch_default_collate:
-            collate = SlotCollate(memory.empty)
+            collate = SlotCollate(memory)
         self._fetcher = make_fetcher(self._dataset_kind, self._dataset, self._auto_collation, collate, self._drop_last)
 
     def _next_data(self) -> Any:

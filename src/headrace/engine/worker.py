@@ -69,7 +69,7 @@ class _Worker:
         self._orders = assignment.incoming.reader()
         self._ear = _Ear(assignment.pipe, assignment.parent_pid)
         self._collate = assignment.collate_fn
-        slot_collate = SlotCollate(self._memory.empty, in_worker=True)
+        slot_collate = SlotCollate(self._memory, in_worker=True)
         slot_collate.install()
         if self._collate is torch_default_collate:
             self._collate = slot_collate

@@ -6,7 +6,7 @@ end of an iterable data set; an exception from the data set is raised as it is, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from headrace.core.torch_internals import DatasetKind
@@ -31,7 +31,7 @@ class MapFetcher:
 
     def fetch(self, index: Any) -> Any:
         """See `Fetcher.fetch`."""
-        samples = self._samples(index) if self._batched else self._sample(index)
+        samples = self._samples(index) if self._batched else self._one_by_one((index,))[0]
         try:
             return self._collate(samples)
         except Exception as error:
@@ -45,14 +45,17 @@ class MapFetcher:
             except Exception as error:
                 _note(error, f"raised while loading {_describe(keys)}")
                 raise
-        return [self._sample(key) for key in keys]
+        return self._one_by_one(keys)
 
-    def _sample(self, key: Any) -> Any:
+    def _one_by_one(self, keys: Iterable[Any]) -> list[Any]:
+        dataset, samples, key = self._dataset, [], None
         try:
-            return self._dataset[key]
+            for key in keys:
+                samples.append(dataset[key])
         except Exception as error:
             _note(error, f"raised while loading the sample with key {key!r}")
             raise
+        return samples
 
 
 class IterableFetcher:

@@ -1,4 +1,4 @@
-"""The arena: the shared memory of one loader, and the reader's side of its regions."""
+"""The arena: the memory that a process shares with its workers, and the reader's side of its regions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.transport.memory import Bytes, FileBacking, Region, Slot
 
 
 class Arena:
-    """Shared memory that lives as long as its loader, so that the pages of one epoch serve the next.
+    """Shared memory that outlives epochs, so that the pages of one serve the next.
 
     An iterator borrows one region per writer and gives it back when the writer has ended. Batches that are still leased
     then stay valid, also after the arena itself is gone.

@@ -7,6 +7,7 @@ batch for ever keeps its lease for ever: the slot is never written again.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -19,7 +20,10 @@ from headrace.transport.memory import AnonymousBacking, Bytes, Region, Slot
 from headrace.transport.slots import SlotPool
 
 SMALL = 16 << 10
-"""Buffers below this many bytes are cheaper to copy than to lease; they get memory of their own."""
+"""Between processes, buffers below this many bytes are cheaper to copy than to lease."""
+
+SMALL_LOCALLY = 3 << 18
+"""Within a process, tensors below this many bytes are as fast in memory from malloc, which keeps such pages."""
 
 KEEP = 256 << 20
 """Bytes that may wait in a return box with their pages; what comes back beyond that gives its pages up at once."""
@@ -76,6 +80,8 @@ class LocalMemory:
     Touched pages are several times faster to fill than new ones, which is what this is for.
     """
 
+    smallest = SMALL_LOCALLY
+
     def __init__(self) -> None:
         self._region = Region(AnonymousBacking(), 0)
         self._pool = SlotPool(self._region.discard)
@@ -84,9 +90,7 @@ class LocalMemory:
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialised tensor that its user owns; the memory comes back by itself."""
-        nbytes = _bytes_of(shape, dtype)
-        if nbytes < SMALL:
-            return torch.empty(shape, dtype=dtype)
+        nbytes = math.prod(shape) * dtype.itemsize
         with self._lock:
             for slot in self._returned.empty():
                 self._pool.release(slot)
@@ -101,6 +105,8 @@ class WriterMemory:
     dataset may have kept what it collated).
     """
 
+    smallest = SMALL
+
     def __init__(self, region: Region, free: list[Slot], leased: list[Slot]) -> None:
         self._region = region
         self._pool = SlotPool(region.discard)
@@ -111,16 +117,13 @@ class WriterMemory:
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialised tensor in a slot of the batch that is being made."""
-        nbytes = _bytes_of(shape, dtype)
-        if nbytes < SMALL:
-            return torch.empty(shape, dtype=dtype)
-        return tensor_over(self.take(nbytes)[1], shape, dtype)
+        return tensor_over(self.take(math.prod(shape) * dtype.itemsize)[1], shape, dtype)
 
     def take(self, nbytes: int) -> tuple[Slot, Bytes]:
         """Returns a slot for `nbytes` bytes of the batch that is being made, and an array over it."""
         slot = self._pool.allocate(nbytes)
         if slot not in self._local:
-            self._region.populate(slot)
+            self._region.populate(slot, nbytes)
         array = self._region.view(slot, nbytes)
         self._local[slot] = weakref.ref(array)
         self._batch.append((array.ctypes.data, slot, nbytes))
@@ -149,10 +152,3 @@ class WriterMemory:
                 self._lingering.append(slot)
             else:
                 self._pool.release(slot)
-
-
-def _bytes_of(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    size = dtype.itemsize
-    for length in shape:
-        size *= length
-    return size

@@ -1,0 +1,43 @@
+"""`headrace demo`: photos, two runs of the same script, one table."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.demo import _figures
+
+pytest.importorskip("skimage", reason="the demo's photographs come with scikit-image")
+pytest.importorskip("sklearn", reason="the demo's photographs come with scikit-learn")
+
+
+def demo(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headrace", "demo", *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=110, check=False)
+
+
+def test_the_demo_trains_with_both_loaders_and_prints_one_table(tmp_path: Path) -> None:
+    result = demo("--folder", tmp_path / "photos", "--photos", 200, "--epochs", 1)
+    assert result.returncode == 0, result.stderr
+    for row in ("samples/s", "share of time waiting for data", "time to first batch (ms)", "peak memory"):
+        assert row in result.stdout
+    assert "Both runs printed the same losses and accuracies" in result.stdout
+
+
+def test_a_folder_with_something_else_in_it_is_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    result = demo("--folder", tmp_path, "--photos", 200)
+    assert result.returncode == 1
+    assert "cure:" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_times_are_left_out_when_two_runs_are_compared() -> None:
+    assert _figures("epoch 1: loss 0.5, 97.0% right, 3.1 s") == _figures("epoch 1: loss 0.5, 97.0% right, 12.25 s")
+    assert _figures("loss 0.5, 3.1 s") != _figures("loss 0.6, 3.1 s")

@@ -1,0 +1,174 @@
+"""`headrace run`: the script runs as Python would run it, and the report is true."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PLAIN_SCRIPT = """
+import sys
+import torch
+from torch.utils.data import DataLoader
+import torch.utils.data as data
+
+class Squares(data.Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, i): return torch.tensor(i * i)
+
+if __name__ == "__main__":
+    print("arguments", sys.argv[1:], "path", sys.path[0] == sys.argv[0].rpartition("/")[0])
+    torch.manual_seed(3)
+    loader = DataLoader(Squares(), batch_size=8, shuffle=True)
+    other = data.DataLoader(Squares(), 10, False, num_workers=1)
+    for epoch in range(2):
+        print([batch.tolist() for batch in loader])
+    print([batch.tolist() for batch in other])
+    print(type(loader).__module__, loader.num_workers, loader.prefetch_factor, isinstance(loader, DataLoader))
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(PLAIN_SCRIPT)
+    return path
+
+
+def headrace(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headrace", *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=100, check=False)
+
+
+def measured(folder: Path, *arguments: object) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    report = folder / "report.json"
+    result = headrace("run", "--json", report, *arguments)
+    return result, json.loads(report.read_text())
+
+
+def test_the_script_gets_its_arguments_and_headrace_s_loader(script: Path, tmp_path: Path) -> None:
+    result, report = measured(tmp_path, script, "--epochs", "3", "--num-workers", "7")
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "arguments ['--epochs', '3', '--num-workers', '7'] path True"
+    assert lines[-1] == "headrace.loader 0 None True"
+    first, second = report["loaders"]
+    assert (first["label"], first["kind"], first["epochs"], first["batches"], first["samples"]) == (
+        "train.py:14", "headrace", 2, 10, 80,
+    )  # fmt: skip
+    assert (second["label"], second["num_workers"], second["batches"], second["samples"]) == ("train.py:15", 1, 4, 40)
+    assert 0 < report["waited"] < report["seconds"]
+
+
+def test_both_loaders_deliver_the_same_batches(script: Path, tmp_path: Path) -> None:
+    ours, _ = measured(tmp_path, script)
+    theirs, report = measured(tmp_path, "--plain", script)
+    plainly = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert ours.stdout.splitlines()[1:-1] == theirs.stdout.splitlines()[1:-1] == plainly.stdout.splitlines()[1:-1]
+    assert {loader["kind"] for loader in report["loaders"]} == {"torch"}
+
+
+def test_the_report_is_one_sentence_and_a_row_for_each_loader(script: Path) -> None:
+    report = headrace("run", "--plain", script).stderr
+    assert "headrace: with torch's loader, train.py ran" in report
+    assert "for data." in report
+    assert "train.py:14" in report
+    assert "train.py:15" in report
+
+
+def test_options_fill_in_what_the_script_does_not_say(script: Path) -> None:
+    result = headrace("run", "--num-workers", 2, "--prefetch-factor", 3, "--persistent-workers", script)
+    assert result.stdout.splitlines()[-1] == "headrace.loader 2 3 True"
+    assert "--num-workers was not used at train.py:15: the script sets it there." in result.stderr
+
+
+def test_options_about_workers_leave_loaders_without_workers_alone(script: Path) -> None:
+    result = headrace("run", "--prefetch-factor", 3, "--start-method", "fork", script)
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[-1] == "headrace.loader 0 None True"
+    assert "--prefetch-factor was not used at train.py:14" in result.stderr
+
+
+def test_workers_may_be_spawned(script: Path) -> None:
+    result = headrace("run", "--num-workers", 1, "--start-method", "spawn", script)
+    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "headrace.loader 1 2 True")
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "text"),
+    [
+        ("raise ValueError('broken')", 1, "ValueError: broken"),
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('no luck')", 1, "no luck"),
+        ("sys.exit()", 0, ""),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+    ],
+)
+def test_the_script_s_own_end_is_the_command_s_and_the_report_comes_all_the_same(
+    script: Path, ending: str, status: int, text: str
+) -> None:
+    script.write_text(PLAIN_SCRIPT + f"    {ending}\n")
+    result = headrace("run", script)
+    assert result.returncode == status
+    assert text in result.stderr
+    assert "train.py:14" in result.stderr
+    assert "headrace/cli" not in result.stderr
+
+
+def test_a_module_runs_as_with_python_m(script: Path) -> None:
+    result = headrace("run", "-m", "train", "x", cwd=script.parent)
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[-1] == "headrace.loader 0 None True"
+
+
+def test_a_script_without_a_loader_is_told_so(script: Path) -> None:
+    script.write_text("print('nothing to load')\n")
+    result = headrace("run", script)
+    assert (result.returncode, result.stdout) == (0, "nothing to load\n")
+    assert "did not iterate over any DataLoader" in result.stderr
+
+
+def test_a_missing_script_is_named_with_the_cure(tmp_path: Path) -> None:
+    result = headrace("run", tmp_path / "nowhere.py")
+    assert result.returncode == 1
+    assert "no such script" in result.stderr
+    assert "nowhere.py" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_wrong_call_of_the_loader_gets_torch_s_error(script: Path) -> None:
+    script.write_text("from torch.utils.data import DataLoader\nDataLoader(nonsense=1)\n")
+    result = headrace("run", script)
+    assert result.returncode == 1
+    assert "nonsense" in result.stderr
+
+
+def test_ctrl_c_ends_the_run_with_its_report_and_no_worker(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        PLAIN_SCRIPT.replace("num_workers=1", "num_workers=2")
+        + "    iterator = iter(other)\n    print('pids', *[w.pid for w in iterator._workers], flush=True)\n"
+        + "    while True: sum(range(1000))\n"
+    )
+    command = [sys.executable, "-m", "headrace", "run", str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pids = next(line.split()[1:] for line in process.stdout if line.startswith("pids"))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 130
+    assert "train.py:15" in errors
+    assert not any(Path("/proc", pid).exists() for pid in pids)
+
+
+def test_help_teaches() -> None:
+    text = headrace("run", "--help").stdout
+    assert "Example: headrace run --num-workers 4 train.py --epochs 3" in text
+    assert headrace("--version").stdout.startswith("headrace ")

@@ -1,0 +1,113 @@
+"""Workers that are not forked from this process. They take seconds to start, so one run serves many tests."""
+
+import multiprocessing
+import pickle
+from typing import Any
+
+import pytest
+import torch
+
+from . import datasets
+from .datasets import Drawing, Failing, Numbers, ShardedStream, Witness, tag_dataset
+from .running import failure_of, numbers
+
+
+@pytest.fixture(scope="module", params=["spawn", "forkserver"])
+def epochs(request: pytest.FixtureRequest, Loader: Any) -> list[list[dict[str, list[Any]]]]:
+    """Two epochs of two batches from two persistent workers, as lists."""
+    datasets.in_parent_only = True
+    loader = Loader(
+        Witness(8),
+        batch_size=4,
+        num_workers=2,
+        multiprocessing_context=request.param,
+        persistent_workers=True,
+        worker_init_fn=tag_dataset,
+        generator=torch.Generator().manual_seed(3),
+    )
+    try:
+        runs = [list(loader) for _ in range(2)]
+    finally:
+        datasets.in_parent_only = False
+    return [[{name: column.tolist() for name, column in batch.items()} for batch in run] for run in runs]
+
+
+def test_every_epoch_delivers_every_sample_in_order(epochs: Any) -> None:
+    assert [[batch["index"] for batch in epoch] for epoch in epochs] == [[[0, 1, 2, 3], [4, 5, 6, 7]]] * 2
+
+
+def test_workers_do_not_share_what_was_changed_in_this_process(epochs: Any) -> None:
+    assert {value for epoch in epochs for batch in epoch for value in batch["in_parent_only"]} == {False}
+
+
+def test_workers_know_their_number_their_seed_and_their_dataset(epochs: Any) -> None:
+    generator = torch.Generator().manual_seed(3)
+    base = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    for epoch in epochs:
+        for worker, batch in enumerate(epoch):
+            assert [worker] * 4 == batch["worker"]
+            assert batch["workers"] == [2] * 4
+            assert [base + worker] * 4 == batch["seed"]
+            assert batch["own_dataset"] == [True] * 4
+
+
+def test_workers_run_the_init_function(epochs: Any) -> None:
+    assert [[batch["tag"] for batch in epoch] for epoch in epochs] == [[[0] * 4, [1] * 4]] * 2
+
+
+def test_persistent_workers_stay_for_both_epochs(epochs: Any) -> None:
+    assert [batch["pid"] for batch in epochs[0]] == [batch["pid"] for batch in epochs[1]]
+    assert [batch["seen"] for batch in epochs[1]] == [[5, 6, 7, 8]] * 2
+
+
+def test_workers_compute_with_one_thread(epochs: Any) -> None:
+    assert {value for epoch in epochs for batch in epoch for value in batch["threads"]} == {1}
+
+
+def test_spawned_workers_draw_what_forked_ones_draw(Loader: Any) -> None:
+    runs = []
+    for context in ("fork", multiprocessing.get_context("spawn")):
+        loader = Loader(
+            Drawing(4),
+            num_workers=1,
+            multiprocessing_context=context,
+            generator=torch.Generator().manual_seed(5),
+            collate_fn=list,
+        )
+        runs.append(list(loader))
+    assert runs[0] == runs[1]
+
+
+def test_a_spawned_worker_continues_after_an_exception(Loader: Any) -> None:
+    dataset = Failing(3, ValueError("bad sample"), at=[1])
+    iterator = iter(Loader(dataset, num_workers=1, multiprocessing_context="spawn"))
+    assert next(iterator).tolist() == [0]
+    text = str(failure_of(ValueError, lambda: next(iterator)))
+    assert text.startswith("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback")
+    assert numbers(iterator) == [[2]]
+
+
+def test_a_stream_is_sharded_over_workers_of_a_fork_server(Loader: Any) -> None:
+    loader = Loader(ShardedStream(5), batch_size=None, num_workers=2, multiprocessing_context="forkserver")
+    assert list(loader) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_dataset_that_cannot_be_pickled_is_warned_of_and_refused(Loader: Any, method: str) -> None:
+    class Local(Numbers):
+        pass
+
+    loader = Loader(Local(4), num_workers=1, multiprocessing_context=method)
+    with pytest.warns(UserWarning, match="^Got pickle error when attempting to start a worker Process. "):
+        error = failure_of((AttributeError, TypeError, pickle.PicklingError), lambda: iter(loader))
+    assert "Local" in str(error)
+
+
+def test_the_default_start_method_is_that_of_multiprocessing(Loader: Any) -> None:
+    loader = Loader(Witness(2), num_workers=1)
+    datasets.in_parent_only = True
+    try:
+        inherited = [bool(batch["in_parent_only"]) for batch in loader]
+    finally:
+        datasets.in_parent_only = False
+    assert [multiprocessing.get_start_method() == "fork"] * 2 == inherited
