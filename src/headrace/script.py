@@ -65,18 +65,20 @@ def run_script(target: str, arguments: Sequence[str], *, as_module: bool = False
     exec(code, main.__dict__)
 
 
-def replace_loader(measurement: Measurement, *, plain: bool, defaults: dict[str, Any]) -> None:
+def replace_loader(measurement: Measurement, *, plain: bool, digest: bool, defaults: dict[str, Any]) -> None:
     """Makes `torch.utils.data.DataLoader` a measured loader for all code that is imported from now on.
 
-    The loader is ours, or torch's own with `plain`. `defaults` are arguments for calls that do not give them.
+    plain: keep torch's own loader, measured; otherwise it is ours.
+    digest: compute a checksum of the batches of each loader.
+    defaults: arguments for calls that do not give them.
     """
     base = TORCH_LOADER if plain else DataLoader
-    measured = _measured(base, measurement, defaults)
+    measured = _measured(base, measurement, digest, defaults)
     torch.utils.data.DataLoader = measured  # type: ignore[misc,assignment]
     torch.utils.data.dataloader.DataLoader = measured  # type: ignore[misc,assignment]
 
 
-def _measured(base: type, measurement: Measurement, defaults: dict[str, Any]) -> type:
+def _measured(base: type, measurement: Measurement, digest: bool, defaults: dict[str, Any]) -> type:
     signature = inspect.signature(base)
 
     class MeasuredLoader(base):  # type: ignore[misc]
@@ -92,6 +94,7 @@ def _measured(base: type, measurement: Measurement, defaults: dict[str, Any]) ->
             kwargs.update(used)
             super().__init__(*args, **kwargs)
             self._record = LoaderRecord(label, base.__module__.partition(".")[0], self.num_workers)
+            self._record.digest = 0 if digest else None
             measurement.loaders.append(self._record)
 
         def __iter__(self) -> Any:

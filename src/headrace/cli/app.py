@@ -82,6 +82,9 @@ def run(
     start_method: Annotated[
         StartMethod | None, typer.Option(help="How workers are started, where the script does not say.")
     ] = None,
+    digest: Annotated[
+        bool, typer.Option("--digest", help="Print a checksum of each loader's batches, to compare two runs.")
+    ] = False,
     module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the measurement to this file.")] = None,
 ) -> None:
@@ -96,7 +99,9 @@ def run(
         "multiprocessing_context": start_method and start_method.value,
     }
     given = {name: value for name, value in defaults.items() if value is not None}
-    status = run_and_report(script, arguments or [], plain=plain, defaults=given, as_module=module, json_file=json_file)
+    status = run_and_report(
+        script, arguments or [], plain=plain, digest=digest, defaults=given, as_module=module, json_file=json_file
+    )
     raise typer.Exit(status)
 
 

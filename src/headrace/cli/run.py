@@ -32,6 +32,7 @@ def run_and_report(
     arguments: Sequence[str],
     *,
     plain: bool,
+    digest: bool,
     defaults: dict[str, Any],
     as_module: bool,
     json_file: Path | None,
@@ -50,7 +51,7 @@ def run_and_report(
         )
         raise DatasetError(message)
     measurement = Measurement(script)
-    replace_loader(measurement, plain=plain, defaults=defaults)
+    replace_loader(measurement, plain=plain, digest=digest, defaults=defaults)
     began = time.perf_counter()
     status = _outcome(script, arguments, as_module)
     measurement.seconds = time.perf_counter() - began
@@ -122,6 +123,9 @@ def report(measurement: Measurement, console: Console) -> None:
             f"{statistics.median(record.first_batches) * 1e3:.0f} ms" if record.first_batches else "-",
         )
     console.print(table)
+    for record in used:
+        if record.digest is not None:
+            console.print(f"{record.label}: checksum of its batches {record.digest:08x}")
     for option, labels in measurement.unused_defaults.items():
         places = ", ".join(sorted(set(labels)))
         console.print(f"{OPTION_NAMES.get(option, option)} was not used at {places}: {_reason(option)}.")

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from headrace.observe.digest import extend_digest
+
 Clock = Callable[[], float]
 
 
@@ -29,6 +31,8 @@ class LoaderRecord:
     """Time from each `iter(loader)` to the last batch that was asked for."""
     first_batches: list[float] = field(default_factory=list)
     """For each epoch, the time from `iter(loader)` to the first batch."""
+    digest: int | None = None
+    """CRC-32 over a sample of every batch, if asked for by setting it to 0."""
 
     @property
     def samples_per_second(self) -> float:
@@ -73,6 +77,8 @@ class EpochWatch:
         self._spent(asked)
         self._record.batches += 1
         self._record.samples += batch_length(batch)
+        if self._record.digest is not None:
+            self._record.digest = extend_digest(self._record.digest, batch)
         if self._first:
             self._first = False
             self._record.first_batches.append(self._last - self._began)
