@@ -114,6 +114,7 @@ class WriterMemory:
         self._local: dict[Slot, weakref.ref[Bytes]] = {}
         self._lingering: list[Slot] = []
         self._batch: list[tuple[int, Slot, int]] = []
+        self._lock = threading.Lock()  # a data set may collate in threads of its own
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialised tensor in a slot of the batch that is being made."""
@@ -121,7 +122,8 @@ class WriterMemory:
 
     def take(self, nbytes: int) -> tuple[Slot, Bytes]:
         """Returns a slot for `nbytes` bytes of the batch that is being made, and an array over it."""
-        slot = self._pool.allocate(nbytes)
+        with self._lock:
+            slot = self._pool.allocate(nbytes)
         if slot not in self._local:
             self._region.populate(slot, nbytes)
         array = self._region.view(slot, nbytes)

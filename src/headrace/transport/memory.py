@@ -61,6 +61,8 @@ class AnonymousBacking:
     def map(self, region: int, chunk: int) -> mmap.mmap:
         """See `Backing.map`."""
         try:
+            if sys.platform == "win32":
+                return mmap.mmap(-1, FIRST_CHUNK << chunk)
             return mmap.mmap(-1, FIRST_CHUNK << chunk, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError) as error:
             raise _no_memory(FIRST_CHUNK << chunk, error) from error
