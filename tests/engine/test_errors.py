@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 import torch
 
 from headrace import DataLoader
+from headrace.engine.messages import UNREAD
 from tests.engine.datasets import Failing, FailingStream, Photos, keep_python_objects, lambdas, make_large_text
 
 
@@ -100,3 +102,35 @@ def test_text_and_bytes_of_megabytes_pass() -> None:
 def test_deep_prefetching_never_blocks_either_side() -> None:
     loader = DataLoader(Photos(3000, side=2), batch_size=1, num_workers=2, prefetch_factor=700)
     assert [int(label) for _, label in loader] == list(range(3000))
+
+
+class WaitsAt(Photos):
+    """Item 30 says that it was reached, and waits for the answer."""
+
+    def __init__(self, reached: int, answer: int) -> None:
+        super().__init__(60, side=1)
+        self.reached = reached
+        self.answer = answer
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index == 30:
+            os.write(self.reached, b"!")
+            os.read(self.answer, 1)
+        return super().__getitem__(index)
+
+
+def test_few_messages_wait_in_the_pipe_of_a_busy_worker() -> None:
+    reached, say_reached = os.pipe()
+    answer, say_answer = os.pipe()
+    loader = DataLoader(WaitsAt(say_reached, answer), batch_size=1, num_workers=1, prefetch_factor=50)
+    iterator = iter(loader)
+    os.read(reached, 1)  # from here on the worker reads no message
+    delivered = [int(next(iterator)[1]) for _ in range(30)]
+    (member,) = iterator._team.members
+    unread = member.sent - member.read
+    os.write(say_answer, b"!")
+    delivered += [int(label) for _, label in iterator]
+    for pipe in (reached, say_reached, answer, say_answer):
+        os.close(pipe)
+    assert unread == UNREAD
+    assert delivered == list(range(60))
