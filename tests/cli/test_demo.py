@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +35,16 @@ def test_a_folder_with_something_else_in_it_is_refused_untouched(tmp_path: Path)
     assert "cure:" in result.stderr
     assert "Traceback" not in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_ctrl_c_ends_the_demo_and_the_run_in_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "headrace", "demo", "--folder", str(tmp_path / "photos"), "--photos", "200"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any("200 photo" in line or "photographs of" in line for line in process.stdout)
+        children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        process.send_signal(signal.SIGINT)  # to the demo alone, as `kill -INT` does
+        process.communicate()
+    assert process.returncode != 0
+    assert children
+    assert not any(Path("/proc", str(child)).exists() for child in children)

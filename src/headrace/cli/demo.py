@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -81,47 +80,45 @@ def _train(console: Console, name: str, arguments: list[str]) -> Run:
     console.print(f"[bold]{name}[/bold]")
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "measurement.json"
+        complaints = Path(scratch) / "stderr.txt"
         command = [sys.executable, "-u", "-m", "headrace", "run", "--digest", "--json", str(report), *arguments]
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "COLUMNS": "160"},
-        ) as process:
-            memory = _PeakMemory(process.pid)
-            complaints: list[str] = []
-            reader = threading.Thread(target=lambda: complaints.extend(process.stderr or []))
-            reader.start()
-            for line in process.stdout or []:
-                console.print(f"  {line.rstrip()}", style="dim", markup=False, highlight=False, soft_wrap=True)
-            reader.join()
-            status = process.wait()
-            peak = memory.stop()
-        if status != 0:
-            console.print("".join(complaints), style="red", markup=False, highlight=False)
+        with (
+            complaints.open("w") as stderr,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+            _PeakMemory(process.pid) as memory,
+        ):
+            try:
+                for line in process.stdout or []:
+                    console.print(f"  {line.rstrip()}", style="dim", markup=False, highlight=False, soft_wrap=True)
+            except BaseException:  # Ctrl-C: the run must not go on alone
+                process.terminate()
+                raise
+        if process.returncode != 0:
+            console.print(complaints.read_text(), style="red", markup=False, highlight=False)
         measurement = json.loads(report.read_text()) if report.exists() else {}
-    return Run(name, status, measurement, peak)
+    return Run(name, process.returncode, measurement, memory.peak)
 
 
 class _PeakMemory:
-    """Looks at the memory of a process tree from a thread until `stop`."""
+    """Looks at the memory of a process tree from a thread, inside a `with`; `peak` is in bytes."""
 
     def __init__(self, pid: int) -> None:
+        self.peak = 0
         self._pid = pid
-        self._peak = 0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> _PeakMemory:
         self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
 
     def _watch(self) -> None:
         while not self._ended.wait(SAMPLING):
-            self._peak = max(self._peak, tree_memory(self._pid))
-
-    def stop(self) -> int:
-        self._ended.set()
-        self._thread.join()
-        return self._peak
+            self.peak = max(self.peak, tree_memory(self._pid))
 
 
 def _print_table(console: Console, torch_run: Run, our_run: Run) -> None:
