@@ -143,6 +143,12 @@ def test_a_missing_script_is_named_with_the_cure(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_figures_that_could_not_be_written_are_noticed_before_the_run(script: Path, tmp_path: Path) -> None:
+    result = headrace("run", "--json", tmp_path / "nowhere" / "report.json", script)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "cure:     make the folder first" in result.stderr
+
+
 def test_a_wrong_call_of_the_loader_gets_torch_s_error(script: Path) -> None:
     script.write_text("from torch.utils.data import DataLoader\nDataLoader(nonsense=1)\n")
     result = headrace("run", script)

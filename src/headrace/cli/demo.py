@@ -67,7 +67,7 @@ def _make_photos(console: Console, folder: Path, count: int) -> None:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"Making photos in {folder}", total=count)
         make_photo_folder(folder, count, progress=lambda done: progress.update(task, completed=done))
-    console.print(f"Photos: {count} in {folder}, crops of the photographs in scikit-image and scikit-learn.")
+    console.print(f"{count} photographs in {folder}: crops of those in scikit-image and scikit-learn.", soft_wrap=True)
 
 
 def _example() -> Path:

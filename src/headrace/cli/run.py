@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from headrace.core.errors import DatasetError, explain
+from headrace.core.errors import UsageError, explain
 from headrace.script import NEED_WORKERS, Measurement, replace_loader, run_script
 
 OPTION_NAMES = {
@@ -40,7 +40,8 @@ def run_and_report(
     """Runs a script, prints the report to standard error, and returns the exit status for the process.
 
     The script's own outcome decides the status: 0, its `sys.exit` value, 1 after an exception (its traceback is
-    printed), 130 after Ctrl-C. Raises `DatasetError` if there is no such script.
+    printed), 130 after Ctrl-C. Raises `UsageError`, before anything runs, if there is
+    no such script or no folder for `json_file`.
     """
     if not as_module and not Path(script).is_file():
         message = explain(
@@ -49,7 +50,15 @@ def run_and_report(
             expected="a Python file",
             cure="check the path; for a module use `headrace run -m NAME`",
         )
-        raise DatasetError(message)
+        raise UsageError(message)
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        message = explain(
+            "the figures could not be written after the run",
+            place=json_file,
+            found="no such folder",
+            cure="make the folder first, or choose another file",
+        )
+        raise UsageError(message)
     measurement = Measurement(script)
     replace_loader(measurement, plain=plain, digest=digest, defaults=defaults)
     began = time.perf_counter()

@@ -18,6 +18,10 @@ class HeadraceError(Exception):
     """Root of all errors that headrace itself raises."""
 
 
+class UsageError(HeadraceError, ValueError):
+    """A command was called wrongly: correct the call."""
+
+
 class DatasetError(HeadraceError, ValueError):
     """A data set as a whole cannot be used: fix its location or its layout."""
 
