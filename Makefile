@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: demo test check lint types contracts stress bench clean install
+.PHONY: demo test check lint types contracts bench clean install
 
 install: $(STAMP)
 
@@ -36,9 +36,6 @@ types: $(STAMP)
 contracts: $(STAMP)
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q tests/house
-
-stress: $(STAMP)
-	@$(BIN)/python -m pytest -m stress --override-ini 'addopts=-ra --strict-markers' --timeout 1800
 
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/transport.py

@@ -105,7 +105,8 @@ def report(measurement: Measurement, console: Console) -> None:
     share = measurement.waited / seconds if seconds else 0.0
     console.print(
         f"\nheadrace: with {used[0].kind}'s loader, {name} ran {seconds:.1f} s "
-        f"and waited {measurement.waited:.1f} s of them ([bold]{share:.0%}[/bold]) for data."
+        f"and waited {measurement.waited:.1f} s of them ([bold]{share:.0%}[/bold]) for data.",
+        soft_wrap=True,
     )
     table = Table(
         "loader",
