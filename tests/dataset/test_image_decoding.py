@@ -15,14 +15,7 @@ from PIL import Image
 from headrace.core.errors import MissingExtraError, SampleError
 from headrace.dataset import ImageFolder
 from headrace.dataset.image_folder import load_rgb
-
-ORANGE = (240, 120, 10)
-
-
-def save(path: Path, color: tuple[int, int, int] = ORANGE, size: tuple[int, int] = (16, 12)) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, color).save(path)
-    return path
+from tests.dataset.pictures import ORANGE, save
 
 
 @pytest.fixture
