@@ -1,14 +1,25 @@
-"""`headrace.DataLoader`: torch's loader with another engine."""
+"""`headrace.DataLoader`: torch's loader with another engine, an order of its own on request, and a state."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from numbers import Integral
+from typing import Any, Literal, TypeVar
 
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset, Sampler
 
+from headrace.core.errors import UsageError, explain
+from headrace.core.torch_internals import DatasetKind, IterDataPipe, MapDataPipe
+from headrace.core.world import ALONE, current_world, distributed_world
+from headrace.engine.epoch import EpochIterator, random_state, resumable
 from headrace.engine.inline import InlineIterator
+from headrace.engine.portion import Portion, Supply
 from headrace.engine.processes import ProcessIterator
+from headrace.engine.threads import ThreadIterator
+from headrace.state.record import EpochRecord, Terms, blank
+from headrace.state.snapshot import Snapshot, checked, part_for
 from headrace.transport.arena import Arena
 from headrace.transport.leases import LocalMemory
 from headrace.transport.per_process import PerProcess
@@ -17,6 +28,8 @@ ARENA = PerProcess(Arena)
 LOCAL_MEMORY = PerProcess(LocalMemory)
 
 T_co = TypeVar("T_co", covariant=True)
+
+Backend = Literal["process", "thread", "auto"]
 
 
 class DataLoader(TorchDataLoader[T_co]):
@@ -28,15 +41,195 @@ class DataLoader(TorchDataLoader[T_co]):
 
     That memory belongs to the process: all loaders use it in turn, and it goes with the last loader that was iterated.
     It holds the batches that are kept plus about `prefetch_factor + 1` per worker (without workers: two).
+
+    Beyond torch's arguments, all of them keywords:
+
+    - `seed`: an integer makes the order of the samples and every random number drawn while a sample is loaded a
+      function of (seed, epoch, position): the same for any number of workers, backend, restart and, with
+      `shard="auto"`, world size. `random`, NumPy, torch and `headrace.rng()` are seeded for each sample (threads:
+      `rng()` only). Epochs count up by themselves from 0; `set_epoch` sets the number.
+    - `shard="auto"`: deals the data out over the ranks (`torch.distributed`, or the launcher's environment), iterable
+      data over the workers too: every sample once. Ranks always get equally many batches: the last ones are dropped
+      with `drop_last=True`, else filled up with samples that come twice. Implies `seed=0` if none is given.
+    - `backend`: where the workers run: `"process"`, `"thread"`, or `"auto"`, which measures the first samples.
+    - `batches_per_epoch`: an epoch ends after so many batches, and the next one goes on behind them.
+    - `original_errors=True`: an exception in a worker is raised as it was, with its arguments and attributes, instead
+      of as torch's copy with another text.
+
+    `state_dict()` says what was delivered, `load_state_dict()` goes on behind it in this or another process, with any
+    number of workers. Not thread-safe: iterate one loader in one thread.
     """
 
     _memory: LocalMemory | None = None
     _arena: Arena | None = None
+    _record: EpochRecord | None = None
+    _resume: Snapshot | None = None
+    _supply: Supply | None = None
+    _epoch: int = 0
+    _announced: bool = False
+
+    def __init__(  # noqa: PLR0913 - torch fixes the list
+        self,
+        dataset: Dataset[T_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        shard: Literal["auto"] | None = None,
+        backend: Backend = "process",
+        batches_per_epoch: int | None = None,
+        original_errors: bool = False,
+    ) -> None:
+        _check(seed=seed, shard=shard, backend=backend, batches_per_epoch=batches_per_epoch, dataset=dataset)
+        self.seed = 0 if seed is None and shard is not None else seed
+        self.shard = shard
+        self.backend = backend
+        self.batches_per_epoch = batches_per_epoch
+        self.original_errors = original_errors
+        if self.seed is not None and sampler is None and batch_sampler is None and _is_map(dataset):
+            sampler, shuffle = self._own_sampler(dataset, shuffle, drop_last), None
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+
+    def _own_sampler(self, dataset: Any, shuffle: Any, drop_last: bool) -> Sampler[int]:
+        from headrace.order.distributed import DistributedSampler
+
+        rank, size = (None, None) if self.shard else ALONE
+        uneven: Literal["pad", "drop"] = "drop" if drop_last else "pad"
+        seed = self.seed or 0
+        return DistributedSampler(dataset, shuffle=bool(shuffle), seed=seed, rank=rank, world_size=size, uneven=uneven)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch, for samplers and data sets too, in workers that are kept as well.
+
+        A data set hears of it by its own `set_epoch`, if it has one. Without `seed=` that is all; with `seed=` the
+        number also decides the order and the random numbers, and the epochs after it count on from there.
+        """
+        self._epoch = epoch
+        self._announced = True
+        for listener in (self.dataset, self.batch_sampler, self.sampler):
+            if callable(listen := getattr(listener, "set_epoch", None)):
+                listen(epoch)
+
+    def state_dict(self) -> Snapshot:
+        """Returns what was delivered so far, of which epoch: a small dictionary for `load_state_dict`.
+
+        Batches that were only prefetched do not count. It can be saved with `torch.save` or sent to another process;
+        `headrace.merge_states` joins those of several ranks. Costs microseconds, apart from `state_dict()` of a data
+        set that has one.
+        """
+        if self._resume is not None:
+            return self._resume
+        if self._record is not None:
+            return {**self._record.snapshot(), "portion": self._supply.delivered if self._supply is not None else 0}
+        elastic = getattr(resumable(self._index_sampler), "elastic", bool(self.shard))
+        return blank(self._terms(None), elastic=elastic, random=random_state(self))
+
+    def load_state_dict(self, state_dict: Snapshot) -> None:
+        """Has the next iteration go on behind what was delivered when the state was saved.
+
+        The number of workers, their kind, `prefetch_factor` and, where all ranks share one order, the world size may be
+        different. Batches are the same, bit for bit, as they would have been; so are random numbers drawn in the data
+        set with `seed=`. Raises `StateError` if the state belongs to other data, another seed or another rank.
+        """
+        self._iterator = self._record = self._resume = self._supply = None
+        if state_dict == {}:
+            return
+        terms = self._terms(None)
+        state = part_for(checked(state_dict, terms.fingerprint), terms.world)
+        self._epoch = state["epoch"] + 1 if state["finished"] else state["epoch"]
+        self._resume = None if state["finished"] else state
+        if state.get("portion"):
+            self._supply = Supply(self._iterate, state["portion"])
+
+    def next_terms(self) -> Terms:
+        """Returns the terms of the epoch that begins now. For engines; counts the epoch."""
+        terms = self._terms(self._resume)
+        self._resume = None
+        self._epoch += 1
+        self._announced = False
+        return terms
+
+    def _terms(self, resume: Snapshot | None) -> Terms:
+        is_stream = self._dataset_kind == DatasetKind.Iterable
+        return Terms(
+            epoch=self._epoch,
+            announce=self._announced or self.seed is not None,
+            seed=self.seed,
+            world=current_world() if self.seed is not None or is_stream else distributed_world(),
+            deal=is_stream and bool(self.shard),
+            in_order=self.in_order,
+            fingerprint=self._fingerprint(),
+            resume=resume,
+        )
+
+    def _fingerprint(self) -> dict[str, Any]:
+        is_map = self._dataset_kind == DatasetKind.Map
+        return {
+            "dataset": f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}",
+            "length": len(self.dataset) if is_map and hasattr(self.dataset, "__len__") else None,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+        }
+
+    def __iter__(self) -> Any:
+        if self.batches_per_epoch is None:
+            return self._iterate()
+        if self._supply is None:
+            self._supply = Supply(self._iterate)
+        return Portion(self._supply, self.batches_per_epoch)
+
+    def _iterate(self) -> Any:
+        kept = self._iterator
+        if isinstance(kept, EpochIterator) and kept.record.lanes != self.num_workers:
+            self._iterator = None  # the lanes of another run end with its epoch
+        iterator = super().__iter__()
+        if isinstance(iterator, EpochIterator):
+            self._record = iterator.record
+        return iterator
+
+    def __len__(self) -> int:
+        return super().__len__() if self.batches_per_epoch is None else self.batches_per_epoch
 
     def _get_iterator(self) -> Any:
         if self.num_workers == 0:
             self._memory = LOCAL_MEMORY.get()
             return InlineIterator(self, self._memory)
+        if self.backend == "thread":
+            self.check_worker_number_rationality()
+            self._memory = LOCAL_MEMORY.get()
+            return ThreadIterator(self, self._memory)
         if os.name != "posix":
             return super()._get_iterator()  # descriptors cannot be handed to workers there
         self.check_worker_number_rationality()
@@ -46,6 +239,44 @@ class DataLoader(TorchDataLoader[T_co]):
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the memory out: a copied or unpickled loader makes its own."""
         state = self.__dict__.copy()
-        state.pop("_memory", None)
-        state.pop("_arena", None)
+        for name in ("_memory", "_arena", "_record", "_supply"):
+            state.pop(name, None)
         return state
+
+    def __class_getitem__(cls, parameters: Any) -> Any:
+        """Takes `DataLoader[Sample]` and `DataLoader[Sample, Batch]`; the second is for readers of the code only."""
+        if isinstance(parameters, tuple) and len(parameters) == 2:
+            parameters = parameters[0]
+        return super().__class_getitem__(parameters)  # type: ignore[misc]  # Generic defines it
+
+
+def _is_map(dataset: Any) -> bool:
+    return not isinstance(dataset, IterableDataset)
+
+
+def _check(*, dataset: Any, **given: Any) -> None:
+    """Checks the arguments that torch does not know. Raises `UsageError`."""
+    count = given["batches_per_epoch"]
+    rules = {
+        "seed": (given["seed"] is None or _is_whole(given["seed"]), "a whole number, or None"),
+        "shard": (given["shard"] in (None, "auto"), "'auto' or None"),
+        "backend": (given["backend"] in ("process", "thread", "auto"), "'process', 'thread' or 'auto'"),
+        "batches_per_epoch": (count is None or (_is_whole(count) and count > 0), "a positive whole number, or None"),
+    }
+    for name, (holds, expected) in rules.items():
+        if not holds:
+            found = f"{name}={given[name]!r}"
+            raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))
+    if given["shard"] and isinstance(dataset, (IterDataPipe, MapDataPipe)):
+        message = explain(
+            "cannot deal out a data pipe",
+            place="headrace.DataLoader(shard='auto')",
+            found=type(dataset).__name__,
+            expected="a map-style data set or an IterableDataset",
+            cure="put a sharding_filter into the pipe, and leave shard= out",
+        )
+        raise UsageError(message)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

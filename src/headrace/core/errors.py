@@ -38,6 +38,10 @@ class TransportError(HeadraceError, RuntimeError):
     """The memory or the pipe between processes failed: fix a limit of the machine."""
 
 
+class StateError(HeadraceError, ValueError):
+    """A saved state does not belong to what it is loaded into: load it where it was saved, or begin anew."""
+
+
 class MissingExtraError(HeadraceError, ImportError):
     """An optional library is not installed: install the extra that the message names."""
 

@@ -1,19 +1,21 @@
 """The parts of torch that are not public and that a drop-in cannot do without, all in this one place.
 
 Orders, worker seeds and messages are torch's bit for bit only if they come from torch's own code. When a new torch
-moves one of these names, this is the file to mend. They were read in torch 2.13 and exist since 2.4.
+moves one of these names, this is the file to mend. They were read in torch 2.13 and exist since 2.6.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import threading
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.random  # NumPy loads it at first use: better once here than in every forked worker
 import torch
 from torch._utils import ExceptionWrapper
-from torch.utils.data import _utils
+from torch.utils.data import _utils, get_worker_info
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 from torch.utils.data._utils.collate import collate as torch_collate
 from torch.utils.data._utils.collate import collate_tensor_fn as torch_collate_tensor
@@ -23,9 +25,12 @@ from torch.utils.data._utils.pin_memory import pin_memory as torch_pin_memory
 from torch.utils.data._utils.worker import WorkerInfo, _generate_state
 from torch.utils.data.dataloader import _BaseDataLoaderIter as TorchIterator
 from torch.utils.data.dataloader import _DatasetKind as DatasetKind
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as TorchProcessIterator
 from torch.utils.data.dataloader import _sharding_worker_init_fn as sharding_worker_init_fn
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
+
+from headrace.core.part import note_counting
 
 __all__ = [
     "MP_STATUS_CHECK_INTERVAL",
@@ -33,12 +38,18 @@ __all__ = [
     "IterDataPipe",
     "MapDataPipe",
     "TorchIterator",
+    "TorchProcessIterator",
+    "WorkerInfo",
     "apply_sharding",
     "default_collate_fn_map",
-    "enter_worker",
+    "enter_worker_process",
+    "make_worker_info",
     "python_is_exiting",
     "reraise",
     "reseed_datapipe",
+    "seed_worker",
+    "set_thread_worker_info",
+    "set_worker_info",
     "sharding_worker_init_fn",
     "torch_collate",
     "torch_collate_tensor",
@@ -48,20 +59,63 @@ __all__ = [
 ]
 
 
-def enter_worker(worker_id: int, num_workers: int, base_seed: int, dataset: Any) -> None:
-    """Makes the calling process a loading worker as torch defines it.
+class CountingInfo(WorkerInfo):
+    """Worker information that records when somebody reads how many workers there are."""
 
-    Sets torch's signal handlers, the thread name, one intra-op thread, the three global random states, and what
-    `get_worker_info()` returns from here on.
-    """
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "num_workers":
+            note_counting()
+        return super().__getattribute__(name)
+
+
+def make_worker_info(number: int, count: int, seed: int, dataset: Any, *, watched: bool, thread: bool) -> WorkerInfo:
+    """Returns what `get_worker_info()` shall return; `watched` if it must record that the workers were counted."""
+    knows_threads = any(field.name == "worker_method" for field in dataclasses.fields(WorkerInfo))
+    more: dict[str, Any] = {"worker_method": "thread"} if thread and knows_threads else {}
+    return (CountingInfo if watched else WorkerInfo)(id=number, num_workers=count, seed=seed, dataset=dataset, **more)
+
+
+def enter_worker_process() -> None:
+    """Makes the calling process a loading worker as torch defines it: signal handlers, thread name, one thread."""
     _utils.signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
     torch.multiprocessing._set_thread_name("pt_data_worker")
     torch.set_num_threads(1)
-    seed = base_seed + worker_id
-    random.seed(seed)
-    torch.manual_seed(seed)
+
+
+def seed_worker(base_seed: int, worker_id: int) -> None:
+    """Seeds the three global random states as torch does in worker `worker_id`."""
+    random.seed(base_seed + worker_id)
+    torch.manual_seed(base_seed + worker_id)
     np.random.seed(_generate_state(base_seed, worker_id))
-    _utils.worker._worker_info = WorkerInfo(id=worker_id, num_workers=num_workers, seed=seed, dataset=dataset)
+
+
+def set_worker_info(info: WorkerInfo | None) -> None:
+    """Sets what `get_worker_info()` returns in this process."""
+    _utils.worker._worker_info = info
+
+
+class _ThreadInfo(threading.local):
+    info: WorkerInfo | None = None
+
+
+def set_thread_worker_info(info: WorkerInfo | None) -> None:
+    """Sets what `get_worker_info()` returns in the calling thread; other threads see what they saw.
+
+    torch keeps the information in one variable for the whole process, and user code holds references to the function.
+    So it is the function's code that is replaced, once, by one that looks at the thread first.
+    """
+    namespace = get_worker_info.__globals__
+    if "_headrace_thread_info" not in namespace:
+        namespace["_headrace_thread_info"] = _ThreadInfo()
+        get_worker_info.__code__ = _look_at_the_thread_first.__code__
+    namespace["_headrace_thread_info"].info = info
+
+
+def _look_at_the_thread_first() -> Any:
+    info = _headrace_thread_info.info  # type: ignore[name-defined]  # noqa: F821 - runs with torch's globals
+    return info if info is not None else _worker_info  # type: ignore[name-defined]  # noqa: F821
 
 
 def reseed_datapipe(dataset: Any, shared_seed: int | None) -> Any:
@@ -73,9 +127,9 @@ def reseed_datapipe(dataset: Any, shared_seed: int | None) -> Any:
     return apply_random_seed(dataset, shared_rng)
 
 
-def wrap_exception(where: str) -> Any:
-    """Returns torch's picklable form of the exception being handled, with its traceback as text."""
-    return ExceptionWrapper(where=where)
+def wrap_exception(error: BaseException, where: str) -> Any:
+    """Returns torch's picklable form of an exception, with its traceback as text."""
+    return ExceptionWrapper((type(error), error, error.__traceback__), where=where)
 
 
 def reraise(wrapped: Any) -> NoReturn:

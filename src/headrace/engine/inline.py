@@ -5,26 +5,24 @@ index = next(sampler) -> samples = dataset[...] -> batch = collate(samples) -> p
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from typing import Any
 
 from headrace.collate.stacking import SlotCollate
-from headrace.core.torch_internals import (
-    IterDataPipe,
-    MapDataPipe,
-    TorchIterator,
-    apply_sharding,
-    torch_default_collate,
-)
+from headrace.core.torch_internals import IterDataPipe, MapDataPipe, apply_sharding, torch_default_collate
 from headrace.device.pinning import pin
-from headrace.fetch.fetcher import make_fetcher
+from headrace.engine.epoch import EpochIterator
+from headrace.engine.lane import LaneHost, surroundings_kept
+from headrace.observe.replaying import ReplayBar
 from headrace.transport.leases import LocalMemory
 
 
-class InlineIterator(TorchIterator):
+class InlineIterator(EpochIterator):
     """One epoch without workers. Batches collated by default lie in leased memory and belong to the user."""
 
     def __init__(self, loader: Any, memory: LocalMemory) -> None:
-        super().__init__(loader)
+        self._open(loader, twice=False)
         if self._timeout != 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
@@ -32,9 +30,35 @@ class InlineIterator(TorchIterator):
         collate = self._collate_fn
         if collate is torch_default_collate:
             collate = SlotCollate(memory)
-        self._fetcher = make_fetcher(self._dataset_kind, self._dataset, self._auto_collation, collate, self._drop_last)
+        self._host = LaneHost(self.cargo(loader), 0, 1, "inline", collate)
+        self._turns = deque(range(max(self.record.lanes, 1)))  # more than one only after a resume
+        self._turns.rotate(-self.next_lane)
+        with self._surroundings(), ReplayBar(self._dataset) as bar:
+            for failure in self._host.begin(self.beginning(), bar.report).values():
+                raise failure
+
+    def _surroundings(self) -> contextlib.AbstractContextManager[None]:
+        """What is around the making of a batch: here it happens between the lines of the user's own program."""
+        if self._is_map and self._terms.seed is None and self.record.lanes == 0:
+            return contextlib.nullcontext()
+        return surroundings_kept(random=self._terms.seed is not None)
 
     def _next_data(self) -> Any:
-        index = self._next_index()  # type: ignore[no-untyped-call]  # raises StopIteration at the end of the epoch
-        batch = self._fetcher.fetch(index)
-        return pin(batch, self._pin_memory_device) if self._pin_memory else batch
+        while True:
+            number, index = self.take()
+            lane = self._turns[0]
+            try:
+                with self._surroundings():
+                    batch, state = self._host.fetch(lane, index)
+            except StopIteration:
+                if self._is_map or len(self._turns) == 1:
+                    raise
+                self._turns.popleft()
+                continue
+            except Exception:
+                self._turns.rotate(-1)
+                self.delivered(number, lane, self._host.state(lane))
+                raise
+            self._turns.rotate(-1)
+            self.delivered(number, lane, state)
+            return pin(batch, self._pin_memory_device) if self._pin_memory else batch

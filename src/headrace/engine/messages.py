@@ -10,24 +10,20 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from headrace.engine.lane import Begin
 from headrace.transport.memory import Slot
 
 INLINE = 16 << 10
 UNREAD = 8
 
 
-class Resume(NamedTuple):
-    """Begin another epoch with the same workers; `shared_seed` is for data pipes."""
-
-    shared_seed: int | None
-
-
 class Orders(NamedTuple):
-    """Work for a worker. Tasks of earlier epochs that it has not begun are void, so are all tasks after `stop`."""
+    """Work for a worker: (task, lane, index). Tasks of earlier epochs that it has not begun are void, so are all tasks
+    after `stop`. `begin` is there if the worker is to begin another epoch."""
 
     epoch: int
-    resume: Resume | None
-    tasks: list[tuple[int, Any]]
+    begin: Begin | None
+    tasks: list[tuple[int, int, Any]]
     returned: list[Slot]
     stop: bool
 
@@ -42,9 +38,10 @@ class InSlot(NamedTuple):
 class Result(NamedTuple):
     """What became of a task.
 
-    `status` is "batch", "error" (the payload is torch's `ExceptionWrapper`) or "end" (the worker's iterable data set
-    has ended). `slots` and `buffers` are those of `Parcel`. `read` counts the messages that the worker has read, and
-    `freed` are slots of the parent's region that it is done with.
+    `status` says what the payload is: "batch" (batch, lane's state), "error" (`Failure`, lane's state), "end" (the
+    lane's iterable data set has ended), or, for no task, "replay" (lane, samples done, samples in all). `slots` and
+    `buffers` are those of `Parcel`. `read` counts the messages that the worker has read, and `freed` are slots of the
+    parent's region that it is done with.
     """
 
     epoch: int

@@ -8,95 +8,54 @@ from typing import Any
 
 import torch
 
-from headrace.core.torch_internals import (
-    IterDataPipe,
-    MapDataPipe,
-    TorchIterator,
-    python_is_exiting,
-    reraise,
-    sharding_worker_init_fn,
-)
+from headrace.core.torch_internals import TorchProcessIterator, python_is_exiting
 from headrace.device.pinning import pin
 from headrace.engine.messages import InSlot, Result
 from headrace.engine.team import Team
-from headrace.engine.window import Window
+from headrace.engine.windowed import WindowedIterator
 from headrace.engine.worker import Assignment
 from headrace.transport.arena import Arena, InboundRegion
 from headrace.transport.codec import decode
 from headrace.transport.memory import Bytes
 
 
-class ProcessIterator(TorchIterator):
+class ProcessIterator(WindowedIterator[Result], TorchProcessIterator):
     """An epoch (with persistent workers: one epoch after the other) through worker processes.
 
-    Batches lie in leased shared memory and belong to the user.
+    Batches lie in leased shared memory and belong to the user. torch's own iterator is a base class for the sake of
+    `isinstance` only: nothing of it runs.
     """
 
     _team: Team  # missing while the constructor has not come so far
 
     def __init__(self, loader: Any, arena: Arena) -> None:
-        super().__init__(loader)
-        self._prefetch_factor = loader.prefetch_factor
-        self._in_order = loader.in_order
-        if self._prefetch_factor <= 0:
-            raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
-        worker_init_fn = loader.worker_init_fn
-        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
-            worker_init_fn = functools.partial(sharding_worker_init_fn, worker_init_fn, self._world_size, self._rank)
+        self._open(loader, twice=True)
+        self._read_options(loader)
         brief = functools.partial(
             Assignment,
-            num_workers=self._num_workers,
-            base_seed=int(self._base_seed),
-            shared_seed=self._shared_seed,
-            dataset=self._dataset,
-            dataset_kind=self._dataset_kind,
-            auto_collation=self._auto_collation,
-            collate_fn=self._collate_fn,
-            drop_last=self._drop_last,
-            worker_init_fn=worker_init_fn,
+            cargo=self.cargo_for_workers(loader),
+            begin=self.beginning(),
+            workers=self._num_workers,
+            original_errors=loader.original_errors,
         )
-        self._epoch = -1
         self._team = Team(loader.multiprocessing_context or torch.multiprocessing, arena, self._num_workers, brief)
-        self._reset(loader, first_iter=True)
+        self._prime()
 
     @property
-    def _workers(self) -> list[Any]:
+    def _workers(self) -> list[Any]:  # type: ignore[override]
         """The worker processes, under the name that users of torch's iterator know."""
         return [member.process for member in self._team.members]
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        super()._reset(loader, first_iter)
-        self._epoch += 1
-        self._window: Window[Result] = Window(self._num_workers, self._prefetch_factor, self._in_order)
-        if not first_iter:
-            self._team.resume(self._shared_seed)
-        for _ in range(self._window.limit):
-            self._order_one()
+        self._reopen(loader)
+        self._team.begin(self.beginning())
+        self._prime()
+
+    def _post(self, worker: int, task: int, lane: int, index: Any) -> None:
+        self._team.post(worker, task, lane, index)
+
+    def _flush(self) -> None:
         self._team.flush(self._epoch)
-
-    def _order_one(self) -> None:
-        """Takes the next index from the sampler and gives it to a worker, if there are both."""
-        try:
-            index = self._next_index()  # type: ignore[no-untyped-call]
-        except StopIteration:
-            return
-        worker_id = self._window.choose()
-        if worker_id is not None:
-            self._team.post(worker_id, self._window.send(worker_id), index)
-
-    def _next_data(self) -> Any:
-        while True:
-            delivery = self._window.deliverable()
-            if delivery is not None:
-                worker_id, result = delivery
-                self._order_one()
-                self._team.flush(self._epoch)
-                return self._open(self._team.members[worker_id].region, result)
-            if self._window.finished:
-                if not self._persistent_workers:
-                    self._shutdown_workers()
-                raise StopIteration
-            self._collect()
 
     def _collect(self) -> None:
         """Waits until at least one result has come. Raises if workers died or the loader's timeout passed."""
@@ -114,27 +73,30 @@ class ProcessIterator(TorchIterator):
                 notice = self._team.death_notice()
                 self._shutdown_workers()
                 raise notice
-            self._team.flush(self._epoch)
+            self._flush()
 
     def _sort(self, worker_id: int, result: Result) -> bool:
         """Files a result in the window. False: it was not one to deliver."""
+        region = self._team.members[worker_id].region
         if result.epoch != self._epoch:
-            _leases(self._team.members[worker_id].region, result)  # taken and dropped: the slots go back
+            _leases(region, result)  # taken and dropped: the slots go back
+            return False
+        if result.status == "replay":
+            self._bar.report(*decode(*_leases(region, result)))
             return False
         if result.status == "end":
-            self._window.exhaust(result.task)
-            if not self._persistent_workers:
+            if not self._persistent_workers and self.record.lanes == self._num_workers:
                 self._team.retire(worker_id)
-            self._order_one()
+            self._file_end(result.task)
         else:
-            self._window.arrive(result.task, result)
+            self._file(result.task, result)
         return True
 
-    def _open(self, region: InboundRegion, result: Result) -> Any:
-        header, buffers = _leases(region, result)
-        payload = decode(header, buffers)
+    def _open_result(self, task: int, lane: int, result: Result) -> Any:
+        payload, state = decode(*_leases(self._team.members[lane % self._num_workers].region, result))
+        self._record_delivery(task, lane, state)
         if result.status == "error":
-            reraise(payload)
+            payload.raise_again()
         return pin(payload, self._pin_memory_device) if self._pin_memory else payload
 
     def _shutdown_workers(self) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from headrace.engine import worker
-from headrace.engine.messages import INLINE, UNREAD, InSlot, Orders, Result, Resume
+from headrace.engine.lane import Begin
+from headrace.engine.messages import INLINE, UNREAD, InSlot, Orders, Result
 from headrace.engine.worker import Assignment
 from headrace.transport.arena import Arena, InboundRegion, forking_workers
 from headrace.transport.codec import dumps
@@ -34,8 +35,8 @@ class Member:
     process: Any
     pipe: Connection
     region: InboundRegion
-    tasks: list[tuple[int, Any]] = field(default_factory=list)
-    resume: Resume | None = None
+    tasks: list[tuple[int, int, Any]] = field(default_factory=list)
+    begin: Begin | None = None
     sent: int = 0
     read: int = 0
     retired: bool = False
@@ -88,23 +89,23 @@ class Team:
         self._selector.register(process.sentinel, selectors.EVENT_READ, ~worker_id)
         return Member(process, ours, region)
 
-    def post(self, worker_id: int, task: int, index: Any) -> None:
+    def post(self, worker_id: int, task: int, lane: int, index: Any) -> None:
         """Puts a task into the outbox of a worker; `flush` sends it."""
-        self.members[worker_id].tasks.append((task, index))
+        self.members[worker_id].tasks.append((task, lane, index))
 
-    def resume(self, shared_seed: int | None) -> None:
+    def begin(self, begin: Begin) -> None:
         """Has every worker begin the next epoch; orders of the last one that were not sent are dropped."""
         for member in self.members:
             member.tasks.clear()
-            member.resume = Resume(shared_seed)
+            member.begin = begin
             member.retired = False
 
     def flush(self, epoch: int) -> None:
         """Sends what is in the outboxes, except to workers that have many unread messages."""
         for member in self.members:
-            if (member.tasks or member.resume) and member.sent - member.read < UNREAD:
-                orders = Orders(epoch, member.resume, member.tasks, member.region.returned(), False)
-                member.tasks, member.resume = [], None
+            if (member.tasks or member.begin) and member.sent - member.read < UNREAD:
+                orders = Orders(epoch, member.begin, member.tasks, member.region.returned(), False)
+                member.tasks, member.begin = [], None
                 self._send(member, orders)
 
     def retire(self, worker_id: int) -> None:

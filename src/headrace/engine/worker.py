@@ -6,7 +6,6 @@ import os
 import pickle
 import select
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -17,13 +16,12 @@ from headrace.collate.stacking import SlotCollate
 from headrace.core.torch_internals import (
     MP_STATUS_CHECK_INTERVAL,
     DatasetKind,
-    enter_worker,
-    reseed_datapipe,
+    enter_worker_process,
     torch_default_collate,
-    wrap_exception,
 )
-from headrace.engine.messages import INLINE, InSlot, Orders, Result, Resume
-from headrace.fetch.fetcher import Fetcher, make_fetcher
+from headrace.engine.failure import Failure
+from headrace.engine.lane import Begin, Cargo, LaneHost
+from headrace.engine.messages import INLINE, InSlot, Orders, Result
 from headrace.transport.arena import Ticket
 from headrace.transport.codec import Parcel, decode, encode
 from headrace.transport.memory import Slot
@@ -33,16 +31,11 @@ from headrace.transport.memory import Slot
 class Assignment:
     """Everything that a worker process is told at its start. It must be picklable under spawn and forkserver."""
 
+    cargo: Cargo
+    begin: Begin
     worker_id: int
-    num_workers: int
-    base_seed: int
-    shared_seed: int | None
-    dataset: Any
-    dataset_kind: int
-    auto_collation: bool
-    collate_fn: Callable[[Any], Any]
-    drop_last: bool
-    worker_init_fn: Callable[[int], None] | None
+    workers: int
+    original_errors: bool
     pipe: Connection
     outgoing: Ticket
     incoming: Ticket
@@ -56,7 +49,7 @@ def main(assignment: Assignment) -> None:
     try:
         for pipe in assignment.inherited:
             pipe.close()
-        enter_worker(assignment.worker_id, assignment.num_workers, assignment.base_seed, assignment.dataset)
+        enter_worker_process()
         _Worker(assignment).run()
     except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
         pass  # Ctrl-C reaches the parent too, which decides; without a parent there is nobody to tell.
@@ -68,29 +61,28 @@ class _Worker:
         self._memory = assignment.outgoing.writer()
         self._orders = assignment.incoming.reader()
         self._ear = _Ear(assignment.pipe, assignment.parent_pid)
-        self._collate = assignment.collate_fn
+        collate = assignment.cargo.collate_fn
         slot_collate = SlotCollate(self._memory, in_worker=True)
         slot_collate.install()
-        if self._collate is torch_default_collate:
-            self._collate = slot_collate
-        self._where = f"in DataLoader worker process {assignment.worker_id}"
-        self._fetcher: Fetcher | None = None
-        self._failure: Any = None
+        if collate is torch_default_collate:
+            collate = slot_collate
+        self._host = LaneHost(assignment.cargo, assignment.worker_id, assignment.workers, "process", collate)
+        self._failures: dict[int, BaseException] = {}
+        self._ended: set[int] = set()
         self._epoch = 0
-        self._tasks: deque[tuple[int, Any]] = deque()
-        self._ended = False
+        self._tasks: deque[tuple[int, int, Any]] = deque()
         self._read = 0
         self._freed: list[Slot] = []
 
     def run(self) -> None:
-        self._begin(Resume(self._it.shared_seed), first=True)
+        self._begin(self._it.begin)
         while True:
             if not self._listen():
                 return
             if self._tasks:
-                task, index = self._tasks.popleft()
-                if not self._ended:
-                    self._do(task, index)
+                task, lane, index = self._tasks.popleft()
+                if lane not in self._ended:
+                    self._do(task, lane, index)
 
     def _listen(self) -> bool:
         """Reads all messages that are there, or waits for one if there is no work. False: stop."""
@@ -99,10 +91,10 @@ class _Worker:
             if message.stop:
                 return False
             self._memory.give_back(message.returned)
-            if message.resume is not None:
+            if message.begin is not None:
                 self._epoch = message.epoch
                 self._tasks.clear()
-                self._begin(message.resume, first=False)
+                self._begin(message.begin)
             self._tasks.extend(message.tasks)
         return bool(self._tasks)
 
@@ -115,53 +107,48 @@ class _Worker:
         orders: Orders = decode(self._orders.view(message.slot, message.nbytes).data, [])
         return orders
 
-    def _begin(self, resume: Resume, *, first: bool) -> None:
-        """Starts an epoch. What goes wrong here is the result of its first task."""
-        self._ended = False
-        self._fetcher = None
-        it = self._it
-        try:
-            dataset = reseed_datapipe(it.dataset, resume.shared_seed)
-            if first and it.worker_init_fn is not None:
-                it.worker_init_fn(it.worker_id)
-            self._fetcher = make_fetcher(it.dataset_kind, dataset, it.auto_collation, self._collate, it.drop_last)
-        except Exception:  # noqa: BLE001 - raised again in the main process
-            self._failure = wrap_exception(self._where)
+    def _begin(self, begin: Begin) -> None:
+        """Starts an epoch. What goes wrong here is the result of the first task of the lane."""
+        self._ended.clear()
+        self._failures = self._host.begin(begin, self._report)
 
-    def _do(self, task: int, index: Any) -> None:
-        status, payload = self._fetch(index)
+    def _report(self, lane: int, done: int, total: int) -> None:
+        self._send(0, "replay", encode((lane, done, total), self._memory))
+
+    def _do(self, task: int, lane: int, index: Any) -> None:
+        status, payload = self._fetch(lane, index)
         try:
             parcel = encode(payload, self._memory) if status != "error" else self._encode_error(payload)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything; the main process raises it again
             self._memory.finish(set())
             error.add_note("headrace: raised while the batch was prepared for sending to the main process")
-            status, parcel = "error", self._encode_error(wrap_exception(self._where))
+            status, parcel = "error", self._encode_error(self._failure(lane, error))
         del payload
         self._send(task, status, parcel)
 
-    def _fetch(self, index: Any) -> tuple[str, Any]:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            return "error", failure
+    def _fetch(self, lane: int, index: Any) -> tuple[str, Any]:
         try:
-            if self._fetcher is None:
-                raise RuntimeError("this worker could not begin the epoch; its first result says why")
-            return "batch", self._fetcher.fetch(index)
-        except StopIteration:
-            if self._it.dataset_kind == DatasetKind.Iterable:
-                self._ended = True
+            if lane in self._failures:
+                raise self._failures.pop(lane)
+            return "batch", self._host.fetch(lane, index)
+        except StopIteration as end:
+            if self._it.cargo.dataset_kind == DatasetKind.Iterable:
+                self._ended.add(lane)
                 return "end", None
-            return "error", wrap_exception(self._where)
-        except Exception:  # noqa: BLE001 - raised again in the main process
-            return "error", wrap_exception(self._where)
+            return "error", self._failure(lane, end)
+        except Exception as error:  # noqa: BLE001 - raised again in the main process
+            return "error", self._failure(lane, error)
 
-    def _encode_error(self, wrapper: Any) -> Parcel:
+    def _failure(self, lane: int, error: BaseException) -> tuple[Failure, Any]:
+        where = f"in DataLoader worker process {lane}"
+        return Failure(error, where, original=self._it.original_errors), self._host.state(lane)
+
+    def _encode_error(self, payload: tuple[Failure, Any]) -> Parcel:
         """Encodes an error; one whose class cannot be pickled becomes a RuntimeError with the same traceback."""
         try:
-            return encode(wrapper, self._memory)
+            return encode(payload, self._memory)
         except Exception:  # noqa: BLE001 - pickling may raise anything
-            wrapper.exc_type = RuntimeError
-            return encode(wrapper, self._memory)
+            return encode((payload[0].simplified(), payload[1]), self._memory)
 
     def _send(self, task: int, status: str, parcel: Parcel) -> None:
         header: bytes | InSlot = parcel.header

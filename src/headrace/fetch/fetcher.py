@@ -6,117 +6,109 @@ end of an iterable data set; an exception from the data set is raised as it is, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from headrace.core.torch_internals import DatasetKind
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.streams import BATCH, SAMPLE, SampleStreams
 
 SHOWN_KEYS = 8
+
+
+class Positioned(NamedTuple):
+    """What an index sampler gave, with the position in the epoch of each sample in it."""
+
+    index: Any
+    positions: range | npt.NDArray[np.int64]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Something whose state can be saved and restored; the protocol of torchdata."""
+
+    def state_dict(self) -> Any:
+        """Returns the state."""
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Restores what `state_dict` returned."""
 
 
 class Fetcher(Protocol):
     """Makes one batch after the other."""
 
     def fetch(self, index: Any) -> Any:
-        """Returns the batch for what the index sampler gave: a key, or a list of keys."""
+        """Returns the batch for what the index sampler gave: a key, a list of keys, or either as `Positioned`."""
+
+    def state(self) -> Any:
+        """Returns what is needed to go on after the last batch in another process; None if that is nothing."""
 
 
 class MapFetcher:
     """Fetches from a data set with `__getitem__` or `__getitems__`."""
 
-    def __init__(self, dataset: Any, batched: bool, collate: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, dataset: Any, batched: bool, collate: Callable[[Any], Any], streams: SampleStreams | None = None
+    ) -> None:
         self._dataset = dataset
         self._batched = batched
         self._collate = collate
+        self._streams = streams
+        self._stateful = isinstance(dataset, Stateful)
 
     def fetch(self, index: Any) -> Any:
         """See `Fetcher.fetch`."""
-        samples = self._samples(index) if self._batched else self._one_by_one((index,))[0]
+        positions: Sequence[int] | npt.NDArray[np.int64] = ()
+        if type(index) is Positioned:
+            index, positions = index
+        samples = self._samples(index, positions) if self._batched else self._one_by_one((index,), positions)[0]
+        if self._streams is not None and len(positions):
+            self._streams.enter(BATCH, int(positions[0]))
         try:
             return self._collate(samples)
         except Exception as error:
-            _note(error, f"raised while collating {_describe(index)}")
+            note(error, f"raised while collating {describe(index)}")
             raise
 
-    def _samples(self, keys: Any) -> Any:
+    def state(self) -> Any:
+        """See `Fetcher.state`."""
+        return self._dataset.state_dict() if self._stateful else None
+
+    def _samples(self, keys: Any, positions: Any) -> Any:
         if getattr(self._dataset, "__getitems__", None):
+            if self._streams is not None and len(positions):
+                self._streams.enter(SAMPLE, int(positions[0]))
             try:
                 return self._dataset.__getitems__(keys)
             except Exception as error:
-                _note(error, f"raised while loading {_describe(keys)}")
+                note(error, f"raised while loading {describe(keys)}")
                 raise
-        return self._one_by_one(keys)
+        return self._one_by_one(keys, positions)
 
-    def _one_by_one(self, keys: Iterable[Any]) -> list[Any]:
-        dataset, samples, key = self._dataset, [], None
+    def _one_by_one(self, keys: Iterable[Any], positions: Any) -> list[Any]:
+        dataset, streams, samples, key = self._dataset, self._streams, [], None
         try:
-            for key in keys:
-                samples.append(dataset[key])
+            if streams is None:
+                for key in keys:
+                    samples.append(dataset[key])
+            else:
+                for key, position in zip(keys, positions, strict=True):
+                    streams.enter(SAMPLE, int(position))
+                    samples.append(dataset[key])
         except Exception as error:
-            _note(error, f"raised while loading the sample with key {key!r}")
+            note(error, f"raised while loading the sample with key {key!r}")
             raise
         return samples
 
 
-class IterableFetcher:
-    """Fetches from an iterator over a data set; each fetcher runs through the data set once."""
-
-    def __init__(self, dataset: Any, batched: bool, collate: Callable[[Any], Any], drop_last: bool) -> None:
-        self._iterator: Iterator[Any] = iter(dataset)
-        self._batched = batched
-        self._collate = collate
-        self._drop_last = drop_last
-        self._ended = False
-        self._position = 0
-
-    def fetch(self, index: Any) -> Any:
-        """See `Fetcher.fetch`."""
-        if self._ended:
-            raise StopIteration
-        samples = self._take(len(index)) if self._batched else self._next()
-        try:
-            return self._collate(samples)
-        except Exception as error:
-            _note(error, f"raised while collating samples up to number {self._position - 1} of this iterator")
-            raise
-
-    def _take(self, count: int) -> list[Any]:
-        samples: list[Any] = []
-        for _ in range(count):
-            try:
-                samples.append(self._next())
-            except StopIteration:
-                self._ended = True
-                break
-        if not samples or (self._drop_last and len(samples) < count):
-            raise StopIteration
-        return samples
-
-    def _next(self) -> Any:
-        try:
-            sample = next(self._iterator)
-        except StopIteration:
-            raise
-        except Exception as error:
-            _note(error, f"raised while loading sample number {self._position} of this iterator")
-            raise
-        self._position += 1
-        return sample
-
-
-def make_fetcher(kind: int, dataset: Any, batched: bool, collate: Callable[[Any], Any], drop_last: bool) -> Fetcher:
-    """Returns the fetcher for a kind of data set (torch's `_DatasetKind`). May run the data set's `__iter__`."""
-    if kind == DatasetKind.Map:
-        return MapFetcher(dataset, batched, collate)
-    return IterableFetcher(dataset, batched, collate, drop_last)
-
-
-def _note(error: Exception, text: str) -> None:
+def note(error: Exception, text: str) -> None:
     """Adds to an exception's text without changing the exception (PEP 678)."""
     error.add_note(f"headrace: {text}")
 
 
-def _describe(index: Any) -> str:
+def describe(index: Any) -> str:
+    """Names the keys of a batch, the first few of them if there are many."""
     if not isinstance(index, (list, tuple)):
         return f"the sample with key {index!r}"
     shown = ", ".join(repr(key) for key in index[:SHOWN_KEYS])

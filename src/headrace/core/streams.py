@@ -1,0 +1,138 @@
+"""Random streams of samples: the same numbers for a sample whichever process, thread or machine loads it.
+
+While a sample is loaded under `seed=`, `rng()` returns a generator that depends on (seed, epoch, position) alone, and
+the global generators of `random`, NumPy and torch are seeded from the same key. Threads share the global generators, so
+there only `rng()` can be told apart by sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.core.counter import GOLDEN, MASK, mix, stream_key
+
+START, SAMPLE, BATCH = 1, 2, 3
+"""What a stream is for: the start of an iterator, a sample, or the collation of a batch."""
+
+
+class _Current(threading.local):
+    key: int | None = None
+    generator: np.random.Generator | None = None
+
+
+_current = _Current()
+
+
+def rng() -> np.random.Generator:
+    """Returns the random generator of the sample that is being loaded.
+
+    Under `seed=` its numbers depend on the seed, the epoch and the sample's position alone: the same for any number of
+    workers, backend, restart or world size. Draw from it within one `__getitem__` or transform, and ask again in the
+    next. Without `seed=` each worker has a stream of its own, seeded as torch seeds workers; outside of a loader it
+    follows `torch.manual_seed`, if that was called first.
+
+    NumPy's Philox, a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+    """
+    if _current.generator is None:
+        key = _current.key if _current.key is not None else stream_key(torch.initial_seed())
+        _current.generator = np.random.Generator(np.random.Philox(key=key))
+    return _current.generator
+
+
+def begin_stream(key: int | None) -> None:
+    """Has `rng()` of this thread begin the stream with this key; None: no stream of the loader's."""
+    _current.key = key
+    _current.generator = None
+
+
+class SampleStreams:
+    """The streams of one epoch, or of one worker's part of it. `words` (integers) name them.
+
+    With `watch` it finds out, at a price, whether anybody draws from the global generators: see `drawn`.
+    """
+
+    def __init__(self, *words: int, seed_globals: bool, watch: bool = False) -> None:
+        self._keys = {purpose: stream_key(*words, purpose) for purpose in (START, SAMPLE, BATCH)}
+        self._seed_globals = seed_globals
+        self._watch = watch
+        self._seeded: list[Any] | None = None
+        self.drawn = False
+        """Whether the global generators were drawn from between two calls of `enter` or `stop_watching`."""
+
+    def enter(self, purpose: int, position: int = 0) -> None:
+        """Begins the stream of what is made next."""
+        key = mix((self._keys[purpose] + (position + 1) * GOLDEN) & MASK)
+        begin_stream(key)
+        if self._watch:
+            self._look()
+        if self._seed_globals:
+            random.seed(key)
+            np.random.seed(key & 0xFFFFFFFF)
+            torch.default_generator.manual_seed(key)
+        if self._watch:
+            self._seeded = _comparable_states()
+
+    def pause(self) -> None:
+        """Others may draw from the global generators until the next call of `enter`."""
+        if self._watch:
+            self._look()
+            self._seeded = None
+
+    def stop_watching(self) -> None:
+        """Ends the search. The global generators are seeded from here on only if they were drawn from."""
+        self._look()
+        self._watch, self._seeded, self._seed_globals = False, None, self.drawn
+
+    def _look(self) -> None:
+        self.drawn = self.drawn or (self._seeded is not None and self._seeded != _comparable_states())
+
+
+def _comparable_states() -> list[Any]:
+    _, keys, *position = np.random.get_state(legacy=True)
+    return [
+        random.getstate(),
+        np.asarray(keys).tobytes(),
+        position,
+        torch.default_generator.get_state().numpy().tobytes(),
+    ]
+
+
+def global_states() -> dict[str, Any]:
+    """Returns the states of the three global generators, as tensors and plain values that `torch.save` takes."""
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "torch": torch.default_generator.get_state(),
+        "python": [version, torch.tensor(words, dtype=torch.int64), gauss],
+        "numpy": [name, torch.from_numpy(np.asarray(keys, np.int64)), int(position), int(has_gauss), float(cached)],
+    }
+
+
+def set_global_states(states: dict[str, Any]) -> None:
+    """Puts back what `global_states` returned."""
+    torch.default_generator.set_state(states["torch"])
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
+    name, keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+
+
+@contextlib.contextmanager
+def global_states_kept() -> Iterator[None]:
+    """Leaves the global generators, and this thread's `rng()`, as they were."""
+    python, numpy, ours = random.getstate(), np.random.get_state(), (_current.key, _current.generator)
+    torch_state = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.default_generator.set_state(torch_state)
+        _current.key, _current.generator = ours

@@ -1,0 +1,73 @@
+"""Rank and world size: the one place that asks torch.distributed and the launcher's environment for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch.distributed
+
+from headrace.core.errors import UsageError, explain
+
+
+class World(NamedTuple):
+    """Which of how many training processes this one is: 0 <= rank < size."""
+
+    rank: int
+    size: int
+
+
+ALONE = World(0, 1)
+
+
+def current_world() -> World:
+    """Returns rank and world size.
+
+    They come from `torch.distributed` where a process group exists, otherwise from the variables `RANK` and
+    `WORLD_SIZE` that torchrun and other launchers set; without either, `World(0, 1)`. Raises `UsageError` if the
+    variables make no sense.
+    """
+    return world_of(os.environ) if (world := distributed_world()) is ALONE else world
+
+
+def distributed_world() -> World:
+    """Returns rank and world size of the `torch.distributed` process group; `ALONE` if there is none."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    return ALONE
+
+
+def world_of(environment: Mapping[str, str]) -> World:
+    """Returns the world that a launcher's environment describes; `ALONE` if it describes none."""
+    rank, size = environment.get("RANK"), environment.get("WORLD_SIZE")
+    if rank is None or size is None:
+        return ALONE
+    try:
+        return checked_world(int(rank), int(size))
+    except ValueError as error:
+        message = explain(
+            "cannot tell this process's rank",
+            place="the environment variables RANK and WORLD_SIZE",
+            found=f"RANK={rank!r}, WORLD_SIZE={size!r}",
+            expected="whole numbers with 0 <= RANK < WORLD_SIZE",
+            cure="start the script with torchrun, or unset both",
+        )
+        raise UsageError(message) from error
+
+
+def checked_world(rank: int | None, size: int | None) -> World:
+    """Returns the world for explicit arguments, filled up from `current_world`. Raises `UsageError` if impossible."""
+    if rank is None or size is None:
+        around = current_world()
+        rank = around.rank if rank is None else rank
+        size = around.size if size is None else size
+    if not 0 <= rank < size:
+        message = explain(
+            "no such rank",
+            found=f"rank={rank}, world_size={size}",
+            expected="whole numbers with 0 <= rank < world_size",
+            cure="leave both out to take them from torch.distributed or the launcher",
+        )
+        raise UsageError(message)
+    return World(rank, size)

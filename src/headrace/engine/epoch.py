@@ -1,0 +1,239 @@
+"""What all engines share: the index of the next batch, and the record of what was delivered."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sized
+from itertools import chain, islice
+from typing import Any
+
+import torch
+
+from headrace.core.counter import stream_key
+from headrace.core.streams import global_states, global_states_kept, set_global_states
+from headrace.core.torch_internals import DatasetKind, TorchIterator
+from headrace.core.world import World
+from headrace.engine.lane import Begin, Cargo
+from headrace.fetch.fetcher import Positioned, Stateful
+from headrace.state.progress import Draw, MapProgress, StreamProgress
+from headrace.state.record import EpochRecord, Terms
+
+SEED_BITS = (1 << 62) - 1
+
+
+class EpochIterator(TorchIterator):
+    """One epoch after the other of a loader. Engines subclass it and define `_next_data`."""
+
+    _terms: Terms
+    record: EpochRecord
+    """What was delivered; the loader keeps it."""
+
+    def _open(self, loader: Any, *, twice: bool) -> None:
+        """Does what torch's constructor does, and begins the first epoch.
+
+        With `twice` the sampler's `__iter__` is called two times, as in torch's iterator with workers.
+        """
+        terms = self._terms = loader.next_terms()
+        _announce(loader._index_sampler, terms)
+        with global_states_kept() if terms.resume else contextlib.nullcontext():
+            before = random_state(loader)
+            TorchIterator.__init__(self, loader)
+            if twice:
+                self._sampler_iter = iter(self._index_sampler)
+        self._start_epoch(loader, "isi" if twice else "is", before)
+
+    def _reopen(self, loader: Any) -> None:
+        """Begins a further epoch with the same workers."""
+        terms = self._terms = loader.next_terms()
+        _announce(loader._index_sampler, terms)
+        before = random_state(loader)
+        TorchIterator._reset(self, loader)
+        self._start_epoch(loader, "i", before)
+
+    def cargo(self, loader: Any) -> Cargo:
+        """Returns what lanes work with."""
+        return Cargo(
+            dataset=self._dataset,
+            dataset_kind=self._dataset_kind,
+            auto_collation=self._auto_collation,
+            collate_fn=self._collate_fn,
+            drop_last=self._drop_last,
+            worker_init_fn=loader.worker_init_fn,
+            world=self._terms.world,
+            seed=self._terms.seed,
+            deal=self._terms.deal,
+        )
+
+    def _start_epoch(self, loader: Any, draws: str, random: Any) -> None:
+        terms = self._terms
+        self._is_map = self._dataset_kind == DatasetKind.Map
+        self._states: Mapping[int, Any] = {}
+        if terms.seed is not None:
+            self._base_seed = stream_key(terms.seed, terms.epoch, terms.world.rank) & SEED_BITS
+        start = self._start_map if self._is_map else self._start_stream
+        self.record = start(loader, draws, random)
+
+    # -- map-style data ----------------------------------------------------------------------------------------------
+
+    def _start_map(self, loader: Any, draws: str, random: Any) -> EpochRecord:
+        terms, resume = self._terms, self._terms.resume
+        sampler = self._sampler = resumable(self._index_sampler)
+        self._rank, self._size = _dealing_of(self._index_sampler, terms.world)
+        self._drawn = self._samples = self._offset = 0
+        progress = MapProgress()
+        lanes = self._num_workers
+        if resume is not None:
+            progress = MapProgress(resume["batches"], resume["samples"], resume["sampler"], resume["beyond"])
+            self._drawn, self._offset = resume["batches"], resume["samples"] * self._size
+            if sampler is not None and resume["sampler"] is not None:
+                sampler.load_state_dict(resume["sampler"])
+                self._sampler_iter = iter(self._index_sampler)
+                self._offset = _position_in(resume["sampler"], self._offset)
+            elif resume["random"] is not None:
+                random, draws = resume["random"], resume["draws"] or draws
+                self._redraw(loader, random, draws, resume["batches"])
+            else:
+                self._sampler_iter = islice(self._sampler_iter, resume["batches"], None)
+            if resume["lanes"] is not None:
+                lanes, self._states = resume["lanes"]["count"], resume["lanes"]["states"]
+                progress.lanes.update(self._states)
+        elastic = getattr(sampler, "elastic", False)
+        return EpochRecord(terms, progress, random, draws, lanes, 0, elastic)
+
+    def _redraw(self, loader: Any, random: Any, draws: str, batches: int) -> None:
+        """Draws the order again that was drawn when the epoch began, up to where it goes on."""
+        with global_states_kept():
+            set_global_states(random["global"])
+            for generator, state in zip(_generators(loader), random["own"], strict=True):
+                generator.set_state(state)
+            for draw in draws:
+                if draw == "i":
+                    self._sampler_iter = iter(self._index_sampler)
+                else:
+                    self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
+            rest = islice(self._sampler_iter, batches, None)
+            self._sampler_iter = chain(list(islice(rest, 1)), rest)  # a sampler may draw only when it is first asked
+        if batches:
+            self._base_seed = stream_key(int(self._base_seed), batches) & SEED_BITS
+
+    def take(self) -> tuple[int, Any]:
+        """Returns the number of the sampler's next index, and the index as lanes want it.
+
+        Raises `StopIteration` at the end.
+        """
+        while True:
+            index = self._next_index()  # type: ignore[no-untyped-call]
+            if not self._is_map:
+                return 0, index
+            number, self._drawn = self._drawn, self._drawn + 1
+            if self._auto_collation and not isinstance(index, Sized):
+                index = list(index) if self._terms.seed is not None else index
+            count = len(index) if self._auto_collation and isinstance(index, Sized) else 1
+            first = self._offset + self._samples * self._size + self._rank
+            self._samples += count
+            state = self._sampler.state_dict() if self._sampler is not None else None
+            if self._progress.draw(number, Draw(count, state)):
+                return number, self._positioned(index, range(first, first + count * self._size, self._size))
+
+    def _positioned(self, index: Any, positions: range) -> Any:
+        if self._terms.seed is None:
+            return index
+        return Positioned(index, getattr(index, "positions", positions))
+
+    @property
+    def _progress(self) -> Any:
+        return self.record.progress
+
+    # -- iterable data -----------------------------------------------------------------------------------------------
+
+    def _start_stream(self, loader: Any, draws: str, random: Any) -> EpochRecord:
+        terms, resume = self._terms, self._terms.resume
+        lanes, first = self._num_workers, 0
+        progress = StreamProgress({})
+        if resume is not None and resume["elastic"]:
+            first, stream = resume["batches"], resume["stream"]
+            if stream is not None:
+                self._states = {lane: {**stream, "batches": 0} for lane in range(max(lanes, 1))}
+            progress = StreamProgress({}, first, 0, stream)
+        elif resume is not None:
+            held = resume["lanes"]
+            lanes, first, self._states = held["count"], held["first"], held["states"]
+            progress = StreamProgress(self._states, resume["batches"], held["next"])
+        return EpochRecord(terms, progress, random, draws, lanes, first, terms.deal)
+
+    # -- both --------------------------------------------------------------------------------------------------------
+
+    def beginning(self) -> Begin:
+        """Returns what lanes are told at the beginning of the epoch."""
+        return Begin(
+            base_seed=int(self._base_seed),
+            shared_seed=self._shared_seed,
+            lanes=self.record.lanes,
+            epoch=self._terms.epoch,
+            announce=self._terms.announce,
+            first=self.record.first,
+            states=self._states,
+        )
+
+    @property
+    def any_lane_will_do(self) -> bool:
+        """True if batches are the same whichever lane makes them: nothing of a lane's own goes into them."""
+        free = self._is_map and self._terms.seed is not None
+        return free and self.record.lanes > 1 and not isinstance(self._dataset, Stateful)
+
+    @property
+    def next_lane(self) -> int:
+        """The lane that makes the first batch from here on."""
+        return 0 if self._is_map else self._progress.next_lane
+
+    def delivered(self, number: int, lane: int, state: Any) -> None:
+        """Records that the batch of index `number` goes to the user now."""
+        if self._is_map:
+            self._progress.deliver(number, lane, state)
+        else:
+            self._progress.deliver(lane, self.record.lanes, state)
+
+    def __next__(self) -> Any:
+        try:
+            return super().__next__()
+        except StopIteration:
+            self.record.finished = True
+            raise
+
+
+def resumable(index_sampler: Any) -> Any:
+    """Returns the sampler whose state says where an index sampler is: itself or the one that it batches; or None."""
+    for sampler in (index_sampler, getattr(index_sampler, "sampler", None)):
+        if isinstance(sampler, Stateful):
+            return sampler
+    return None
+
+
+def random_state(loader: Any) -> Any:
+    """Returns the states of the generators that an order may be drawn from, as they are now; None if none is."""
+    if loader._dataset_kind == DatasetKind.Iterable or resumable(loader._index_sampler) is not None:
+        return None
+    return {"global": global_states(), "own": [generator.get_state() for generator in _generators(loader)]}
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """Returns the generators that the loader and its samplers own, each once."""
+    owners = (loader, loader._index_sampler, getattr(loader._index_sampler, "sampler", None))
+    found = {id(own): own for owner in owners if isinstance(own := getattr(owner, "generator", None), torch.Generator)}
+    return list(found.values())
+
+
+def _announce(index_sampler: Any, terms: Terms) -> None:
+    """Tells samplers the number of the epoch, where the loader is asked to."""
+    for sampler in (index_sampler, getattr(index_sampler, "sampler", None)):
+        if terms.announce and callable(set_epoch := getattr(sampler, "set_epoch", None)):
+            set_epoch(terms.epoch)
+
+
+def _dealing_of(index_sampler: Any, world: World) -> World:
+    """Returns the world over which a sampler deals out its positions; for a foreign one, the world around."""
+    return getattr(resumable(index_sampler), "world", world)
+
+
+def _position_in(state: Any, otherwise: int) -> int:
+    return int(state.get("position", otherwise)) if isinstance(state, dict) else otherwise

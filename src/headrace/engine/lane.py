@@ -1,0 +1,237 @@
+"""Lanes: the workers as data sets see them.
+
+Every batch is made by a *lane*: one copy of the data set with its number, seeds and place among all workers. Usually
+worker k hosts lane k and nothing else. After a resume with another number of workers, the lanes of the interrupted run
+are spread over the workers that are there now, so that a data set which depends on its worker number goes on exactly.
+Without workers there is one lane that no data set sees as a worker.
+
+A lane knows nothing of processes, threads or pipes; the engines host it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from torch.utils.data import get_worker_info
+
+from headrace.core.counter import stream_key
+from headrace.core.part import enter_part, part_kept
+from headrace.core.streams import SampleStreams, begin_stream, global_states_kept
+from headrace.core.torch_internals import (
+    DatasetKind,
+    IterDataPipe,
+    MapDataPipe,
+    WorkerInfo,
+    make_worker_info,
+    reseed_datapipe,
+    seed_worker,
+    set_thread_worker_info,
+    set_worker_info,
+)
+from headrace.core.world import World
+from headrace.fetch.fetcher import Fetcher, MapFetcher
+from headrace.fetch.stream import Deal, IterableFetcher, Source
+
+Kind = Literal["inline", "thread", "process"]
+
+Report = Callable[[int, int, int], None]
+"""Called with (lane, samples replayed, samples to replay) while a stream is run through again."""
+
+
+@dataclass(frozen=True)
+class Cargo:
+    """What all lanes of an iterator work with. It must be picklable under spawn and forkserver."""
+
+    dataset: Any
+    dataset_kind: int
+    auto_collation: bool
+    collate_fn: Callable[[Any], Any]
+    drop_last: bool
+    worker_init_fn: Callable[[int], None] | None
+    world: World
+    seed: int | None
+    """Of the random streams; None: random numbers are torch's."""
+    deal: bool
+    """Whether an iterable data set is dealt out over ranks and lanes."""
+
+
+class Begin(NamedTuple):
+    """The beginning of an epoch. `shared_seed` is for data pipes."""
+
+    base_seed: int
+    shared_seed: int | None
+    lanes: int
+    """How many there are in all; 0: no workers."""
+    epoch: int
+    announce: bool
+    """Whether the data set's `set_epoch` is called."""
+    first: int
+    """Number of the first global batch of a dealt-out stream."""
+    states: Mapping[int, Any]
+    """Where lanes go on."""
+    seed_globals: bool = True
+    """Whether the global random generators are seeded for each sample, too (with a seed)."""
+    watch: bool = False
+    """Whether to find out if they are drawn from."""
+
+
+class Lane:
+    """One worker as data sets see it."""
+
+    def __init__(self, cargo: Cargo, number: int, kind: Kind, collate: Callable[[Any], Any], dataset: Any) -> None:
+        self._cargo = cargo
+        self._number = number
+        self._kind = kind
+        self._collate = collate
+        self._dataset = dataset
+        self._fetcher: Fetcher | None = None
+        self._info: WorkerInfo | None = None
+        self._streams: SampleStreams | None = None
+        self._part = (cargo.world, 0, 1)
+
+    def start(self, begin: Begin) -> None:
+        """Sets up what lasts longer than an epoch: number, seeds, and the user's `worker_init_fn`."""
+        self._dataset = reseed_datapipe(self._dataset, begin.shared_seed)
+        if self._kind == "process":
+            seed_worker(begin.base_seed, self._number)
+        if begin.lanes == 0:
+            return
+        self._part = (self._cargo.world, self._number, begin.lanes)
+        seed = begin.base_seed + self._number
+        self._info = make_worker_info(
+            self._number, begin.lanes, seed, self._dataset, watched=self._cargo.deal, thread=self._kind == "thread"
+        )
+        begin_stream(stream_key(begin.base_seed, self._number))
+        self.enter()
+        if self._cargo.worker_init_fn is not None:
+            self._cargo.worker_init_fn(self._number)
+
+    def enter(self) -> None:
+        """Makes this the running lane of the calling thread."""
+        enter_part(*self._part)
+        if self._kind == "thread":
+            set_thread_worker_info(self._info)
+        else:
+            set_worker_info(self._info)
+
+    def begin(self, begin: Begin, report: Report) -> None:
+        """Begins an epoch. Raises what the data set's `__iter__` raises."""
+        cargo, state = self._cargo, begin.states.get(self._number)
+        self._fetcher = None
+        dataset = self._dataset = reseed_datapipe(self._dataset, begin.shared_seed)
+        if begin.announce and hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(begin.epoch)
+        streams = self._streams = None
+        if cargo.seed is not None:
+            words = () if cargo.deal or cargo.dataset_kind == DatasetKind.Map else self._words()
+            words = (cargo.seed, begin.epoch, *words)
+            streams = self._streams = SampleStreams(*words, seed_globals=begin.seed_globals, watch=begin.watch)
+        if cargo.dataset_kind == DatasetKind.Map:
+            if state is not None:
+                dataset.load_state_dict(state)
+            self._fetcher = MapFetcher(dataset, cargo.auto_collation, self._collate, streams)
+            return
+        _, worker, workers = self._part
+        deal = Deal(cargo.world, worker, workers, begin.first) if cargo.deal and (not state or state["dealt"]) else None
+        source = Source(dataset, streams, state)
+        fetcher = IterableFetcher(source, cargo.auto_collation, self._collate, cargo.drop_last, deal, state)
+        fetcher.replay(functools.partial(report, self._number))
+        self._fetcher = fetcher
+        if streams is not None:
+            streams.pause()
+
+    def _words(self) -> tuple[int, ...]:
+        """Names the random streams of a worker whose stream is its own."""
+        (rank, size), worker, workers = self._part
+        return (rank, size, worker, workers)
+
+    def fetch(self, index: Any) -> Any:
+        """Returns the next batch; raises what the data set raises, and `StopIteration` at the end of a stream."""
+        if self._fetcher is None:
+            raise RuntimeError("this worker could not begin the epoch; its first result says why")
+        return self._fetcher.fetch(index)
+
+    def stop_watching(self) -> bool:
+        """Returns whether the global random generators were drawn from; if so they are seeded from here on."""
+        if self._streams is None:
+            return False
+        self._streams.stop_watching()
+        return self._streams.drawn
+
+    def state(self) -> Any:
+        """Returns what this lane needs to go on elsewhere after its last batch; None if nothing."""
+        return self._fetcher.state() if self._fetcher is not None else None
+
+
+class LaneHost:
+    """The lanes of one worker, of which there may be `workers`."""
+
+    def __init__(self, cargo: Cargo, worker: int, workers: int, kind: Kind, collate: Callable[[Any], Any]) -> None:
+        self._cargo = cargo
+        self._worker = worker
+        self._workers = workers
+        self._kind = kind
+        self._collate = collate
+        self._lanes: dict[int, Lane] = {}
+        self._running: int | None = None
+
+    def begin(self, begin: Begin, report: Report) -> dict[int, BaseException]:
+        """Begins an epoch in every lane. Returns the exceptions of the lanes that could not."""
+        failures: dict[int, BaseException] = {}
+        numbers = range(self._worker, max(begin.lanes, 1), self._workers)
+        fresh = [number for number in numbers if number not in self._lanes]
+        for number, dataset in zip(fresh, self._copies(len(fresh)), strict=True):
+            self._lanes[number] = Lane(self._cargo, number, self._kind, self._collate, dataset)
+        for number in numbers:
+            try:
+                if number in fresh:
+                    self._lanes[number].start(begin)
+                self._run(number)
+                self._lanes[number].begin(begin, report)
+            except Exception as error:  # noqa: BLE001 - the caller raises it in its own way
+                failures[number] = error
+        return failures
+
+    def _copies(self, count: int) -> list[Any]:
+        """Returns a data set for each lane: what one lane changes in it, the others must not see."""
+        dataset = self._cargo.dataset
+        if self._kind == "thread":
+            is_pipe = isinstance(dataset, (IterDataPipe, MapDataPipe))
+            dataset = copy.deepcopy(dataset) if is_pipe else copy.copy(dataset)
+        return [dataset if number == 0 else copy.deepcopy(dataset) for number in range(count)]
+
+    def fetch(self, lane: int, index: Any) -> tuple[Any, Any]:
+        """Returns the next batch of a lane and the lane's state after it; raises as `Lane.fetch`."""
+        self._run(lane)
+        batch = self._lanes[lane].fetch(index)
+        return batch, self._lanes[lane].state()
+
+    def state(self, lane: int) -> Any:
+        """Returns the state of a lane after its last batch, also one that raised."""
+        return self._lanes[lane].state()
+
+    def stop_watching(self) -> bool:
+        """Returns whether any lane drew from the global random generators."""
+        self._running = None  # the next call may come from another thread
+        return sum(lane.stop_watching() for lane in self._lanes.values()) > 0  # of every lane, so no any()
+
+    def _run(self, lane: int) -> None:
+        if self._running != lane or self._kind == "inline":
+            self._lanes[lane].enter()
+            self._running = lane
+
+
+@contextlib.contextmanager
+def surroundings_kept(*, random: bool) -> Iterator[None]:
+    """Leaves the calling thread's place among the workers as it was; with `random` the global generators too."""
+    with part_kept(), global_states_kept() if random else contextlib.nullcontext():
+        info = get_worker_info()
+        try:
+            yield
+        finally:
+            set_worker_info(info)

@@ -1,0 +1,251 @@
+"""Worker threads: the same lanes, window and results as with processes, without pickling and without copies.
+
+For work that releases the global interpreter lock (decoding, NumPy, reading), and for Python builds without one.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import warnings
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from headrace.collate.stacking import SlotCollate
+from headrace.core.torch_internals import (
+    DatasetKind,
+    torch_default_collate,
+)
+from headrace.device.pinning import pin
+from headrace.engine.failure import Failure
+from headrace.engine.lane import Begin, LaneHost, surroundings_kept
+from headrace.engine.windowed import WindowedIterator
+from headrace.transport.leases import LocalMemory
+
+GRACE = 5.0
+"""Seconds that threads have to finish their sample when they are stopped; then they are left alone."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a task: `status` is "batch", "error" (the payload is a `Failure`), "end", "replay" or "died"."""
+
+    epoch: int
+    task: int
+    status: str
+    payload: Any
+    state: Any
+
+
+@dataclass
+class Worker:
+    """One worker thread's side: its lanes, and what it is told."""
+
+    host: LaneHost
+    is_stream: bool
+    original_errors: bool
+    outbox: queue.SimpleQueue[Outcome]
+    inbox: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    failures: dict[int, BaseException] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    epoch: int = 0
+
+    def run(self) -> None:
+        """The life of the thread."""
+        try:
+            torch.set_num_threads(1)  # of this thread
+            self._serve()
+        except BaseException as error:  # noqa: BLE001 - a thread must not end in silence while somebody waits for it
+            self.outbox.put(Outcome(self.epoch, -1, "died", error, None))
+
+    def _serve(self) -> None:
+        """Does what it is told, in order, until it is told to stop."""
+        while (message := self.inbox.get()) is not None:
+            if self.stopping.is_set():
+                return
+            if isinstance(message, tuple) and isinstance(message[1], Begin):
+                self.begin(*message)
+            elif message[0] == self.epoch and message[2] not in self.ended:
+                self.outbox.put(self.make(*message))
+            del message
+
+    def begin(self, epoch: int, begin: Begin) -> None:
+        """Begins an epoch in every lane; what goes wrong is the outcome of the lane's first task."""
+        self.epoch = epoch
+        self.ended.clear()
+        self.failures = self.host.begin(begin, self._report)
+
+    def make(self, epoch: int, task: int, lane: int, index: Any) -> Outcome:
+        """Returns what becomes of a task."""
+        try:
+            if lane in self.failures:
+                raise self.failures.pop(lane)
+            return Outcome(epoch, task, "batch", *self.host.fetch(lane, index))
+        except StopIteration as end:
+            if self.is_stream:
+                self.ended.add(lane)
+                return Outcome(epoch, task, "end", None, None)
+            return self._failed(epoch, task, lane, end)
+        except SystemExit as error:
+            ended = RuntimeError(f"DataLoader worker thread {lane} was to exit with code {error.code}")
+            return self._failed(epoch, task, lane, ended)
+        except Exception as error:  # noqa: BLE001 - raised again in the main thread
+            return self._failed(epoch, task, lane, error)
+
+    def _failed(self, epoch: int, task: int, lane: int, error: BaseException) -> Outcome:
+        failure = Failure(error, f"in DataLoader worker thread {lane}", original=self.original_errors)
+        return Outcome(epoch, task, "error", failure, self.host.state(lane))
+
+    def _report(self, lane: int, done: int, total: int) -> None:
+        self.outbox.put(Outcome(self.epoch, -1, "replay", (lane, done, total), None))
+
+
+class ThreadIterator(WindowedIterator[Outcome]):
+    """An epoch (with persistent workers: one epoch after the other) through worker threads.
+
+    Batches collated by default lie in leased memory and belong to the user.
+
+    Threads share the global random generators. So with `seed=` the first batch is made in the thread of the user, which
+    waits for it anyway, and watched: if the data set draws from those generators, all batches are made there, one after
+    the other, because nothing else would give the same numbers each time.
+    """
+
+    def __init__(self, loader: Any, memory: LocalMemory) -> None:
+        self._open(loader, twice=True)
+        self._read_options(loader)
+        collate = self._collate_fn
+        if collate is torch_default_collate:
+            collate = SlotCollate(memory, in_worker=True)
+        cargo, count = self.cargo_for_workers(loader), self._num_workers
+        is_stream = self._dataset_kind == DatasetKind.Iterable
+        self._outbox: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        hosts = [LaneHost(cargo, number, count, "thread", collate) for number in range(count)]
+        self._crew = [Worker(host, is_stream, loader.original_errors, self._outbox) for host in hosts]
+        self._alone: bool | None = None  # whether all batches are made in the user's thread; None: not known yet
+        self._threads: list[threading.Thread] = []
+        self._end = weakref.finalize(self, _stop, self._crew, self._threads)
+        self._begin()
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._reopen(loader)
+        self._begin()
+
+    def _begin(self) -> None:
+        begin = self.beginning()
+        self._waiting: list[tuple[int, int, int, Any]] = []
+        if self._terms.seed is None:
+            self._alone = False
+        if self._alone is False:
+            begin = begin._replace(seed_globals=False)
+        else:
+            begin = begin._replace(seed_globals=True, watch=self._alone is None)
+            with surroundings_kept(random=True):
+                for worker in self._crew:
+                    worker.begin(self._epoch + 1, begin)
+        self._prime()
+        if self._alone is None:
+            self._find_out()
+        elif not self._alone:
+            self._start(begin, self._crew)
+
+    def _find_out(self) -> None:
+        """Makes the first batch here, and decides where the others are made."""
+        with surroundings_kept(random=True):
+            if self._waiting:
+                _, _, lane, _ = self._waiting[0]
+                worker = self._crew[lane % self._num_workers]
+                self._take_in(worker.make(*self._waiting.pop(0)))
+            drawn = sum(worker.host.stop_watching() for worker in self._crew) > 0
+        self._alone = drawn
+        if drawn:
+            warnings.warn(
+                f"{type(self._dataset).__name__} (or a transform, or the collate function) draws from the global "
+                "random generators, which threads share: with seed= its batches are made one after the other in the "
+                "main thread. Draw from headrace.rng() instead, or use backend='process'.",
+                stacklevel=2,
+            )
+        else:
+            self._start(None, self._crew)
+
+    def _start(self, begin: Begin | None, crew: list[Worker]) -> None:
+        """Hands the waiting tasks to the threads, which are started if need be."""
+        for worker in crew:
+            if begin is not None:
+                worker.inbox.put((self._epoch, begin))
+            if len(self._threads) < len(crew):
+                thread = threading.Thread(target=worker.run, name=f"pt_data_worker_{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        waiting, self._waiting = self._waiting, []
+        for message in waiting:
+            self._crew[message[2] % self._num_workers].inbox.put(message)
+
+    def _post(self, worker: int, task: int, lane: int, index: Any) -> None:
+        message = (self._epoch, task, lane, index)
+        if self._alone is False and self._threads:
+            self._crew[worker].inbox.put(message)
+        else:
+            self._waiting.append(message)
+
+    def _flush(self) -> None:
+        """Nothing waits: `_post` sends at once."""
+
+    def _collect(self) -> None:
+        if not self._end.alive:
+            raise RuntimeError("this iterator has been shut down; make a new one with iter(loader)")
+        if self._alone:
+            with surroundings_kept(random=True):
+                message = self._waiting.pop(0)
+                worker = self._crew[message[2] % self._num_workers]
+                outcome = worker.make(*message) if message[2] not in worker.ended else None
+            if outcome is not None:
+                self._take_in(outcome)
+            return
+        deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
+        while True:
+            try:
+                left = None if deadline is None else max(deadline - time.monotonic(), 0)
+                if self._take_in(self._outbox.get(timeout=left)):
+                    return
+            except queue.Empty:
+                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
+
+    def _take_in(self, outcome: Outcome) -> bool:
+        """Files an outcome in the window. False: it was not one to deliver."""
+        if outcome.status == "died":
+            raise RuntimeError("a DataLoader worker thread ended unexpectedly") from outcome.payload
+        if outcome.epoch != self._epoch:
+            return False
+        if outcome.status == "replay":
+            self._bar.report(*outcome.payload)
+            return False
+        if outcome.status == "end":
+            self._file_end(outcome.task)
+        else:
+            self._file(outcome.task, outcome)
+        return True
+
+    def _open_result(self, task: int, lane: int, result: Outcome) -> Any:
+        self._record_delivery(task, lane, result.state)
+        if result.status == "error":
+            result.payload.raise_again()
+        return pin(result.payload, self._pin_memory_device) if self._pin_memory else result.payload
+
+    def _shutdown_workers(self) -> None:
+        self._end()
+
+
+def _stop(crew: list[Worker], threads: list[threading.Thread]) -> None:
+    """Tells the threads to end and waits for them; also called when Python exits."""
+    for worker in crew:
+        worker.stopping.set()
+        worker.inbox.put(None)
+    deadline = time.monotonic() + GRACE
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(deadline - time.monotonic(), 0))

@@ -1,0 +1,113 @@
+"""What the engines with workers share: tasks go out through the in-flight window, results come back through it."""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from headrace.core.torch_internals import IterDataPipe, MapDataPipe, sharding_worker_init_fn
+from headrace.engine.epoch import EpochIterator
+from headrace.engine.lane import Cargo
+from headrace.engine.window import Window
+from headrace.observe.replaying import ReplayBar
+
+Result = TypeVar("Result")
+
+
+class WindowedIterator(EpochIterator, Generic[Result]):
+    """An epoch through workers. Subclasses carry tasks to the workers and results back.
+
+    A subclass's constructor calls `_open`, `_read_options`, starts its workers and calls `_prime`.
+    """
+
+    _epoch = -1
+
+    def _read_options(self, loader: Any) -> None:
+        self._prefetch_factor = loader.prefetch_factor
+        self._in_order = loader.in_order
+        if self._prefetch_factor <= 0:
+            raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
+
+    def cargo_for_workers(self, loader: Any) -> Cargo:
+        """Returns what lanes work with; data pipes are split over ranks and workers as torch does it."""
+        cargo = self.cargo(loader)
+        if not isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+            return cargo
+        split = functools.partial(sharding_worker_init_fn, loader.worker_init_fn, self._world_size, self._rank)
+        return replace(cargo, worker_init_fn=split)
+
+    @abstractmethod
+    def _post(self, worker: int, task: int, lane: int, index: Any) -> None:
+        """Has a worker do a task; it may wait until `_flush`."""
+
+    @abstractmethod
+    def _flush(self) -> None:
+        """Sends what was posted."""
+
+    @abstractmethod
+    def _collect(self) -> None:
+        """Waits until at least one result has come, and files it with `_file` or `_file_end`."""
+
+    @abstractmethod
+    def _open_result(self, task: int, lane: int, result: Result) -> Any:
+        """Calls `_record_delivery` and returns the batch, or raises the exception that came in its place."""
+
+    @abstractmethod
+    def _shutdown_workers(self) -> None:
+        """Ends the workers. May be called several times."""
+
+    def _prime(self) -> None:
+        """Begins an epoch, for which the workers are ready."""
+        self._epoch += 1
+        self._bar = ReplayBar(self._dataset)
+        limit = self._num_workers * self._prefetch_factor
+        lanes, free = max(self.record.lanes, 1), self.any_lane_will_do
+        self._window: Window[Result] = Window(lanes, limit, self._in_order, free=free, first=self.next_lane)
+        self._numbers: dict[int, int] = {}
+        for _ in range(self._window.limit):
+            self._order_one()
+        self._flush()
+
+    def _order_one(self) -> None:
+        """Takes the next index from the sampler and gives it to a lane, if there are both."""
+        free = self.any_lane_will_do
+        lane = self._window.choose() if free else None
+        if free and lane is None:
+            return
+        try:
+            number, index = self.take()
+        except StopIteration:
+            return
+        lane = lane if free else self._window.choose()  # after the sampler was asked, as torch does
+        if lane is not None:
+            task = self._window.send(lane)
+            self._numbers[task] = number
+            self._post(lane % self._num_workers, task, lane, index)
+
+    def _next_data(self) -> Any:
+        while True:
+            delivery = self._window.deliverable()
+            if delivery is not None:
+                self._order_one()
+                self._flush()
+                return self._open_result(*delivery)
+            if self._window.finished:
+                if not self._persistent_workers:
+                    self._shutdown_workers()
+                raise StopIteration
+            self._collect()
+
+    def _file(self, task: int, result: Result) -> None:
+        self._window.arrive(task, result)
+        if self.any_lane_will_do:
+            self._order_one()
+
+    def _file_end(self, task: int) -> None:
+        """Files that the lane of a task has no data left."""
+        self._window.exhaust(task)
+        self._order_one()
+
+    def _record_delivery(self, task: int, lane: int, state: Any) -> None:
+        self.delivered(self._numbers.pop(task), lane, state)

@@ -1,0 +1,199 @@
+"""Fetches batches from an iterable data set: a worker's own stream, or a worker's part of one that all workers see.
+
+A stream that is *dealt out* is cut into global batches of `batch size x ranks` samples. Batch number b goes to worker
+b mod n, and sample p to rank p mod ranks; each worker reads all of the stream and keeps what is its own. So the batches
+come out as one process would make them, whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from headrace.core.errors import UsageError, explain
+from headrace.core.part import part_was_claimed, workers_were_counted
+from headrace.core.streams import BATCH, SAMPLE, START, SampleStreams
+from headrace.core.world import World
+from headrace.fetch.fetcher import Stateful, note
+
+
+class Deal(NamedTuple):
+    """A worker's part of a dealt-out stream: global batch `first + worker`, then every `workers`-th."""
+
+    world: World
+    worker: int
+    workers: int
+    first: int
+
+
+class Source:
+    """An iterator over a data set that counts, seeds, names the sample that failed, and can be restored."""
+
+    def __init__(self, dataset: Any, streams: SampleStreams | None, state: dict[str, Any] | None) -> None:
+        self._dataset = dataset
+        self.streams = streams
+        state = state or {}
+        if state.get("dataset") is not None and isinstance(dataset, Stateful):
+            dataset.load_state_dict(state["dataset"])
+        if streams is not None:
+            streams.enter(START)
+        self._iterator: Iterator[Any] = iter(dataset)
+        if state.get("iterator") is not None and isinstance(self._iterator, Stateful):
+            self._iterator.load_state_dict(state["iterator"])
+        self._is_stateful = isinstance(dataset, Stateful) or isinstance(self._iterator, Stateful)
+        self._ahead: list[Any] = []
+        self.position = state.get("items", 0) if self._is_stateful else 0
+        self.to_replay = state.get("items", 0) - self.position
+
+    def state(self) -> dict[str, Any]:
+        """Returns the states of the data set and of the iterator, where they have one, and the number of samples."""
+        of_iterator = self._iterator.state_dict() if isinstance(self._iterator, Stateful) else None
+        own_dataset = self._dataset is not self._iterator and isinstance(self._dataset, Stateful)
+        return {
+            "items": self.position,
+            "dataset": self._dataset.state_dict() if own_dataset else None,
+            "iterator": of_iterator,
+        }
+
+    def next(self) -> Any:
+        """Returns the next sample. Raises `StopIteration` at the end."""
+        if self._ahead:
+            self.position += 1
+            return self._ahead.pop()
+        if self.streams is not None:
+            self.streams.enter(SAMPLE, self.position)
+        try:
+            sample = next(self._iterator)
+        except StopIteration:
+            raise
+        except Exception as error:
+            note(error, f"raised while loading sample number {self.position} of this iterator")
+            raise
+        self.position += 1
+        return sample
+
+    def look_ahead(self) -> None:
+        """Has the data set make its next sample, which `next` then returns. Raises `StopIteration` at the end."""
+        self._ahead.append(self.next())
+        self.position -= 1
+
+
+class IterableFetcher:
+    """Fetches from one pass over a data set."""
+
+    def __init__(
+        self,
+        source: Source,
+        batched: bool,
+        collate: Callable[[Any], Any],
+        drop_last: bool,
+        deal: Deal | None = None,
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        self._source = source
+        self._batched = batched
+        self._collate = collate
+        self._drop_last = drop_last
+        self._deal = deal
+        self._ended = False
+        self._batches = (state or {}).get("batches", 0)
+        self._sure = False  # whether the first sample has shown that the stream is to be dealt out
+
+    def fetch(self, index: Any) -> Any:
+        """See `Fetcher.fetch`."""
+        if self._ended:
+            raise StopIteration
+        count = len(index) if self._batched else 1
+        if self._deal is not None and not self._sure:
+            self._make_sure()
+        number = self._batches
+        self._batches += 1  # also when a sample raises: its batch is lost, and the next one is the next
+        samples = self._own(count) if self._deal is None else self._dealt(self._deal, number, count)
+        if self._source.streams is not None:
+            self._source.streams.enter(BATCH, self._source.position)
+        try:
+            return self._collate(samples if self._batched else samples[0])
+        except Exception as error:
+            note(error, f"raised while collating samples up to number {self._source.position - 1} of this iterator")
+            raise
+
+    def state(self) -> Any:
+        """See `Fetcher.state`."""
+        dealt = self._deal is not None
+        return {**self._source.state(), "batches": self._batches, "ended": self._ended, "dealt": dealt}
+
+    def replay(self, report: Callable[[int, int], None]) -> None:
+        """Runs through the samples that were delivered before; calls `report(done, all)` now and then."""
+        total = self._source.to_replay
+        for done in range(total):
+            if done % 256 == 0:
+                report(done, total)
+            try:
+                self._source.next()
+            except StopIteration as end:
+                message = explain(
+                    "the stream is shorter than when its state was saved",
+                    found=f"the end after {done} samples",
+                    expected=f"at least the {total} samples that were delivered before",
+                    cure="resume with the data that were there, or begin the epoch anew",
+                )
+                raise UsageError(message) from end
+        if total:
+            report(total, total)
+
+    def _own(self, count: int) -> list[Any]:
+        samples: list[Any] = []
+        for _ in range(count):
+            try:
+                samples.append(self._source.next())
+            except StopIteration:
+                self._ended = True
+                break
+        if not samples or (self._drop_last and len(samples) < count):
+            raise StopIteration
+        return samples
+
+    def _dealt(self, deal: Deal, number: int, count: int) -> list[Any]:
+        """Returns this rank's samples of this worker's global batch `number`.
+
+        At the end of the stream all ranks get equally many: one that is short repeats a sample of the last batch.
+        """
+        source, (rank, size) = self._source, deal.world
+        start = (deal.first + deal.worker + number * deal.workers) * count * size
+        samples, spare = [], None
+        try:
+            while source.position < start:
+                source.next()
+            for position in range(start, start + count * size):
+                sample = source.next()
+                spare = sample if spare is None else spare
+                if position % size == rank:
+                    samples.append(sample)
+        except StopIteration:
+            self._ended = True
+            share = -(-max(source.position - start, 0) // size)
+            if share == 0 or self._drop_last:
+                raise
+            if len(samples) < share:
+                samples.append(samples[-1] if samples else spare)
+        return samples
+
+    def _make_sure(self) -> None:
+        """Looks at the first sample: a data set that splits itself must not be split again."""
+        self._sure = True
+        try:
+            self._source.look_ahead()
+        except StopIteration:
+            self._ended = True
+            raise
+        if part_was_claimed():
+            self._deal = None
+        elif workers_were_counted():
+            message = explain(
+                "this data set would be split twice",
+                place="shard='auto'",
+                found="its __iter__ reads get_worker_info(), as data sets do that split themselves over the workers",
+                expected="a data set that yields the same samples in every worker, or one that uses headrace.shard",
+                cure="leave shard= out, or replace the splitting in __iter__ by headrace.shard(...)",
+            )
+            raise UsageError(message)
