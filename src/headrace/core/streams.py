@@ -64,7 +64,7 @@ class SampleStreams:
         self._watch = watch
         self._seeded: list[Any] | None = None
         self.drawn = False
-        """Whether the global generators were drawn from between two calls of `enter` or `stop_watching`."""
+        """Whether the global generators were drawn from between calls of `enter` or `pause`."""
 
     def enter(self, purpose: int, position: int = 0) -> None:
         """Begins the stream of what is made next."""
@@ -85,10 +85,9 @@ class SampleStreams:
             self._look()
             self._seeded = None
 
-    def stop_watching(self) -> None:
-        """Ends the search. The global generators are seeded from here on only if they were drawn from."""
-        self._look()
-        self._watch, self._seeded, self._seed_globals = False, None, self.drawn
+    def stop_watching(self, *, seed_globals: bool) -> None:
+        """Ends the search, and says whether the global generators are seeded from here on."""
+        self._watch, self._seeded, self._seed_globals = False, None, seed_globals
 
     def _look(self) -> None:
         self.drawn = self.drawn or (self._seeded is not None and self._seeded != _comparable_states())

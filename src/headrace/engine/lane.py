@@ -156,12 +156,17 @@ class Lane:
             raise RuntimeError("this worker could not begin the epoch; its first result says why")
         return self._fetcher.fetch(index)
 
-    def stop_watching(self) -> bool:
-        """Returns whether the global random generators were drawn from; if so they are seeded from here on."""
+    def drew(self) -> bool:
+        """Returns whether the global random generators were drawn from, in an epoch that began with `watch`."""
         if self._streams is None:
             return False
-        self._streams.stop_watching()
+        self._streams.pause()
         return self._streams.drawn
+
+    def stop_watching(self, *, seed_globals: bool) -> None:
+        """Ends what `watch` began. `seed_globals`: whether the global generators are seeded from here on."""
+        if self._streams is not None:
+            self._streams.stop_watching(seed_globals=seed_globals)
 
     def state(self) -> Any:
         """Returns what this lane needs to go on elsewhere after its last batch; None if nothing."""
@@ -215,10 +220,15 @@ class LaneHost:
         """Returns the state of a lane after its last batch, also one that raised."""
         return self._lanes[lane].state()
 
-    def stop_watching(self) -> bool:
+    def drew(self) -> bool:
         """Returns whether any lane drew from the global random generators."""
-        self._running = None  # the next call may come from another thread
-        return sum(lane.stop_watching() for lane in self._lanes.values()) > 0  # of every lane, so no any()
+        return any(lane.drew() for lane in self._lanes.values())
+
+    def stop_watching(self, *, seed_globals: bool) -> None:
+        """Ends what `Begin.watch` began, before another thread takes over."""
+        self._running = None
+        for lane in self._lanes.values():
+            lane.stop_watching(seed_globals=seed_globals)
 
     def _run(self, lane: int) -> None:
         if self._running != lane or self._kind == "inline":

@@ -160,7 +160,9 @@ class ThreadIterator(WindowedIterator[Outcome]):
                 _, _, lane, _ = self._waiting[0]
                 worker = self._crew[lane % self._num_workers]
                 self._take_in(worker.make(*self._waiting.pop(0)))
-            drawn = sum(worker.host.stop_watching() for worker in self._crew) > 0
+            drawn = any(worker.host.drew() for worker in self._crew)
+            for worker in self._crew:
+                worker.host.stop_watching(seed_globals=drawn)
         self._alone = drawn
         if drawn:
             warnings.warn(

@@ -1,0 +1,1 @@
+"""Which sample next: pure functions of (seed, epoch, position), and the samplers over them."""
