@@ -17,6 +17,7 @@ from headrace.engine.epoch import EpochIterator, random_state, resumable
 from headrace.engine.inline import InlineIterator
 from headrace.engine.portion import Portion, Supply
 from headrace.engine.processes import ProcessIterator
+from headrace.engine.starting import ZygoteKeeper
 from headrace.engine.threads import ThreadIterator
 from headrace.state.record import EpochRecord, Terms, blank
 from headrace.state.snapshot import Snapshot, checked, part_for
@@ -64,6 +65,7 @@ class DataLoader(TorchDataLoader[T_co]):
     _arena: Arena | None = None
     _record: EpochRecord | None = None
     _resume: Snapshot | None = None
+    _zygotes: ZygoteKeeper | None = None
     _supply: Supply | None = None
     _epoch: int = 0
     _announced: bool = False
@@ -234,12 +236,14 @@ class DataLoader(TorchDataLoader[T_co]):
             return super()._get_iterator()  # descriptors cannot be handed to workers there
         self.check_worker_number_rationality()
         self._arena = ARENA.get()
-        return ProcessIterator(self, self._arena)
+        if self._zygotes is None:
+            self._zygotes = ZygoteKeeper()
+        return ProcessIterator(self, self._arena, self._zygotes)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the memory out: a copied or unpickled loader makes its own."""
         state = self.__dict__.copy()
-        for name in ("_memory", "_arena", "_record", "_supply"):
+        for name in ("_memory", "_arena", "_zygotes", "_record", "_supply"):
             state.pop(name, None)
         return state
 

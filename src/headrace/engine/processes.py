@@ -6,11 +6,10 @@ import functools
 import time
 from typing import Any
 
-import torch
-
 from headrace.core.torch_internals import TorchProcessIterator, python_is_exiting
 from headrace.device.pinning import pin
 from headrace.engine.messages import InSlot, Result
+from headrace.engine.starting import ZygoteKeeper
 from headrace.engine.team import Team
 from headrace.engine.windowed import WindowedIterator
 from headrace.engine.worker import Assignment
@@ -28,17 +27,17 @@ class ProcessIterator(WindowedIterator[Result], TorchProcessIterator):
 
     _team: Team  # missing while the constructor has not come so far
 
-    def __init__(self, loader: Any, arena: Arena) -> None:
+    def __init__(self, loader: Any, arena: Arena, zygotes: ZygoteKeeper) -> None:
         self._open(loader, twice=True)
         self._read_options(loader)
         brief = functools.partial(
             Assignment,
-            cargo=self.cargo_for_workers(loader),
             begin=self.beginning(),
             workers=self._num_workers,
             original_errors=loader.original_errors,
         )
-        self._team = Team(loader.multiprocessing_context or torch.multiprocessing, arena, self._num_workers, brief)
+        start = zygotes.start_for(loader.multiprocessing_context, self.cargo_for_workers(loader))
+        self._team = Team(start, arena, self._num_workers, brief)
         self._prime()
 
     @property

@@ -8,19 +8,18 @@ import pickle
 import selectors
 import signal
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 import numpy as np
 
-from headrace.engine import worker
 from headrace.engine.lane import Begin
 from headrace.engine.messages import INLINE, UNREAD, InSlot, Orders, Result
+from headrace.engine.starting import Start
 from headrace.engine.worker import Assignment
-from headrace.transport.arena import Arena, InboundRegion, forking_workers
+from headrace.transport.arena import Arena, InboundRegion
 from headrace.transport.codec import dumps
 from headrace.transport.leases import WriterMemory
 
@@ -45,7 +44,7 @@ class Member:
 class Team:
     """Starts the workers at construction. Belongs to the process and thread that made it."""
 
-    def __init__(self, context: Any, arena: Arena, count: int, brief: Callable[..., Assignment]) -> None:
+    def __init__(self, start: Start, arena: Arena, count: int, brief: Callable[..., Assignment]) -> None:
         self._pid = os.getpid()
         self._arena = arena
         self._selector = selectors.DefaultSelector()
@@ -55,34 +54,21 @@ class Team:
         self.dead: list[Member] = []
         self.closed = False
         for worker_id in range(count):
-            self.members.append(self._start(context, worker_id, brief))
+            self.members.append(self._start(start, worker_id, brief))
 
-    def _start(self, context: Any, worker_id: int, brief: Callable[..., Assignment]) -> Member:
-        ours, theirs = context.Pipe(duplex=True)
+    def _start(self, start: Start, worker_id: int, brief: Callable[..., Assignment]) -> Member:
+        ours, theirs = Pipe(duplex=True)
         region = self._arena.borrow()
-        forks = context.get_start_method() == "fork"
         assignment = brief(
             worker_id=worker_id,
             pipe=theirs,
             outgoing=region.ticket(),
             incoming=self._letters.ticket(),
             parent_pid=os.getpid(),
-            inherited=[*(member.pipe for member in self.members), ours] if forks else [],
+            inherited=[*(member.pipe for member in self.members), ours] if start.forks else [],
         )
-        process = context.Process(target=worker.main, args=(assignment,), daemon=True)
         try:
-            with forking_workers():
-                process.start()
-        except (TypeError, AttributeError, pickle.PicklingError):
-            warnings.warn(
-                "Got pickle error when attempting to start a worker Process. "
-                "This might be because the worker Process arguments are not picklable. "
-                "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
-                "to 'forkserver', which requires the worker Process arguments to be picklable. "
-                "You can also try multiprocessing.set_start_method('fork').",
-                stacklevel=2,
-            )
-            raise
+            process = start.process(assignment)
         finally:
             theirs.close()
         self._selector.register(ours, selectors.EVENT_READ, worker_id)

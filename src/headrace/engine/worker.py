@@ -29,9 +29,8 @@ from headrace.transport.memory import Slot
 
 @dataclass
 class Assignment:
-    """Everything that a worker process is told at its start. It must be picklable under spawn and forkserver."""
+    """What a worker process is told at its start, besides the cargo. Picklable while a process is being started."""
 
-    cargo: Cargo
     begin: Begin
     worker_id: int
     workers: int
@@ -44,29 +43,30 @@ class Assignment:
     """Under fork: the parent's ends of all pipes, to be closed in the child so that a dead parent is noticed."""
 
 
-def main(assignment: Assignment) -> None:
+def main(cargo: Cargo, assignment: Assignment) -> None:
     """The target of a worker process."""
     try:
         for pipe in assignment.inherited:
             pipe.close()
         enter_worker_process()
-        _Worker(assignment).run()
+        _Worker(cargo, assignment).run()
     except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
         pass  # Ctrl-C reaches the parent too, which decides; without a parent there is nobody to tell.
 
 
 class _Worker:
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, cargo: Cargo, assignment: Assignment) -> None:
         self._it = assignment
+        self._is_stream = cargo.dataset_kind == DatasetKind.Iterable
         self._memory = assignment.outgoing.writer()
         self._orders = assignment.incoming.reader()
         self._ear = _Ear(assignment.pipe, assignment.parent_pid)
-        collate = assignment.cargo.collate_fn
+        collate = cargo.collate_fn
         slot_collate = SlotCollate(self._memory, in_worker=True)
         slot_collate.install()
         if collate is torch_default_collate:
             collate = slot_collate
-        self._host = LaneHost(assignment.cargo, assignment.worker_id, assignment.workers, "process", collate)
+        self._host = LaneHost(cargo, assignment.worker_id, assignment.workers, "process", collate)
         self._failures: dict[int, BaseException] = {}
         self._ended: set[int] = set()
         self._epoch = 0
@@ -132,7 +132,7 @@ class _Worker:
                 raise self._failures.pop(lane)
             return "batch", self._host.fetch(lane, index)
         except StopIteration as end:
-            if self._it.cargo.dataset_kind == DatasetKind.Iterable:
+            if self._is_stream:
                 self._ended.add(lane)
                 return "end", None
             return "error", self._failure(lane, end)

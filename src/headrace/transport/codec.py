@@ -14,7 +14,7 @@ import io
 import pickle
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ def decode(header: bytes | memoryview, buffers: list[Bytes]) -> Any:
 def dumps(message: object) -> bytes:
     """Encodes a message without any slot: all of it lies in the bytes returned."""
     stream = io.BytesIO()
-    _Pickler(stream, lambda _: True).dump(message)
+    ObjectPickler(stream, lambda _: True).dump(message)
     return stream.getvalue()
 
 
@@ -61,7 +61,7 @@ class _Encoder:
 
     def encode(self, batch: object) -> Parcel:
         stream = io.BytesIO()
-        _Pickler(stream, self._keep_in_header).dump(batch)
+        ObjectPickler(stream, self._keep_in_header).dump(batch)
         return Parcel(stream.getvalue(), list(self._used.items()), self._buffers)
 
     def _keep_in_header(self, buffer: pickle.PickleBuffer) -> bool:
@@ -82,14 +82,18 @@ class _Encoder:
         return False
 
 
-class _Pickler(ForkingPickler):
-    """Multiprocessing's pickler, which knows how to send sockets and the like, with tensors as buffers."""
+class ObjectPickler(ForkingPickler):
+    """Multiprocessing's pickler, which knows how to send sockets and the like, with tensors as buffers.
 
-    def __init__(self, stream: io.BytesIO, keep_in_header: Any) -> None:
+    `keep_in_header` gets each buffer and returns whether it stays in the pickle.
+    """
+
+    def __init__(self, stream: IO[bytes], keep_in_header: Any) -> None:
         super().__init__(stream, 5, True, keep_in_header)
         self._blocks: dict[int, tuple[torch.UntypedStorage, _Block]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
+        """See `pickle.Pickler.reducer_override`."""
         if isinstance(obj, torch.Tensor):
             return self._reduce_tensor(obj)
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":

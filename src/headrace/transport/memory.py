@@ -88,7 +88,7 @@ class FileBacking:
     def create(cls) -> FileBacking:
         """Makes a new, empty file. Raises `TransportError` where none can be made."""
         try:
-            return cls(_nameless_file())
+            return cls(nameless_file())
         except OSError as error:
             message = explain(
                 "cannot create shared memory for batches",
@@ -168,7 +168,8 @@ def _received_backing(descriptor: Any) -> FileBacking:
     return FileBacking(descriptor.detach())
 
 
-def _nameless_file() -> int:
+def nameless_file() -> int:
+    """Returns the descriptor of a new, empty file in memory; the caller owns it. Raises OSError."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("headrace", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:

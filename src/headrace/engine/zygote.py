@@ -1,0 +1,262 @@
+"""The zygote: one clean helper process that holds the data set and forks the workers.
+
+With spawn and forkserver a worker is a new Python, which must import torch and get a data set of its own. The zygote is
+the only such process: it imports and unpickles once, and a worker is then a fork of it, made in milliseconds and
+sharing its memory. It is clean: it has no threads and no accelerator context, unlike the process of the user.
+
+Parent and zygote speak over a socket that keeps messages apart; objects travel as `transport.shipping` packs them. The
+zygote ends when the parent's end of the socket closes, however that comes about. Its descriptors of workers are
+`pidfd`s, so Linux is needed; elsewhere multiprocessing starts each worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import socket
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from multiprocessing import process
+from typing import Any
+
+import torch
+
+from headrace.transport.shipping import Bill, Parcel, unpack
+
+LARGEST_MESSAGE = 1 << 16
+MAX_DESCRIPTORS = 250
+"""The kernel passes at most 253 with one message."""
+
+
+def zygotes_exist() -> bool:
+    """True where the operating system has what a zygote needs."""
+    return hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal") and hasattr(socket, "send_fds")
+
+
+class TooManyDescriptors(OSError):
+    """An object holds more open descriptors than can be passed at once."""
+
+
+class Zygote:
+    """The parent's side. Belongs to the process that made it; ends the helper when it is collected or closed."""
+
+    def __init__(self, context: Any) -> None:
+        """Starts the helper by the start method of `context`. Returns at once; the helper is ready later."""
+        self.method = context.get_start_method()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        helper = context.Process(target=_serve, args=(theirs,), name="headrace-zygote", daemon=False)
+        with theirs:
+            helper.start()
+        process._children.discard(helper)  # type: ignore[attr-defined]  # ends by itself; nobody is to wait for it
+        self.pid = helper.pid
+        self._socket = ours
+        self._cargo: Parcel | None = None
+        self._codes: dict[int, int] = {}
+        self._close = weakref.finalize(self, _let_go, os.getpid(), ours, helper)
+
+    def load(self, cargo: object) -> None:
+        """Gives the helper the object that workers get, unless it has that already.
+
+        Raises what pickling raises, and RuntimeError with the helper's traceback if it cannot unpickle the object.
+        """
+        if self._cargo is not None and self._cargo.holds(cargo):
+            return
+        if self._cargo is not None:
+            self._cargo.close()
+        self._cargo = None
+        parcel = Parcel(cargo)
+        self._send("load", parcel)
+        self._answer("loaded")
+        parcel.close_pickle()
+        self._cargo = parcel
+
+    def fork(self, target: Callable[[Any, Any], None], order: object) -> ForkedProcess:
+        """Has the helper fork a process that calls `target(cargo, order)`."""
+        parcel = Parcel((target, order))
+        try:
+            self._send("fork", parcel)
+            (pid,), fds = self._answer("forked")
+        finally:
+            parcel.close()
+        return ForkedProcess(self, pid, fds[0])
+
+    @property
+    def alive(self) -> bool:
+        """False once it was closed."""
+        return bool(self._close.alive)
+
+    def close(self) -> None:
+        """Ends the helper. Workers that it forked are not touched."""
+        self._close()
+
+    def exit_code(self, pid: int) -> int:
+        """Returns how a worker ended that has ended."""
+        while pid not in self._codes:
+            try:
+                self._receive()
+            except (EOFError, OSError):
+                return 1  # the helper is gone, and with it what it knew
+        return self._codes[pid]
+
+    def _send(self, kind: str, parcel: Parcel) -> None:
+        descriptors = [parcel.pickle, parcel.bytes, *parcel.inside]
+        if len(descriptors) > MAX_DESCRIPTORS:
+            raise TooManyDescriptors(f"{len(parcel.inside)} open descriptors are too many for one message")
+        socket.send_fds(self._socket, [pickle.dumps((kind, tuple(parcel.bill)))], descriptors)
+
+    def _answer(self, kind: str) -> tuple[tuple[Any, ...], list[int]]:
+        while True:
+            try:
+                got, rest, fds = self._receive()
+            except (EOFError, ConnectionResetError) as error:
+                self.close()
+                message = "the process that starts DataLoader workers ended; what it printed says why"
+                raise RuntimeError(message) from error
+            if got == "failed":
+                raise RuntimeError(f"DataLoader workers cannot be started. There the traceback was:\n{rest[0]}")
+            if got == kind:
+                return rest, fds
+
+    def _receive(self) -> tuple[str, tuple[Any, ...], list[int]]:
+        data, fds, _, _ = socket.recv_fds(self._socket, LARGEST_MESSAGE, 1)
+        if not data:
+            raise EOFError
+        kind, *rest = pickle.loads(data)
+        if kind == "ended":
+            self._codes[rest[0]] = rest[1]
+        return kind, tuple(rest), fds
+
+
+class ForkedProcess:
+    """A worker that a zygote forked, with the part of `multiprocessing.Process` that loaders use."""
+
+    daemon = True
+
+    def __init__(self, zygote: Zygote, pid: int, pidfd: int) -> None:
+        self._zygote = zygote
+        self.pid = pid
+        self.name = f"headrace-worker-{pid}"
+        self.sentinel = pidfd
+        self._exitcode: int | None = None
+        weakref.finalize(self, _close_in, os.getpid(), pidfd)
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it runs; then its exit code, or the negative number of the signal that ended it."""
+        if self._exitcode is None and _readable(self.sentinel, 0):
+            self._exitcode = self._zygote.exit_code(self.pid)
+        return self._exitcode
+
+    def is_alive(self) -> bool:
+        """True while it runs."""
+        return self.exitcode is None
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until it has ended, at most `timeout` seconds."""
+        _readable(self.sentinel, timeout)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM, if it still runs."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Sends SIGKILL, if it still runs."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.sentinel, number)
+
+
+def _readable(fd: int, timeout: float | None) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else max(timeout, 0) * 1000))
+
+
+def _close_in(pid: int, fd: int) -> None:
+    if os.getpid() == pid:
+        os.close(fd)
+
+
+def _let_go(pid: int, ours: socket.socket, helper: Any) -> None:
+    ours.close()
+    if os.getpid() == pid:
+        helper.join(5)
+
+
+# -- in the helper ---------------------------------------------------------------------------------------------------
+
+
+def _serve(link: socket.socket) -> None:
+    """The life of the helper."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
+    torch.set_num_threads(1)  # threads would not survive a fork
+    children: dict[int, Any] = {}
+    cargo: Any = None
+    for ready in _events(link, children):
+        if ready != link.fileno():
+            child = children.pop(ready)
+            child.join()
+            _tell(link, ("ended", child.pid, child.exitcode))
+            continue
+        data, fds, _, _ = socket.recv_fds(link, LARGEST_MESSAGE, MAX_DESCRIPTORS + 3)
+        if not data:
+            break
+        kind, bill = pickle.loads(data)
+        try:
+            if kind == "load":
+                cargo = None
+                cargo = _unpack(bill, fds)
+                gc.collect()
+                gc.freeze()
+                _tell(link, ("loaded",))
+            else:
+                target, order = _unpack(bill, fds)
+                child = _fork(link, target, cargo, order)
+                children[child.sentinel] = child
+                del order
+        except Exception:  # noqa: BLE001 - whatever unpickling raises: the parent raises it
+            _tell(link, ("failed", traceback.format_exc()[-LARGEST_MESSAGE // 2 :]))
+    multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # they end with the parent, not with us
+
+
+def _unpack(bill: tuple[int, int], fds: list[int]) -> Any:
+    pickle_fd, bytes_fd, *inside = fds
+    try:
+        return unpack(Bill(*bill), pickle_fd, bytes_fd, inside)
+    finally:
+        for fd in inside:
+            os.close(fd)
+
+
+def _fork(link: socket.socket, target: Callable[[Any, Any], None], cargo: Any, order: Any) -> Any:
+    child = multiprocessing.get_context("fork").Process(target=_run, args=(link, target, cargo, order), daemon=True)
+    child.start()
+    pidfd = os.pidfd_open(child.pid or 0)
+    _tell(link, ("forked", child.pid), [pidfd])
+    os.close(pidfd)
+    return child
+
+
+def _run(link: socket.socket, target: Callable[[Any, Any], None], cargo: Any, order: Any) -> None:
+    """What a worker does first."""
+    link.close()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    target(cargo, order)
+
+
+def _events(link: socket.socket, children: dict[int, Any]) -> Iterator[int]:
+    while True:
+        yield from multiprocessing.connection.wait([link.fileno(), *children])  # type: ignore[misc]
+
+
+def _tell(link: socket.socket, message: tuple[Any, ...], fds: list[int] | None = None) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone; the next read says so
+        socket.send_fds(link, [pickle.dumps(message)], fds or [])
