@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Literal, TypeVar
 
@@ -31,6 +32,28 @@ LOCAL_MEMORY = PerProcess(LocalMemory)
 T_co = TypeVar("T_co", covariant=True)
 
 Backend = Literal["process", "thread", "auto"]
+
+
+@dataclass
+class _Own:
+    """What a loader keeps besides torch's attributes; under one name, so that subclasses have theirs."""
+
+    epoch: int = 0
+    """Number of the next epoch."""
+    announced: bool = False
+    """Whether `set_epoch` was called since the last epoch began."""
+    resume: Snapshot | None = None
+    """The state from which the next epoch goes on."""
+    record: EpochRecord | None = None
+    """Of the epoch that was begun last."""
+    supply: Supply | None = None
+    memory: LocalMemory | None = None
+    arena: Arena | None = None
+    zygotes: ZygoteKeeper = field(default_factory=ZygoteKeeper)
+
+    def without_resources(self) -> _Own:
+        """Returns what another process can have of it, too."""
+        return _Own(self.epoch, self.announced, self.resume)
 
 
 class DataLoader(TorchDataLoader[T_co]):
@@ -61,15 +84,6 @@ class DataLoader(TorchDataLoader[T_co]):
     number of workers. Not thread-safe: iterate one loader in one thread.
     """
 
-    _memory: LocalMemory | None = None
-    _arena: Arena | None = None
-    _record: EpochRecord | None = None
-    _resume: Snapshot | None = None
-    _zygotes: ZygoteKeeper | None = None
-    _supply: Supply | None = None
-    _epoch: int = 0
-    _announced: bool = False
-
     def __init__(  # noqa: PLR0913 - torch fixes the list
         self,
         dataset: Dataset[T_co],
@@ -96,6 +110,7 @@ class DataLoader(TorchDataLoader[T_co]):
         batches_per_epoch: int | None = None,
         original_errors: bool = False,
     ) -> None:
+        self._own = _Own()
         _check(seed=seed, shard=shard, backend=backend, batches_per_epoch=batches_per_epoch, dataset=dataset)
         self.seed = 0 if seed is None and shard is not None else seed
         self.shard = shard
@@ -138,8 +153,8 @@ class DataLoader(TorchDataLoader[T_co]):
         A data set hears of it by its own `set_epoch`, if it has one. Without `seed=` that is all; with `seed=` the
         number also decides the order and the random numbers, and the epochs after it count on from there.
         """
-        self._epoch = epoch
-        self._announced = True
+        self._own.epoch = epoch
+        self._own.announced = True
         for listener in (self.dataset, self.batch_sampler, self.sampler):
             if callable(listen := getattr(listener, "set_epoch", None)):
                 listen(epoch)
@@ -151,10 +166,13 @@ class DataLoader(TorchDataLoader[T_co]):
         `headrace.merge_states` joins those of several ranks. Costs microseconds, apart from `state_dict()` of a data
         set that has one.
         """
-        if self._resume is not None:
-            return self._resume
-        if self._record is not None:
-            return {**self._record.snapshot(), "portion": self._supply.delivered if self._supply is not None else 0}
+        if self._own.resume is not None:
+            return self._own.resume
+        if self._own.record is not None:
+            return {
+                **self._own.record.snapshot(),
+                "portion": self._own.supply.delivered if self._own.supply is not None else 0,
+            }
         elastic = getattr(resumable(self._index_sampler), "elastic", bool(self.shard))
         return blank(self._terms(None), elastic=elastic, random=random_state(self))
 
@@ -165,29 +183,30 @@ class DataLoader(TorchDataLoader[T_co]):
         different. Batches are the same, bit for bit, as they would have been; so are random numbers drawn in the data
         set with `seed=`. Raises `StateError` if the state belongs to other data, another seed or another rank.
         """
-        self._iterator = self._record = self._resume = self._supply = None
+        self._iterator = None
+        self._own.record = self._own.resume = self._own.supply = None
         if state_dict == {}:
             return
         terms = self._terms(None)
         state = part_for(checked(state_dict, terms.fingerprint), terms.world)
-        self._epoch = state["epoch"] + 1 if state["finished"] else state["epoch"]
-        self._resume = None if state["finished"] else state
+        self._own.epoch = state["epoch"] + 1 if state["finished"] else state["epoch"]
+        self._own.resume = None if state["finished"] else state
         if state.get("portion"):
-            self._supply = Supply(self._iterate, state["portion"])
+            self._own.supply = Supply(self._iterate, state["portion"])
 
     def next_terms(self) -> Terms:
         """Returns the terms of the epoch that begins now. For engines; counts the epoch."""
-        terms = self._terms(self._resume)
-        self._resume = None
-        self._epoch += 1
-        self._announced = False
+        terms = self._terms(self._own.resume)
+        self._own.resume = None
+        self._own.epoch += 1
+        self._own.announced = False
         return terms
 
     def _terms(self, resume: Snapshot | None) -> Terms:
         is_stream = self._dataset_kind == DatasetKind.Iterable
         return Terms(
-            epoch=self._epoch,
-            announce=self._announced or self.seed is not None,
+            epoch=self._own.epoch,
+            announce=self._own.announced or self.seed is not None,
             seed=self.seed,
             world=current_world() if self.seed is not None or is_stream else distributed_world(),
             deal=is_stream and bool(self.shard),
@@ -208,9 +227,9 @@ class DataLoader(TorchDataLoader[T_co]):
     def __iter__(self) -> Any:
         if self.batches_per_epoch is None:
             return self._iterate()
-        if self._supply is None:
-            self._supply = Supply(self._iterate)
-        return Portion(self._supply, self.batches_per_epoch)
+        if self._own.supply is None:
+            self._own.supply = Supply(self._iterate)
+        return Portion(self._own.supply, self.batches_per_epoch)
 
     def _iterate(self) -> Any:
         kept = self._iterator
@@ -218,7 +237,7 @@ class DataLoader(TorchDataLoader[T_co]):
             self._iterator = None  # the lanes of another run end with its epoch
         iterator = super().__iter__()
         if isinstance(iterator, EpochIterator):
-            self._record = iterator.record
+            self._own.record = iterator.record
         return iterator
 
     def __len__(self) -> int:
@@ -226,26 +245,21 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _get_iterator(self) -> Any:
         if self.num_workers == 0:
-            self._memory = LOCAL_MEMORY.get()
-            return InlineIterator(self, self._memory)
+            self._own.memory = LOCAL_MEMORY.get()
+            return InlineIterator(self, self._own.memory)
         if self.backend == "thread":
             self.check_worker_number_rationality()
-            self._memory = LOCAL_MEMORY.get()
-            return ThreadIterator(self, self._memory)
+            self._own.memory = LOCAL_MEMORY.get()
+            return ThreadIterator(self, self._own.memory)
         if os.name != "posix":
             return super()._get_iterator()  # descriptors cannot be handed to workers there
         self.check_worker_number_rationality()
-        self._arena = ARENA.get()
-        if self._zygotes is None:
-            self._zygotes = ZygoteKeeper()
-        return ProcessIterator(self, self._arena, self._zygotes)
+        self._own.arena = ARENA.get()
+        return ProcessIterator(self, self._own.arena, self._own.zygotes)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the memory out: a copied or unpickled loader makes its own."""
-        state = self.__dict__.copy()
-        for name in ("_memory", "_arena", "_zygotes", "_record", "_supply"):
-            state.pop(name, None)
-        return state
+        return {**self.__dict__, "_own": self._own.without_resources()}
 
     def __class_getitem__(cls, parameters: Any) -> Any:
         """Takes `DataLoader[Sample]` and `DataLoader[Sample, Batch]`; the second is for readers of the code only."""
