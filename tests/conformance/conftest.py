@@ -6,17 +6,29 @@ import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 import pytest
 import torch.utils.data
 
 
-@pytest.fixture(scope="session", params=["torch", "headrace"])
+@pytest.fixture(scope="session", params=["torch", "headrace", "threads"])
 def Loader(request: pytest.FixtureRequest) -> type[torch.utils.data.DataLoader]:
-    """The class under test. headrace is imported late, so that the other half runs without it."""
+    """The class under test. headrace is imported late, so that torch's part runs without it."""
     if request.param == "torch":
         return torch.utils.data.DataLoader
-    return importlib.import_module("headrace").DataLoader
+    ours = importlib.import_module("headrace").DataLoader
+    return ours if request.param == "headrace" else with_threads(ours)
+
+
+def with_threads(loader: type[torch.utils.data.DataLoader]) -> type[torch.utils.data.DataLoader]:
+    """The class with worker threads wherever a test asks for forked workers."""
+
+    class DataLoader(loader):  # type: ignore[misc,valid-type]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, backend="thread", **kwargs)
+
+    return DataLoader
 
 
 @pytest.fixture(scope="module", autouse=True)

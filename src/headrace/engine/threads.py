@@ -137,21 +137,22 @@ class ThreadIterator(WindowedIterator[Outcome]):
 
     def _begin(self) -> None:
         begin = self.beginning()
-        self._waiting: list[tuple[int, int, int, Any]] = []
+        self._waiting: list[tuple[int, int, int, Any]] = []  # tasks for the user's thread
         if self._terms.seed is None:
             self._alone = False
         if self._alone is False:
-            begin = begin._replace(seed_globals=False)
-        else:
-            begin = begin._replace(seed_globals=True, watch=self._alone is None)
-            with surroundings_kept(random=True):
-                for worker in self._crew:
-                    worker.begin(self._epoch + 1, begin)
+            self._launch()
+            for worker in self._crew:
+                worker.inbox.put((self._epoch + 1, begin._replace(seed_globals=False)))
+            self._prime()
+            return
+        begin = begin._replace(seed_globals=True, watch=self._alone is None)
+        with surroundings_kept(random=True):
+            for worker in self._crew:
+                worker.begin(self._epoch + 1, begin)
         self._prime()
         if self._alone is None:
             self._find_out()
-        elif not self._alone:
-            self._start(begin, self._crew)
 
     def _find_out(self) -> None:
         """Makes the first batch here, and decides where the others are made."""
@@ -171,25 +172,22 @@ class ThreadIterator(WindowedIterator[Outcome]):
                 "main thread. Draw from headrace.rng() instead, or use backend='process'.",
                 stacklevel=2,
             )
-        else:
-            self._start(None, self._crew)
-
-    def _start(self, begin: Begin | None, crew: list[Worker]) -> None:
-        """Hands the waiting tasks to the threads, which are started if need be."""
-        for worker in crew:
-            if begin is not None:
-                worker.inbox.put((self._epoch, begin))
-            if len(self._threads) < len(crew):
-                thread = threading.Thread(target=worker.run, name=f"pt_data_worker_{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            return
+        self._launch()
         waiting, self._waiting = self._waiting, []
         for message in waiting:
             self._crew[message[2] % self._num_workers].inbox.put(message)
 
+    def _launch(self) -> None:
+        """Starts the threads, unless they run."""
+        for number, worker in enumerate(self._crew[len(self._threads) :]):
+            thread = threading.Thread(target=worker.run, name=f"pt_data_worker_{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
     def _post(self, worker: int, task: int, lane: int, index: Any) -> None:
         message = (self._epoch, task, lane, index)
-        if self._alone is False and self._threads:
+        if self._alone is False:
             self._crew[worker].inbox.put(message)
         else:
             self._waiting.append(message)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from typing import Any
 
 import numpy as np
 
-from headrace.core.counter import stream_key
-from headrace.order.permutation import Permutation
+from headrace.core.counter import words_at
+from headrace.order.permutation import Permutation, Permutations
 from headrace.order.positions import Uneven
 from headrace.order.sampler import Keys, PositionalSampler, length_of, positive
+
+BLOCKS, SAMPLES = 0, 1
+"""What is shuffled."""
 
 
 class BlockShuffleSampler(PositionalSampler):
@@ -37,26 +41,31 @@ class BlockShuffleSampler(PositionalSampler):
         self.window = positive("window", window)
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
-        """See `PositionalSampler.keys_at`."""
+        """See `PositionalSampler.keys_at`.
+
+        The last block may be short. Were it full, window w would hold the places w*span .. (w+1)*span-1; instead, all
+        that comes behind the end of the short block comes `missing` positions earlier.
+        """
         size, span = self.block_size, self.block_size * self.window
         blocks = -(-self.total // size)
-        missing = blocks * size - self.total  # samples that the last block lacks
-        order = Permutation(blocks, stream_key(self.seed, epoch, -1))
-        short = int(order.inverse(np.asarray([blocks - 1]))[0])  # when the last block comes
-        # Behind the window with the short block everything comes `missing` positions earlier than if all were full.
-        behind = positions >= (short // self.window + 1) * span - missing
-        places = positions + behind * missing
-        keys = np.empty_like(positions)
-        for number in np.unique(places // span).tolist():
-            here = places // span == number
-            full = min(self.window, blocks - number * self.window) * size
-            lacks = missing if short // self.window == number else 0
-            shuffle = Permutation(full - lacks, stream_key(self.seed, epoch, number))
-            offsets = shuffle.at(places[here] - number * span)
-            after_short = offsets >= (short % self.window + 1) * size - missing if lacks else False
-            offsets = offsets + after_short * missing
-            keys[here] = order.at(number * self.window + offsets // size) * size + offsets % size
+        missing = blocks * size - self.total
+        order = Permutation(blocks, self._stream(BLOCKS, epoch))
+        turn = int(order.inverse(np.array([blocks - 1]))[0]) if missing else blocks  # when the short block comes
+        number = turn // self.window  # in which window
+        places = positions + missing * (positions >= (number + 1) * span - missing)
+
+        windows = places // span
+        last = -(-blocks // self.window) - 1
+        lengths = [span, blocks * size - last * span, span - missing, blocks * size - last * span - missing]
+        rows = (windows == last) + 2 * (windows == number)
+        offsets = Permutations([max(length, 0) for length in lengths]).at(
+            rows, words_at(self._stream(SAMPLES, epoch), windows), places - windows * span
+        )
+
+        places = windows * span + offsets
+        places += missing * ((windows == number) & (places >= (turn + 1) * size - missing))
+        keys: Keys = order.at(places // size) * size + places % size
         return keys
 
-    def _identity(self) -> dict[str, object]:
+    def _identity(self) -> dict[str, Any]:
         return {**super()._identity(), "block_size": self.block_size, "window": self.window}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from typing import Any
 
-from headrace.core.counter import stream_key
 from headrace.order.permutation import Permutation
 from headrace.order.positions import Uneven
 from headrace.order.sampler import Keys, PositionalSampler, length_of
@@ -31,12 +31,10 @@ class DistributedSampler(PositionalSampler):
         super().__init__(seed=seed, rank=rank, world_size=world_size, uneven=uneven)
         self.total = length_of(dataset)
         self.shuffle = shuffle
-        self._shuffled: tuple[int, Permutation] | None = None
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
         """See `PositionalSampler.keys_at`."""
-        if not self.shuffle:
-            return positions
-        if self._shuffled is None or self._shuffled[0] != epoch:
-            self._shuffled = epoch, Permutation(self.total, stream_key(self.seed, epoch))
-        return self._shuffled[1].at(positions)
+        return Permutation(self.total, self._stream(0, epoch)).at(positions) if self.shuffle else positions
+
+    def _identity(self) -> dict[str, Any]:
+        return {**super()._identity(), "shuffle": self.shuffle}

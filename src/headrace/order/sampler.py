@@ -1,22 +1,44 @@
-"""Samplers whose order is a function of the position: they start at once, anywhere, on any number of ranks."""
+"""Samplers whose order is a function of the position: they start at once, anywhere, on any number of ranks.
+
+`ElasticSampler` is what they have in common: rank and world, the epoch, and a state that is a few plain values.
+`PositionalSampler` adds the loop for those that yield single keys.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sized
-from typing import Any, ClassVar
+from numbers import Integral
+from operator import index
+from typing import Any, ClassVar, TypedDict
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
+from headrace.core.counter import stream_key
 from headrace.core.errors import StateError, UsageError, explain
 from headrace.core.world import World, checked_world
 from headrace.order.positions import Uneven, checked_uneven, local_range
 
 Keys = npt.NDArray[np.int64]
+State = dict[str, Any]
 
 FIRST_CHUNK, LARGEST_CHUNK = 256, 16384
+
+DIGESTED = 1 << 16
+
+ORDER = 0x6F72646572
+"""Sets the random streams of this folder apart from those that seed samples and workers."""
+
+
+class Dealing(TypedDict, total=False):
+    """Further keywords of samplers that have many of their own; they mean what they mean everywhere."""
+
+    rank: int | None
+    world_size: int | None
+    uneven: Uneven
 
 
 class ElasticSampler(Sampler[Any]):
@@ -24,19 +46,24 @@ class ElasticSampler(Sampler[Any]):
 
     The ranks must iterate in step. `rank` and `world_size` are taken from `torch.distributed` or the launcher's
     environment where they are left out, each time that an iteration begins.
+
+    An iteration begins when its first element is asked for, not when `iter()` is called. The first to begin after
+    `load_state_dict` goes on from the loaded state; those after it begin at the beginning of the epoch. None of them
+    changes the epoch: call `set_epoch`. Of several at once, `state_dict` reports the one that began last.
     """
 
     elastic: ClassVar[bool] = True
     """Whether a state of it can be loaded by another number of ranks."""
 
-    def __init__(self, *, seed: int, rank: int | None, world_size: int | None, uneven: Uneven) -> None:
-        self.seed = seed
+    def __init__(
+        self, *, seed: int = 0, rank: int | None = None, world_size: int | None = None, uneven: Uneven = "pad"
+    ) -> None:
+        self.seed = index(seed)
         self.uneven = checked_uneven(uneven)
         self.epoch = 0
         self._rank = rank
         self._world_size = world_size
-        self._start: Any = None
-        self._now: dict[str, Any] = {}
+        self._start: State | None = None
         if rank is not None and world_size is not None:
             checked_world(rank, world_size)
 
@@ -46,62 +73,80 @@ class ElasticSampler(Sampler[Any]):
         return checked_world(self._rank, self._world_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the epoch that the next iteration makes. The order depends on it."""
-        self.epoch = epoch
+        """Sets the number of the epoch, and goes to its beginning. The order depends on the number."""
+        self.epoch = index(epoch)
         self._start = None
-        self._now = {}
+        self._go_to(self._beginning())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Returns the state after what was yielded last, as plain values: the same on every rank that is in step."""
-        return {
-            "sampler": type(self).__name__,
-            **self._identity(),
-            "epoch": self.epoch,
-            **self._beginning(),
-            **self._now,
-        }
+        return {"sampler": type(self).__name__, **self._identity(), "epoch": self.epoch, **self._reached()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         """Has the next iteration go on from a state. Raises `StateError` if it belongs to another sampler."""
-        expected = {"sampler": type(self).__name__, **self._identity()}
-        found = {name: state_dict.get(name) for name in expected}
-        if found != expected:
-            message = explain(
-                "this state belongs to another sampler",
-                place=f"{type(self).__name__}.load_state_dict",
-                found=found,
-                expected=expected,
-                cure="load it into a sampler made with the same arguments, or begin the epoch anew",
-            )
-            raise StateError(message)
+        self._check(state_dict)
         self.epoch = state_dict["epoch"]
-        self._now = {name: state_dict[name] for name in self._beginning()}
-        self._start = dict(self._now)
+        self._start = {name: state_dict[name] for name in self._beginning()}
+        self._go_to(self._start)
 
-    def _begin(self) -> dict[str, Any]:
-        """Returns the state from which an iteration begins that is asked for now."""
+    def _check(self, state: Any) -> None:
+        """Raises `StateError` unless `state` is one of a sampler with the same identity."""
+        expected = {"sampler": type(self).__name__, **self._identity()}
+        found = {name: state.get(name) for name in expected} if isinstance(state, dict) else type(state).__name__
+        if found != expected:
+            self._refuse("this state belongs to another sampler", found, expected)
+        counts = {name: state.get(name) for name in ("epoch", *self._beginning())}
+        if not all(isinstance(count, int) and count >= 0 for count in counts.values()):
+            self._refuse("this state is damaged", counts, "whole numbers that are not negative")
+
+    def _refuse(self, what: str, found: object, expected: object) -> None:
+        place = f"{type(self).__name__}.load_state_dict"
+        cure = "load it into a sampler made with the same arguments, or begin the epoch anew"
+        raise StateError(explain(what, place=place, found=found, expected=expected, cure=cure))
+
+    def _begin(self) -> State:
+        """Returns where an iteration begins that is asked for now."""
         start = self._start if self._start is not None else self._beginning()
         self._start = None
-        return dict(start)
+        self._go_to(start)
+        return start
+
+    def _stream(self, purpose: int, epoch: int) -> int:
+        """Returns the key of the random numbers of one epoch that serve one purpose (a number within the class)."""
+        return stream_key(self.seed, ORDER, purpose, epoch)
 
     @abstractmethod
-    def _identity(self) -> dict[str, Any]:
-        """Returns what a state must agree with."""
+    def _identity(self) -> State:
+        """Returns what a state must agree with: plain values, few, whatever decides the order."""
 
-    def _beginning(self) -> dict[str, Any]:
-        """Returns the state at the beginning of an epoch."""
+    def _beginning(self) -> State:
+        """Returns where an epoch begins."""
         return {"position": 0}
+
+    @abstractmethod
+    def _go_to(self, state: State) -> None:
+        """Has `_reached` report `state`, which has the names of `_beginning`."""
+
+    @abstractmethod
+    def _reached(self) -> State:
+        """Returns how far the iteration has come that began last."""
 
 
 class PositionalSampler(ElasticSampler):
-    """A sampler of single keys, defined by `keys_at`.
+    """A sampler of single keys, defined by `keys_at`. A subclass sets `total` and what decides the order.
+
+    `uneven` says what happens at the end if the length is no multiple of the world size: `"pad"` (a few samples twice),
+    `"drop"` (a few left out), or `"keep"` (each exactly once, some ranks one more than others).
 
     Memory is constant but for what a subclass states. `state_dict()["position"]` is the number of positions that all
     ranks together have used up.
     """
 
-    total: int
+    total: int = 0
     """Positions of one epoch, over all ranks."""
+
+    _cursor = (0, 1, [0])
+    """Where the iteration began, the world size, and how many keys it has yielded."""
 
     @abstractmethod
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
@@ -110,39 +155,65 @@ class PositionalSampler(ElasticSampler):
     def __iter__(self) -> Iterator[int]:
         start, epoch, world = self._begin()["position"], self.epoch, self.world
         mine = local_range(start, self.total, world, self.uneven)
-        now = self._now = {"position": start}
+        count = [0]
+        self._cursor = (start, world.size, count)
         done, size = 0, FIRST_CHUNK
         while done < len(mine):
             chunk = mine[done : done + size]
-            positions = np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64) % self.total
-            for number, key in enumerate(self.keys_at(epoch, positions).tolist(), done + 1):
-                now["position"] = min(start + number * world.size, self.total)
+            for count[0], key in enumerate(self.keys_at(epoch, self._wrapped(chunk)).tolist(), done + 1):
                 yield key
             done, size = done + len(chunk), min(2 * size, LARGEST_CHUNK)
+        count[0] = self.total  # with "keep" this rank may be one short of the others, which are at the end too
 
     def __len__(self) -> int:
         return len(local_range(0, self.total, self.world, self.uneven))
 
-    def _identity(self) -> dict[str, Any]:
+    def _wrapped(self, chunk: range) -> Keys:
+        return np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64) % self.total
+
+    def _identity(self) -> State:
         return {"total": self.total, "seed": self.seed}
+
+    def _go_to(self, state: State) -> None:
+        self._cursor = (state["position"], 1, [0])
+
+    def _reached(self) -> State:
+        start, size, count = self._cursor
+        return {"position": min(start + count[0] * size, self.total)}
 
 
 def length_of(dataset: Sized | int) -> int:
     """Returns the length that is meant: of a data set, or the number itself. Raises `UsageError` for anything else."""
-    if isinstance(dataset, int) and not isinstance(dataset, bool) and dataset >= 0:
-        return dataset
+    if (number := _whole(dataset)) is not None and number >= 0:
+        return number
     if isinstance(dataset, Sized):
         return len(dataset)
     message = explain(
         "cannot tell how many samples there are",
+        place="the data set, or its length",
         found=f"{dataset!r} of type {type(dataset).__name__}",
         expected="a data set with a length, or a whole number that is not negative",
+        cure="give the length as a number",
     )
     raise UsageError(message)
 
 
 def positive(name: str, value: Any) -> int:
     """Returns `value` if it is a whole number above zero. Raises `UsageError` otherwise."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
+    if (number := _whole(value)) is not None and number > 0:
+        return number
     raise UsageError(explain("wrong argument", place=f"{name}=", found=repr(value), expected="a whole number above 0"))
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return None
+    return int(value)
+
+
+def digest_of(array: npt.NDArray[Any]) -> int:
+    """Returns a number by which a state tells one row of numbers from another, whatever their types."""
+    digest = 0
+    for start in range(0, len(array), DIGESTED):
+        digest = crc32(array[start : start + DIGESTED].astype(np.float64).data, digest)
+    return digest
