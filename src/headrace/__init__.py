@@ -1,7 +1,11 @@
 """headrace: a drop-in superset of `torch.utils.data`."""
 
+from headrace import samplers
+from headrace.core.part import shard
+from headrace.core.streams import rng
 from headrace.dataset.image_folder import ImageFolder
 from headrace.loader import DataLoader
+from headrace.state.snapshot import merge_states
 from headrace.version import __version__
 
-__all__ = ["DataLoader", "ImageFolder", "__version__"]
+__all__ = ["DataLoader", "ImageFolder", "__version__", "merge_states", "rng", "samplers", "shard"]

@@ -20,6 +20,8 @@ from headrace.engine.portion import Portion, Supply
 from headrace.engine.processes import ProcessIterator
 from headrace.engine.starting import ZygoteKeeper
 from headrace.engine.threads import ThreadIterator
+from headrace.order.distributed import DistributedSampler
+from headrace.order.sampler import ElasticSampler
 from headrace.state.record import EpochRecord, Terms, blank
 from headrace.state.snapshot import Snapshot, checked, part_for
 from headrace.transport.arena import Arena
@@ -140,8 +142,6 @@ class DataLoader(TorchDataLoader[T_co]):
         )
 
     def _own_sampler(self, dataset: Any, shuffle: Any, drop_last: bool) -> Sampler[int]:
-        from headrace.order.distributed import DistributedSampler
-
         rank, size = (None, None) if self.shard else ALONE
         uneven: Literal["pad", "drop"] = "drop" if drop_last else "pad"
         seed = self.seed or 0
@@ -191,6 +191,10 @@ class DataLoader(TorchDataLoader[T_co]):
         state = part_for(checked(state_dict, terms.fingerprint), terms.world)
         self._own.epoch = state["epoch"] + 1 if state["finished"] else state["epoch"]
         self._own.resume = None if state["finished"] else state
+        sampler = resumable(self._index_sampler)
+        if state["finished"] and state["sampler"] is not None and isinstance(sampler, ElasticSampler):
+            sampler.load_state_dict(state["sampler"])  # what lasts longer than an epoch, such as changed weights
+            sampler.set_epoch(sampler.epoch)
         if state.get("portion"):
             self._own.supply = Supply(self._iterate, state["portion"])
 

@@ -6,7 +6,6 @@ import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 import pytest
 import torch.utils.data
@@ -17,18 +16,21 @@ def Loader(request: pytest.FixtureRequest) -> type[torch.utils.data.DataLoader]:
     """The class under test. headrace is imported late, so that torch's part runs without it."""
     if request.param == "torch":
         return torch.utils.data.DataLoader
-    ours = importlib.import_module("headrace").DataLoader
-    return ours if request.param == "headrace" else with_threads(ours)
+    name = "headrace" if request.param == "headrace" else f"{__package__}.threaded"
+    return importlib.import_module(name).DataLoader
 
 
-def with_threads(loader: type[torch.utils.data.DataLoader]) -> type[torch.utils.data.DataLoader]:
-    """The class with worker threads wherever a test asks for forked workers."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the cases with threads where a test is about processes."""
+    items[:] = [item for item in items if not (is_threaded(item) and item.get_closest_marker("processes_only"))]
 
-    class DataLoader(loader):  # type: ignore[misc,valid-type]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, backend="thread", **kwargs)
 
-    return DataLoader
+def is_threaded(item: pytest.Item) -> bool:
+    return (
+        isinstance(item, pytest.Function)
+        and getattr(item, "callspec", None) is not None
+        and (item.callspec.params.get("Loader") == "threads")
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -11,6 +11,9 @@ import torch
 
 FORK = multiprocessing.get_context("fork")
 
+processes_only = pytest.mark.processes_only
+"""For tests of what only processes do; they are not run with threads."""
+
 with_and_without_workers = pytest.mark.parametrize("num_workers", [0, 2], ids=["inline", "two_workers"])
 
 small_and_large = pytest.mark.parametrize("width", [3, 60_000], ids=["small", "large"])
@@ -55,6 +58,11 @@ def failure_of(
         forget_frames(error)
         return error
     pytest.fail(f"{expected} expected, but the result is {result!r}")
+
+
+def told(error: BaseException) -> str:
+    """The text of an exception; that of a worker thread reads as that of a worker process."""
+    return str(error).replace("in DataLoader worker thread", "in DataLoader worker process")
 
 
 def outcomes(iterator: Iterator[Any], error: type[Exception]) -> list[Any]:

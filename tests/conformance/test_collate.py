@@ -26,7 +26,7 @@ from .batches import (
     unboxed,
 )
 from .equality import assert_same
-from .running import failure_of, forked, small_and_large, with_and_without_workers
+from .running import failure_of, forked, processes_only, small_and_large, told, with_and_without_workers
 
 pytestmark = with_and_without_workers
 
@@ -56,7 +56,7 @@ def batch_of(Loader: Any, samples: list[Any], num_workers: int, **options: Any) 
 
 def refusal_of(Loader: Any, samples: list[Any], num_workers: int, error: type[Exception]) -> str:
     loader = Loader(samples, batch_size=len(samples), **forked(num_workers))
-    text = str(failure_of(error, lambda: list(loader)))
+    text = told(failure_of(error, lambda: list(loader)))
     if num_workers > 0:
         assert text.startswith(f"Caught {error.__name__} in DataLoader worker process 0.\nOriginal Traceback")
     return text
@@ -169,6 +169,7 @@ def test_nested_tensors_are_refused(Loader: Any, num_workers: int) -> None:
     ) in text
 
 
+@processes_only
 def test_tensors_that_require_a_gradient_are_stacked_in_the_main_process_only(Loader: Any, num_workers: int) -> None:
     samples = [torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)]
     if num_workers == 0:
@@ -348,6 +349,7 @@ def test_a_registered_rule_holds_for_subclasses_of_its_type(
     assert batch_of(Loader, [OrderedDict(a=1)] * 3, num_workers) == "a dict"
 
 
+@processes_only
 def test_a_rule_registered_by_the_init_function_holds_in_its_worker(Loader: Any, num_workers: int) -> None:
     samples = [(Box("a"), 1), (Box("b"), 2)]
     if num_workers == 0:

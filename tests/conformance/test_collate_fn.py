@@ -12,7 +12,7 @@ from . import batches
 from .batches import Box, FrozenMap, Labelled, Marked, Point, TaggedDict, TaggedList, marked, tagged
 from .datasets import Rows, Stream
 from .equality import assert_same
-from .running import forked, numbers, small_and_large, with_and_without_workers
+from .running import forked, numbers, processes_only, small_and_large, with_and_without_workers
 
 pytestmark = with_and_without_workers
 
@@ -234,6 +234,7 @@ def test_without_batching_a_container_keeps_its_attributes(Loader: Any, num_work
     assert (type(sample), "mine") == (type(result), result.tag)
 
 
+@processes_only
 def test_without_batching_an_array_is_not_copied_in_the_main_process(Loader: Any, num_workers: int) -> None:
     array = np.zeros(3)
     converted(Loader, array, num_workers).fill_(1)

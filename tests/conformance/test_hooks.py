@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from .datasets import CountingBatches, Numbers, Stream, Witness
-from .running import forked, numbers, with_and_without_workers
+from .running import forked, numbers, processes_only, with_and_without_workers
 
 
 class Endless:
@@ -56,6 +56,7 @@ def test_an_iterator_tells_its_base_seed(Loader: Any, num_workers: int) -> None:
     assert expected == iter(loader)._base_seed
 
 
+@processes_only
 def test_an_iterator_tells_its_workers(Loader: Any) -> None:
     iterator = iter(Loader(Witness(4), **forked(2)))
     expected = [worker.pid for worker in iterator._workers]
@@ -81,6 +82,7 @@ def test_a_persistent_loader_keeps_its_iterator(Loader: Any) -> None:
     assert iterator is loader._iterator
 
 
+@processes_only
 def test_taking_the_iterator_of_a_persistent_loader_away_makes_new_workers(Loader: Any) -> None:
     loader = Loader(Witness(2), persistent_workers=True, **forked(1))
     first = {int(batch["pid"]) for batch in loader}
@@ -247,6 +249,7 @@ def test_a_batch_sampler_can_be_put_in_from_outside(Loader: Any, num_workers: in
     assert ([[0, 1, 2, 3], [4, 5]], 2) == (numbers(loader), len(loader))
 
 
+@processes_only
 def test_the_signature_offers_every_argument_of_the_original(Loader: Any) -> None:
     original = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
     assert list(original)[:14] == list(inspect.signature(Loader.__init__).parameters)[:14]

@@ -18,7 +18,7 @@ from .datasets import (
     Stream,
     narrow_stream,
 )
-from .running import failure_of, forked, numbers, outcomes, with_and_without_workers
+from .running import failure_of, forked, numbers, outcomes, told, with_and_without_workers
 
 TWO_WORKERS_HINT = (
     "For multiprocessing data-loading, this could be caused by not properly configuring the "
@@ -210,7 +210,7 @@ def test_an_exception_in_a_stream_is_raised_after_the_batches_before_it(Loader: 
     if num_workers == 0:
         assert str(error) == "the stream broke"
     else:
-        assert str(error).startswith("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback")
+        assert told(error).startswith("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback")
         assert "ValueError: the stream broke" in str(error).splitlines()
 
 
@@ -228,7 +228,7 @@ def test_a_stream_that_cannot_start_is_an_exception_of_iter_without_workers(Load
 
 def test_a_stream_that_cannot_start_is_an_exception_of_next_with_workers(Loader: Any) -> None:
     iterator = iter(Loader(FailingStream(after=None), **forked(2)))
-    text = str(failure_of(ValueError, lambda: next(iterator)))
+    text = told(failure_of(ValueError, lambda: next(iterator)))
     assert text.startswith("Caught ValueError in DataLoader worker process 0.\n")
     assert "no stream today" in text
 

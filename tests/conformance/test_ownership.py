@@ -16,7 +16,7 @@ from headrace.transport.leases import SMALL_LOCALLY
 from .batches import remembering
 from .datasets import Rows, ShardedStream
 from .equality import assert_same
-from .running import forked, outcomes, small_and_large, with_and_without_workers
+from .running import forked, outcomes, processes_only, small_and_large, with_and_without_workers
 
 pytestmark = [with_and_without_workers, small_and_large]
 
@@ -71,6 +71,7 @@ def test_a_batch_can_be_resized_like_any_tensor(Loader: Any, num_workers: int, w
     assert torch.equal(counted(4, width)[0], batch.resize_(width))
 
 
+@processes_only
 def test_a_batch_can_grow_in_the_main_process_unless_it_is_leased(Loader: Any, num_workers: int, width: int) -> None:
     batch = first_batch(Loader, num_workers, width)
     leased = Loader is not torch.utils.data.DataLoader and batch.nbytes >= SMALL_LOCALLY
@@ -133,6 +134,7 @@ def test_the_parts_of_a_batch_can_be_written_one_by_one(Loader: Any, num_workers
     assert [{0}, {1}, {2}] == [set(tensor.flatten().tolist()) for tensor in batch]
 
 
+@processes_only
 def test_a_batch_that_is_made_once_and_given_again_stays_the_same(Loader: Any, num_workers: int, width: int) -> None:
     remembering.first = None
     loader = Loader(Rows(80, width), batch_size=4, collate_fn=remembering, **forked(num_workers))

@@ -18,7 +18,7 @@ from torch.utils.data import (
 from torch.utils.data._utils.worker import _generate_state
 
 from .datasets import Drawing, EagerShuffle, Numbers, Witness, tag_with_seed
-from .running import forked, with_and_without_workers
+from .running import forked, processes_only, with_and_without_workers
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -218,6 +218,7 @@ def test_python_and_numpy_generators_of_the_main_process_are_not_touched(
     assert expected == (random.random(), np.random.random())
 
 
+@processes_only
 def test_each_worker_is_seeded_from_the_base_seed_and_its_number(Loader: Any) -> None:
     base = draw_seed(seeded(13))
     expected = [
@@ -233,6 +234,7 @@ def test_each_worker_is_seeded_from_the_base_seed_and_its_number(Loader: Any) ->
     assert expected == [sample for (sample,) in loader]
 
 
+@processes_only
 def test_what_workers_draw_is_what_the_workers_of_the_original_draw(Loader: Any) -> None:
     runs = []
     for loader_class in (DataLoader, Loader):
@@ -253,6 +255,7 @@ def test_without_workers_samples_draw_from_the_generators_of_the_main_process(
     assert expected == [sample for (sample,) in Loader(Drawing(3), collate_fn=tuple)]
 
 
+@processes_only
 def test_workers_are_seeded_anew_in_each_epoch(Loader: Any) -> None:
     loader = Loader(Drawing(2), generator=seeded(16), collate_fn=tuple, **forked(2))
     mirror = seeded(16)
@@ -261,6 +264,7 @@ def test_workers_are_seeded_anew_in_each_epoch(Loader: Any) -> None:
     assert [[base, base + 1] for base in bases] == seeds
 
 
+@processes_only
 def test_persistent_workers_are_not_seeded_again(Loader: Any) -> None:
     loader = Loader(Drawing(2), generator=seeded(17), collate_fn=tuple, persistent_workers=True, **forked(2))
     base = draw_seed(seeded(17))
@@ -315,6 +319,7 @@ def test_there_is_no_worker_info_in_a_dataset_without_workers(Loader: Any) -> No
     assert {-1} == {row["worker"] for row in rows_of(Loader(Witness(3)))}
 
 
+@processes_only
 def test_a_worker_is_seeded_before_its_init_function_runs(Loader: Any) -> None:
     base = draw_seed(seeded(21))
     loader = Loader(Witness(2), generator=seeded(21), worker_init_fn=tag_with_seed, **forked(2))

@@ -9,7 +9,9 @@ import torch
 
 from . import datasets
 from .datasets import Drawing, Failing, Numbers, ShardedStream, Witness, tag_dataset
-from .running import failure_of, numbers
+from .running import failure_of, numbers, processes_only, told
+
+pytestmark = processes_only
 
 
 @pytest.fixture(scope="module", params=["spawn", "forkserver"])
@@ -82,7 +84,7 @@ def test_a_spawned_worker_continues_after_an_exception(Loader: Any) -> None:
     dataset = Failing(3, ValueError("bad sample"), at=[1])
     iterator = iter(Loader(dataset, num_workers=1, multiprocessing_context="spawn"))
     assert next(iterator).tolist() == [0]
-    text = str(failure_of(ValueError, lambda: next(iterator)))
+    text = told(failure_of(ValueError, lambda: next(iterator)))
     assert text.startswith("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback")
     assert numbers(iterator) == [[2]]
 

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from .batches import into_array
 from .datasets import Numbers, Stream
-from .running import forked, numbers, with_and_without_workers
+from .running import forked, numbers, processes_only, with_and_without_workers
 
 NEGATIVE_WORKERS = "num_workers option should be non-negative; use num_workers=0 to disable multiprocessing."
 NEGATIVE_TIMEOUT = "timeout option should be non-negative"
@@ -323,6 +323,7 @@ def test_a_context_set_later_without_workers_is_refused(Loader: Any) -> None:
         loader.multiprocessing_context = "fork"
 
 
+@processes_only
 def test_the_class_can_be_subscripted_and_called_so(Loader: Any) -> None:
     loader = Loader[torch.Tensor](Numbers(4), batch_size=2)
     assert type(loader) is Loader
@@ -353,6 +354,7 @@ def test_an_iterator_cannot_be_pickled(Loader: Any, num_workers: int) -> None:
         pickle.dumps(iterator)
 
 
+@processes_only
 def test_a_loader_with_an_open_persistent_iterator_cannot_be_pickled(Loader: Any) -> None:
     loader = Loader(Numbers(4), **forked(1), persistent_workers=True)
     next(iter(loader))

@@ -16,7 +16,17 @@ from .datasets import (
     exit_at_once,
     kill_self,
 )
-from .running import FORK, failure_of, forked, numbers, outcomes, small_and_large, with_and_without_workers
+from .running import (
+    FORK,
+    failure_of,
+    forked,
+    numbers,
+    outcomes,
+    processes_only,
+    small_and_large,
+    told,
+    with_and_without_workers,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +38,7 @@ def test_an_exception_of_a_worker_keeps_its_type_and_tells_its_traceback(Loader:
     loader = Loader(Failing(4, error, at=[0]), **forked(2))
     caught = failure_of(type(error), lambda: list(loader))
     name = type(error).__name__
-    lines = str(caught).splitlines()
+    lines = told(caught).splitlines()
     assert type(error) is type(caught)
     assert [
         f"Caught {name} in DataLoader worker process 0.",
@@ -42,7 +52,7 @@ def test_an_exception_of_a_worker_keeps_its_type_and_tells_its_traceback(Loader:
 
 def test_the_number_of_the_worker_is_told(Loader: Any) -> None:
     loader = Loader(Failing(4, ValueError("bad sample"), at=[1]), **forked(2))
-    text = str(failure_of(ValueError, lambda: list(loader)))
+    text = told(failure_of(ValueError, lambda: list(loader)))
     assert text.startswith("Caught ValueError in DataLoader worker process 1.\n")
 
 
@@ -50,14 +60,14 @@ def test_an_exception_that_takes_several_arguments_becomes_a_runtime_error(Loade
     loader = Loader(Failing(4, TwoPart(3, "bad sample"), at=[0]), **forked(2))
     caught = failure_of(RuntimeError, lambda: list(loader))
     assert type(caught) is RuntimeError
-    assert str(caught).startswith("Caught TwoPart in DataLoader worker process 0.\nOriginal Traceback")
+    assert told(caught).startswith("Caught TwoPart in DataLoader worker process 0.\nOriginal Traceback")
     assert "(3, 'bad sample')" in str(caught)
 
 
 def test_the_cause_of_an_exception_is_told_too(Loader: Any) -> None:
     error = ValueError("bad sample")
     error.__cause__ = OSError("no such file")
-    text = str(failure_of(ValueError, lambda: list(Loader(Failing(4, error, at=[0]), **forked(1)))))
+    text = told(failure_of(ValueError, lambda: list(Loader(Failing(4, error, at=[0]), **forked(1)))))
     assert "OSError: no such file" in text
     assert "The above exception was the direct cause of the following exception:" in text
 
@@ -111,6 +121,7 @@ def refuse_two(samples: list[Any]) -> int:
     return int(sum(samples))
 
 
+@processes_only
 @pytest.mark.parametrize("die", [kill_self, exit_at_once])
 @pytest.mark.parametrize("persistent", [False, True], ids=["for_one_epoch", "persistent"])
 def test_the_death_of_a_worker_is_a_runtime_error(Loader: Any, die: Any, persistent: bool) -> None:
@@ -123,6 +134,7 @@ def test_the_death_of_a_worker_is_a_runtime_error(Loader: Any, die: Any, persist
     assert re.fullmatch(r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly", str(caught))
 
 
+@processes_only
 @small_and_large
 def test_a_new_epoch_can_follow_the_death_of_a_worker(Loader: Any, width: int) -> None:
     go = FORK.Event()

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from .datasets import Gated, Inner, Numbers, PerWorkerStream, Witness, refuse_to_start, tag_dataset
-from .running import FORK, failure_of, forked, is_running, numbers, with_and_without_workers
+from .running import FORK, failure_of, forked, is_running, numbers, processes_only, told, with_and_without_workers
+
+pytestmark = processes_only
 
 
 def column(batches: Any, name: str) -> list[Any]:
@@ -62,10 +64,10 @@ def test_the_init_function_is_not_called_without_workers(Loader: Any) -> None:
 
 def test_an_exception_of_the_init_function_comes_with_the_first_batch(Loader: Any) -> None:
     iterator = iter(Loader(Numbers(8), worker_init_fn=refuse_to_start, **forked(2)))
-    text = str(failure_of(ValueError, lambda: next(iterator)))
+    text = told(failure_of(ValueError, lambda: next(iterator)))
     assert text.startswith("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback")
     assert "ValueError: worker 0 has no licence" in text.splitlines()
-    text = str(failure_of(ValueError, lambda: next(iterator)))
+    text = told(failure_of(ValueError, lambda: next(iterator)))
     assert text.startswith("Caught ValueError in DataLoader worker process 1.\n")
 
 
@@ -246,7 +248,7 @@ def test_a_loader_without_workers_can_run_inside_a_worker(Loader: Any) -> None:
 
 def test_a_worker_cannot_have_workers(Loader: Any) -> None:
     loader = Loader(Inner(4, Loader, **forked(1)), batch_size=None, **forked(1))
-    text = str(failure_of(AssertionError, lambda: next(iter(loader))))
+    text = told(failure_of(AssertionError, lambda: next(iter(loader))))
     assert text.startswith("Caught AssertionError in DataLoader worker process 0.\n")
     assert "daemonic processes are not allowed to have children" in text
 

@@ -113,8 +113,8 @@ def test_memory_of_batches_that_were_kept_comes_back_when_they_go() -> None:
     loader = DataLoader(Photos(1200, side=256), batch_size=8, num_workers=2)
 
     def pages() -> int:
-        assert loader._arena is not None
-        return os.fstat(loader._arena._backing.fd).st_blocks * 512
+        assert loader._own.arena is not None
+        return os.fstat(loader._own.arena._backing.fd).st_blocks * 512
 
     kept = list(loader)
     full = pages()

@@ -81,4 +81,12 @@ def test_the_tree_names_no_path_of_a_machine() -> None:
 
 
 def test_the_public_words_are_few_and_known() -> None:
-    assert sorted(headrace.__all__) == ["DataLoader", "ImageFolder", "__version__"]
+    assert sorted(headrace.__all__) == [
+        "DataLoader",
+        "ImageFolder",
+        "__version__",
+        "merge_states",
+        "rng",
+        "samplers",
+        "shard",
+    ]

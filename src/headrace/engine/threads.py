@@ -131,6 +131,11 @@ class ThreadIterator(WindowedIterator[Outcome]):
         self._end = weakref.finalize(self, _stop, self._crew, self._threads)
         self._begin()
 
+    @property
+    def _workers(self) -> list[threading.Thread]:
+        """The worker threads, under the name that users of torch's iterator know."""
+        return self._threads
+
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._reopen(loader)
         self._begin()
