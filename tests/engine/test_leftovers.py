@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import pytest
 from headrace import DataLoader
 from headrace.observe.memory import tree_memory
 from headrace.transport.leases import KEEP
+from headrace.transport.memory import FileBacking
 from tests.engine.datasets import Photos
 
 ROOT = Path(__file__).parents[2]
@@ -161,3 +163,31 @@ class Sleeper(Photos):
         if index == 1:
             signal.pause()
         return super().__getitem__(index)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_an_iterator_may_be_collected_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector runs a forgotten iterator's end in the middle of another one's beginning."""
+
+    def forget() -> None:
+        cycle = [iter(DataLoader(Photos(64), batch_size=4, num_workers=1))]
+        next(cycle[0])
+        cycle.append(cycle)  # type: ignore[arg-type]
+
+    kept = DataLoader(Photos(64), batch_size=4, num_workers=1)
+    images, _ = next(iter(kept))
+    reserve, collected = FileBacking.reserve, []
+
+    def reserve_and_collect(backing: FileBacking, regions: int) -> None:
+        collected.append(gc.collect())
+        reserve(backing, regions)
+
+    gc.disable()
+    try:
+        forget()
+        monkeypatch.setattr(FileBacking, "reserve", reserve_and_collect)
+        assert len(list(DataLoader(Photos(64), batch_size=4, num_workers=3))) == 16
+    finally:
+        gc.enable()
+    assert collected
+    assert images[:, 0, 0, 0].tolist() == [0, 1, 2, 3]

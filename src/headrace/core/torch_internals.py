@@ -6,9 +6,11 @@ moves one of these names, this is the file to mend. They were read in torch 2.13
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import threading
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -55,6 +57,7 @@ __all__ = [
     "torch_collate_tensor",
     "torch_default_collate",
     "torch_pin_memory",
+    "worker_info_kept",
     "wrap_exception",
 ]
 
@@ -111,6 +114,20 @@ def set_thread_worker_info(info: WorkerInfo | None) -> None:
         namespace["_headrace_thread_info"] = _ThreadInfo()
         get_worker_info.__code__ = _look_at_the_thread_first.__code__
     namespace["_headrace_thread_info"].info = info
+
+
+@contextlib.contextmanager
+def worker_info_kept() -> Iterator[None]:
+    """Leaves what `get_worker_info()` returns as it was: in this process, and in the calling thread."""
+    of_process = _utils.worker._worker_info
+    own = get_worker_info.__globals__.get("_headrace_thread_info")
+    of_thread = own.info if own is not None else None
+    try:
+        yield
+    finally:
+        set_worker_info(of_process)
+        if "_headrace_thread_info" in get_worker_info.__globals__:
+            set_thread_worker_info(of_thread)
 
 
 def _look_at_the_thread_first() -> Any:

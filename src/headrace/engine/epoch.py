@@ -184,7 +184,9 @@ class EpochIterator(TorchIterator):
     @property
     def next_lane(self) -> int:
         """The lane that makes the first batch from here on."""
-        return 0 if self._is_map else self._progress.next_lane
+        if self._is_map:
+            return int(self._progress.batches % max(self.record.lanes, 1)) if self._states else 0
+        return int(self._progress.next_lane)
 
     def delivered(self, number: int, lane: int, state: Any) -> None:
         """Records that the batch of index `number` goes to the user now."""

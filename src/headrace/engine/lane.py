@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from torch.utils.data import get_worker_info
-
 from headrace.core.counter import stream_key
 from headrace.core.part import enter_part, part_kept
 from headrace.core.streams import SampleStreams, begin_stream, global_states_kept
@@ -32,6 +30,7 @@ from headrace.core.torch_internals import (
     seed_worker,
     set_thread_worker_info,
     set_worker_info,
+    worker_info_kept,
 )
 from headrace.core.world import World
 from headrace.fetch.fetcher import Fetcher, MapFetcher
@@ -239,9 +238,5 @@ class LaneHost:
 @contextlib.contextmanager
 def surroundings_kept(*, random: bool) -> Iterator[None]:
     """Leaves the calling thread's place among the workers as it was; with `random` the global generators too."""
-    with part_kept(), global_states_kept() if random else contextlib.nullcontext():
-        info = get_worker_info()
-        try:
-            yield
-        finally:
-            set_worker_info(info)
+    with part_kept(), worker_info_kept(), global_states_kept() if random else contextlib.nullcontext():
+        yield

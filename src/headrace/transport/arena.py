@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 
 from headrace.transport.leases import ReturnBox, WriterMemory, lease
@@ -21,7 +22,7 @@ class Arena:
 
     def __init__(self) -> None:
         self._backing = FileBacking.create()
-        self._idle: list[InboundRegion] = []
+        self._idle: deque[InboundRegion] = deque()  # filled by finalizers, which must not wait for the lock
         self._regions: list[InboundRegion] = []
         self._lock = threading.Lock()
         _remember(self)
@@ -37,9 +38,8 @@ class Arena:
             return region
 
     def give_back(self, region: InboundRegion) -> None:
-        """Takes a region back whose writer will never write again."""
-        with self._lock:
-            self._idle.append(region)
+        """Takes a region back whose writer will never write again. Finalizers may call it, at any moment."""
+        self._idle.append(region)
 
     def keep_leases_for_child(self) -> None:
         """Withdraws the slots that are leased now from use: a forked child may hold batches in them."""
