@@ -10,27 +10,31 @@ from multiprocessing.process import BaseProcess
 import pytest
 import torch.utils.data
 
+NOT_RUN = {"threads": ["processes_only"], "forkserver": ["forked_only"]}
+"""Other ways to run the workers of the loader under test, each a module here: the marks of what they do not run."""
 
-@pytest.fixture(scope="session", params=["torch", "headrace", "threads"])
+
+@pytest.fixture(scope="session", params=["torch", "headrace", *NOT_RUN])
 def Loader(request: pytest.FixtureRequest) -> type[torch.utils.data.DataLoader]:
     """The class under test. headrace is imported late, so that torch's part runs without it."""
     if request.param == "torch":
         return torch.utils.data.DataLoader
-    name = "headrace" if request.param == "headrace" else f"{__package__}.threaded"
+    name = "headrace" if request.param == "headrace" else f"{__package__}.{request.param}"
     return importlib.import_module(name).DataLoader
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the cases with threads where a test is about processes."""
-    items[:] = [item for item in items if not (is_threaded(item) and item.get_closest_marker("processes_only"))]
+    """Leave out the cases that cannot be had with threads, or with a fork server."""
+    items[:] = [item for item in items if not is_left_out(item)]
 
 
-def is_threaded(item: pytest.Item) -> bool:
-    return (
-        isinstance(item, pytest.Function)
-        and getattr(item, "callspec", None) is not None
-        and (item.callspec.params.get("Loader") == "threads")
-    )
+def is_left_out(item: pytest.Item) -> bool:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    loader = parameters.get("Loader")
+    if loader not in NOT_RUN:
+        return False
+    without_workers = loader == "forkserver" and parameters.get("num_workers") == 0  # as with "headrace"
+    return without_workers or any(item.get_closest_marker(marker) for marker in NOT_RUN[loader])
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,6 +14,9 @@ FORK = multiprocessing.get_context("fork")
 processes_only = pytest.mark.processes_only
 """For tests of what only processes do; they are not run with threads."""
 
+forked_only = pytest.mark.forked_only
+"""For tests that need fork: workers see locks, lambdas or registered rules of this process."""
+
 with_and_without_workers = pytest.mark.parametrize("num_workers", [0, 2], ids=["inline", "two_workers"])
 
 small_and_large = pytest.mark.parametrize("width", [3, 60_000], ids=["small", "large"])

@@ -26,7 +26,7 @@ from .batches import (
     unboxed,
 )
 from .equality import assert_same
-from .running import failure_of, forked, processes_only, small_and_large, told, with_and_without_workers
+from .running import failure_of, forked, forked_only, processes_only, small_and_large, told, with_and_without_workers
 
 pytestmark = with_and_without_workers
 
@@ -152,6 +152,7 @@ def test_tensors_that_become_smaller_are_refused(Loader: Any, num_workers: int, 
     assert refusal_of(Loader, [torch.ones(width), torch.ones(width - 1)], num_workers, RuntimeError)
 
 
+@forked_only
 def test_sparse_tensors_are_refused(Loader: Any, num_workers: int) -> None:
     text = refusal_of(Loader, [torch.eye(2).to_sparse()] * 2, num_workers, RuntimeError)
     assert (
@@ -328,6 +329,7 @@ def test_samples_without_a_rule_are_refused(Loader: Any, num_workers: int, sampl
     assert f"default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {found}" in text
 
 
+@forked_only
 def test_a_rule_for_an_own_type_can_be_registered(
     Loader: Any, num_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,12 +338,14 @@ def test_a_rule_for_an_own_type_can_be_registered(
     assert_same([["a", "b"], torch.tensor([1, 2])], batch)
 
 
+@forked_only
 def test_the_rule_for_tensors_can_be_replaced(Loader: Any, num_workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(default_collate_fn_map, torch.Tensor, in_tens)
     batch = batch_of(Loader, [{"x": torch.tensor([1]), "y": np.array(2)}] * 2, num_workers)
     assert_same({"x": torch.tensor([[10], [10]]), "y": torch.tensor([20, 20])}, batch)
 
 
+@forked_only
 def test_a_registered_rule_holds_for_subclasses_of_its_type(
     Loader: Any, num_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from . import batches
 from .batches import Box, FrozenMap, Labelled, Marked, Point, TaggedDict, TaggedList, marked, tagged
 from .datasets import Rows, Stream
 from .equality import assert_same
-from .running import forked, numbers, processes_only, small_and_large, with_and_without_workers
+from .running import forked, forked_only, numbers, processes_only, small_and_large, with_and_without_workers
 
 pytestmark = with_and_without_workers
 
@@ -252,6 +252,7 @@ def test_an_iterable_dataset_is_collated_by_the_same_function(Loader: Any, num_w
     assert list(loader) == ["[0, 1]"] * copies + ["[2]"] * copies
 
 
+@forked_only
 def test_a_collate_function_may_be_any_callable(Loader: Any, num_workers: int) -> None:
     offset = types.SimpleNamespace(value=10)
     loader = Loader(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from .datasets import CountingBatches, Gated, Numbers, Opening, Witness
-from .running import FORK, forked, numbers, with_and_without_workers
+from .running import FORK, forked, forked_only, numbers, with_and_without_workers
 
 
 @pytest.mark.parametrize("prefetch_factor", [1, 2, 50])
@@ -79,12 +79,14 @@ class Asked:
         return iter(range(3))
 
 
+@forked_only
 def test_in_order_a_quick_worker_waits_for_a_slow_one(Loader: Any) -> None:
     # Sample 0 is finished only after sample 1, made by the other worker, was
     dataset = Opening(6, FORK.Event(), held=0, opener=1)
     assert numbers(Loader(dataset, **forked(2))) == [[number] for number in range(6)]
 
 
+@forked_only
 def test_out_of_order_a_quick_worker_does_not_wait_for_a_slow_one(Loader: Any) -> None:
     gate = FORK.Event()
     iterator = iter(Loader(Gated(4, gate, held=[0]), in_order=False, prefetch_factor=1, **forked(2)))

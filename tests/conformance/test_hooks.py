@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from .datasets import CountingBatches, Numbers, Stream, Witness
-from .running import forked, numbers, processes_only, with_and_without_workers
+from .running import forked, forked_only, numbers, processes_only, with_and_without_workers
 
 
 class Endless:
@@ -207,6 +207,7 @@ def test_a_subclass_may_set_attributes_before_its_loader_is_made(Loader: Any, nu
     assert ("mine", [[0], [1]]) == (loader.name, numbers(loader))
 
 
+@forked_only
 @with_and_without_workers
 def test_a_subclass_can_bring_its_own_collate_function(Loader: Any, num_workers: int) -> None:
     class Summing(Loader):
@@ -249,6 +250,7 @@ def test_a_batch_sampler_can_be_put_in_from_outside(Loader: Any, num_workers: in
     assert ([[0, 1, 2, 3], [4, 5]], 2) == (numbers(loader), len(loader))
 
 
+@forked_only
 @processes_only
 def test_the_signature_offers_every_argument_of_the_original(Loader: Any) -> None:
     original = inspect.signature(torch.utils.data.DataLoader.__init__).parameters

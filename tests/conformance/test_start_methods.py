@@ -9,9 +9,9 @@ import torch
 
 from . import datasets
 from .datasets import Drawing, Failing, Numbers, ShardedStream, Witness, tag_dataset
-from .running import failure_of, numbers, processes_only, told
+from .running import failure_of, forked_only, numbers, processes_only, told
 
-pytestmark = processes_only
+pytestmark = [processes_only, forked_only]
 
 
 @pytest.fixture(scope="module", params=["spawn", "forkserver"])

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from .batches import into_array
 from .datasets import Numbers, Stream
-from .running import forked, numbers, processes_only, with_and_without_workers
+from .running import forked, forked_only, numbers, processes_only, with_and_without_workers
 
 NEGATIVE_WORKERS = "num_workers option should be non-negative; use num_workers=0 to disable multiprocessing."
 NEGATIVE_TIMEOUT = "timeout option should be non-negative"
@@ -158,6 +158,7 @@ def test_a_timeout_without_workers_is_refused_only_when_iterated(Loader: Any) ->
         iter(loader)
 
 
+@forked_only
 def test_the_first_thirteen_arguments_can_be_given_by_position(Loader: Any) -> None:
     dataset, sampler, generator = Numbers(8), [1, 0], torch.Generator()
     loader = Loader(dataset, 2, False, sampler, None, 1, into_array, False, True, 3, print, "fork", generator)
@@ -308,6 +309,7 @@ def test_a_context_can_be_set_and_taken_away_later(Loader: Any) -> None:
     assert loader.multiprocessing_context is None
 
 
+@forked_only
 def test_a_bad_context_set_later_is_refused_and_the_old_one_stays(Loader: Any) -> None:
     loader = Loader(Numbers(4), num_workers=1, multiprocessing_context="fork")
     with pytest.raises(ValueError, match=f"^{re.escape(UNKNOWN_CONTEXT)}$"):

@@ -20,6 +20,7 @@ from .running import (
     FORK,
     failure_of,
     forked,
+    forked_only,
     numbers,
     outcomes,
     processes_only,
@@ -29,6 +30,7 @@ from .running import (
 )
 
 
+@forked_only
 @pytest.mark.parametrize(
     "error",
     [ValueError("bad sample"), KeyError("bad sample"), OSError("bad sample"), WithMessage(message="bad sample")],
@@ -64,6 +66,7 @@ def test_an_exception_that_takes_several_arguments_becomes_a_runtime_error(Loade
     assert "(3, 'bad sample')" in str(caught)
 
 
+@forked_only
 def test_the_cause_of_an_exception_is_told_too(Loader: Any) -> None:
     error = ValueError("bad sample")
     error.__cause__ = OSError("no such file")
@@ -121,6 +124,7 @@ def refuse_two(samples: list[Any]) -> int:
     return int(sum(samples))
 
 
+@forked_only
 @processes_only
 @pytest.mark.parametrize("die", [kill_self, exit_at_once])
 @pytest.mark.parametrize("persistent", [False, True], ids=["for_one_epoch", "persistent"])
@@ -134,6 +138,7 @@ def test_the_death_of_a_worker_is_a_runtime_error(Loader: Any, die: Any, persist
     assert re.fullmatch(r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly", str(caught))
 
 
+@forked_only
 @processes_only
 @small_and_large
 def test_a_new_epoch_can_follow_the_death_of_a_worker(Loader: Any, width: int) -> None:
@@ -151,6 +156,7 @@ def test_a_new_epoch_can_follow_the_death_of_a_worker(Loader: Any, width: int) -
     assert torch.equal(expected[:, None].expand(13, width), torch.stack(kept))
 
 
+@forked_only
 def test_a_batch_that_takes_too_long_is_a_runtime_error(Loader: Any) -> None:
     gate = FORK.Event()
     iterator = iter(Loader(Gated(4, gate, held=[2]), timeout=1.5, **forked(2)))

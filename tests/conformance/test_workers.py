@@ -12,7 +12,17 @@ import pytest
 import torch
 
 from .datasets import Gated, Inner, Numbers, PerWorkerStream, Witness, refuse_to_start, tag_dataset
-from .running import FORK, failure_of, forked, is_running, numbers, processes_only, told, with_and_without_workers
+from .running import (
+    FORK,
+    failure_of,
+    forked,
+    forked_only,
+    is_running,
+    numbers,
+    processes_only,
+    told,
+    with_and_without_workers,
+)
 
 pytestmark = processes_only
 
@@ -26,6 +36,7 @@ def pids(batches: Any) -> set[int]:
     return set(column(batches, "pid"))
 
 
+@forked_only
 def test_samples_are_made_in_daemonic_children_of_this_process(Loader: Any) -> None:
     batches = list(Loader(Witness(8), batch_size=2, **forked(2)))
     here = multiprocessing.current_process().pid
@@ -195,6 +206,7 @@ def test_a_function_left_by_an_exception_leaves_no_worker_behind(Loader: Any, ch
     assert children() == []
 
 
+@forked_only
 def test_an_iterator_that_was_never_used_leaves_no_worker_behind(Loader: Any, children: Any) -> None:
     iterator = iter(Loader(Numbers(100), **forked(2)))
     assert len(children()) == 2
@@ -223,6 +235,7 @@ def test_workers_end_with_their_loader_while_later_ones_go_on(Loader: Any, child
     assert late == pids(second)
 
 
+@forked_only
 def test_an_interrupt_while_waiting_loses_no_batch(Loader: Any) -> None:
     gate = FORK.Event()
     iterator = iter(Loader(Gated(4, gate, held=[1]), **forked(2)))
