@@ -364,6 +364,7 @@ def test_a_rule_registered_by_the_init_function_holds_in_its_worker(Loader: Any,
     assert Box not in default_collate_fn_map
 
 
+@processes_only
 def test_a_rule_registered_in_mid_epoch_holds_for_the_next_batch_of_the_same_process(
     Loader: Any, num_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
