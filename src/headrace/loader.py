@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from headrace.core.errors import UsageError, explain
 from headrace.core.torch_internals import DatasetKind, IterDataPipe, MapDataPipe
 from headrace.core.world import ALONE, current_world, distributed_world
+from headrace.engine.choosing import choose
 from headrace.engine.epoch import EpochIterator, random_state, resumable
 from headrace.engine.inline import InlineIterator
 from headrace.engine.portion import Portion, Supply
@@ -33,7 +34,7 @@ LOCAL_MEMORY = PerProcess(LocalMemory)
 
 T_co = TypeVar("T_co", covariant=True)
 
-Backend = Literal["process", "thread", "auto"]
+Backend = Literal["process", "thread", "inline", "auto"]
 
 
 @dataclass
@@ -77,7 +78,8 @@ class DataLoader(TorchDataLoader[T_co]):
     - `shard="auto"`: deals the data out over the ranks (`torch.distributed`, or the launcher's environment), iterable
       data over the workers too: every sample once. Ranks always get equally many batches: the last ones are dropped
       with `drop_last=True`, else filled up with samples that come twice. Implies `seed=0` if none is given.
-    - `backend`: where the workers run: `"process"`, `"thread"`, or `"auto"`, which measures the first samples.
+    - `backend`: where the workers run: `"process"`, `"thread"`, `"inline"` (in the calling thread, without any), or
+      `"auto"`: the first epoch begins with a trial of a few samples, and then the attribute says which of the three.
     - `batches_per_epoch`: an epoch ends after so many batches, and the next one goes on behind them.
     - `original_errors=True`: an exception in a worker is raised as it was, with its arguments and attributes, instead
       of as torch's copy with another text.
@@ -116,7 +118,7 @@ class DataLoader(TorchDataLoader[T_co]):
         _check(seed=seed, shard=shard, backend=backend, batches_per_epoch=batches_per_epoch, dataset=dataset)
         self.seed = 0 if seed is None and shard is not None else seed
         self.shard = shard
-        self.backend = backend
+        self.backend: Backend = backend
         self.batches_per_epoch = batches_per_epoch
         self.original_errors = original_errors
         if self.seed is not None and sampler is None and batch_sampler is None and _is_map(dataset):
@@ -248,7 +250,9 @@ class DataLoader(TorchDataLoader[T_co]):
         return super().__len__() if self.batches_per_epoch is None else self.batches_per_epoch
 
     def _get_iterator(self) -> Any:
-        if self.num_workers == 0:
+        if self.backend == "auto" and self.num_workers > 0:
+            self.backend = choose(self).backend
+        if self.num_workers == 0 or self.backend == "inline":
             self._own.memory = LOCAL_MEMORY.get()
             return InlineIterator(self, self._own.memory)
         if self.backend == "thread":
@@ -282,7 +286,7 @@ def _check(*, dataset: Any, **given: Any) -> None:
     rules = {
         "seed": (given["seed"] is None or _is_whole(given["seed"]), "a whole number, or None"),
         "shard": (given["shard"] in (None, "auto"), "'auto' or None"),
-        "backend": (given["backend"] in ("process", "thread", "auto"), "'process', 'thread' or 'auto'"),
+        "backend": (given["backend"] in get_args(Backend), "'process', 'thread', 'inline' or 'auto'"),
         "batches_per_epoch": (count is None or (_is_whole(count) and count > 0), "a positive whole number, or None"),
     }
     for name, (holds, expected) in rules.items():

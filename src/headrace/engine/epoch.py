@@ -28,19 +28,20 @@ class EpochIterator(TorchIterator):
     record: EpochRecord
     """What was delivered; the loader keeps it."""
 
-    def _open(self, loader: Any, *, twice: bool) -> None:
+    def _open(self, loader: Any, *, workers: int) -> None:
         """Does what torch's constructor does, and begins the first epoch.
 
-        With `twice` the sampler's `__iter__` is called two times, as in torch's iterator with workers.
+        With workers the sampler's `__iter__` is called two times, as in torch's iterator.
         """
         terms = self._terms = loader.next_terms()
         _announce(loader._index_sampler, terms)
         with global_states_kept() if terms.resume else contextlib.nullcontext():
             before = random_state(loader)
             TorchIterator.__init__(self, loader)
-            if twice:
+            self._num_workers = workers
+            if workers:
                 self._sampler_iter = iter(self._index_sampler)
-        self._start_epoch(loader, "isi" if twice else "is", before)
+        self._start_epoch(loader, "isi" if workers else "is", before)
 
     def _reopen(self, loader: Any) -> None:
         """Begins a further epoch with the same workers."""

@@ -22,7 +22,7 @@ class InlineIterator(EpochIterator):
     """One epoch without workers. Batches collated by default lie in leased memory and belong to the user."""
 
     def __init__(self, loader: Any, memory: LocalMemory) -> None:
-        self._open(loader, twice=False)
+        self._open(loader, workers=0)
         if self._timeout != 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):

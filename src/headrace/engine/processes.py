@@ -28,7 +28,7 @@ class ProcessIterator(WindowedIterator[Result], TorchProcessIterator):
     _team: Team  # missing while the constructor has not come so far
 
     def __init__(self, loader: Any, arena: Arena, zygotes: ZygoteKeeper) -> None:
-        self._open(loader, twice=True)
+        self._open(loader, workers=loader.num_workers)
         self._read_options(loader)
         brief = functools.partial(
             Assignment,

@@ -116,7 +116,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
     """
 
     def __init__(self, loader: Any, memory: LocalMemory) -> None:
-        self._open(loader, twice=True)
+        self._open(loader, workers=loader.num_workers)
         self._read_options(loader)
         collate = self._collate_fn
         if collate is torch_default_collate:
