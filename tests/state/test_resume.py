@@ -6,7 +6,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import pytest
@@ -81,11 +81,10 @@ class TestWithSeed:
     def loader(self, dataset: Any, ranks: int, crew: tuple[int, str], **more: Any) -> Any:
         number, backend = crew
         options = {"persistent_workers": True} if more.pop("persistent", False) and number else {}
-        shuffle = None if isinstance(dataset, torch.utils.data.IterableDataset) else True
         return headrace.DataLoader(
             dataset,
-            batch_size=self.GLOBAL_BATCH // ranks,
-            shuffle=shuffle,
+            batch_size=more.pop("batch_size", self.GLOBAL_BATCH // ranks),
+            shuffle=None if isinstance(dataset, torch.utils.data.IterableDataset) else True,
             num_workers=number,
             backend=backend,
             seed=7,
@@ -170,6 +169,37 @@ class TestWithSeed:
             loader.load_state_dict(state)
             with pytest.warns(UserWarning, match="Stream cannot say where it was.*60 samples are read again"):
                 assert len(lists(loader)) == 5
+
+    @given(
+        kind=st.sampled_from([Drawing, Stream, StatefulStream]),
+        crews=st.lists(workers, min_size=3, max_size=3),
+        sizes=st.lists(st.sampled_from([3, 5, 6, 11]), min_size=3, max_size=3),
+        ranks=st.lists(st.sampled_from([1, 2, 3]), min_size=3, max_size=3),
+        stops=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    )
+    @settings(no_fixture_problem, max_examples=25)
+    def test_the_batch_size_may_change_too(
+        self, kind: Any, crews: Any, sizes: Any, ranks: Any, stops: Any, on_rank: Any
+    ) -> None:
+        """Samples come in the same order, once each, through two restarts with other batch sizes and ranks."""
+        seen: list[Any] = []
+        state: Any = {}
+        for crew, size, world, stop in zip(crews, sizes, ranks, (*stops, 1000), strict=True):
+            parts, states = [], []
+            for rank in range(world):
+                on_rank(rank, world)
+                loader = self.loader(kind(132), world, crew, batch_size=size)
+                loader.load_state_dict(state)
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", ".*cannot say where it was")
+                    parts.append(lists(islice(loader, stop)))
+                states.append(saved(loader.state_dict()))
+            seen += list(chain.from_iterable(by_step(parts)))
+            state = headrace.merge_states(states)
+        on_rank(0, 1)
+        whole = list(chain.from_iterable(lists(self.loader(kind(132), 1, (0, "process")))))
+        assert seen[:132] == whole
+        assert all(sample in whole for sample in seen[132:])
 
     @pytest.mark.parametrize("crew", [(0, "process"), (2, "process"), (2, "thread")])
     def test_a_state_can_be_taken_before_the_first_batch_and_after_the_last(self, crew: Any, on_rank: Any) -> None:

@@ -152,10 +152,10 @@ class EpochIterator(TorchIterator):
         lanes, first = self._num_workers, 0
         progress = StreamProgress({})
         if resume is not None and resume["elastic"]:
-            first, stream = resume["batches"], resume["stream"]
+            first, stream = resume["samples"], resume["stream"]
             if stream is not None:
                 self._states = {lane: {**stream, "batches": 0} for lane in range(max(lanes, 1))}
-            progress = StreamProgress({}, first, 0, stream)
+            progress = StreamProgress({}, resume["batches"], 0, stream)
         elif resume is not None:
             held = resume["lanes"]
             lanes, first, self._states = held["count"], held["first"], held["states"]

@@ -70,7 +70,7 @@ class Begin(NamedTuple):
     announce: bool
     """Whether the data set's `set_epoch` is called."""
     first: int
-    """Number of the first global batch of a dealt-out stream."""
+    """Position of the first sample of a dealt-out stream that was not delivered before."""
     states: Mapping[int, Any]
     """Where lanes go on."""
     seed_globals: bool = True

@@ -1,7 +1,7 @@
 """Fetches batches from an iterable data set: a worker's own stream, or a worker's part of one that all workers see.
 
 A stream that is *dealt out* is cut into global batches of `batch size x ranks` samples. Batch number b goes to worker
-b mod n, and sample p to rank p mod ranks; each worker reads all of the stream and keeps what is its own. So the batches
+b mod n, and its sample p to rank p mod ranks; each worker reads all of the stream and keeps what is its own. So the batches
 come out as one process would make them, whatever the number of workers.
 """
 
@@ -18,7 +18,7 @@ from headrace.fetch.fetcher import Stateful, note
 
 
 class Deal(NamedTuple):
-    """A worker's part of a dealt-out stream: global batch `first + worker`, then every `workers`-th."""
+    """A worker's part of a dealt-out stream: global batch `worker` behind sample `first`, then every `workers`-th."""
 
     world: World
     worker: int
@@ -159,7 +159,7 @@ class IterableFetcher:
         At the end of the stream all ranks get equally many: one that is short repeats a sample of the last batch.
         """
         source, (rank, size) = self._source, deal.world
-        start = (deal.first + deal.worker + number * deal.workers) * count * size
+        start = deal.first + (deal.worker + number * deal.workers) * count * size
         samples, spare = [], None
         try:
             while source.position < start:
@@ -167,7 +167,7 @@ class IterableFetcher:
             for position in range(start, start + count * size):
                 sample = source.next()
                 spare = sample if spare is None else spare
-                if position % size == rank:
+                if (position - start) % size == rank:
                     samples.append(sample)
         except StopIteration:
             self._ended = True

@@ -56,7 +56,7 @@ class StreamProgress:
 
     def __init__(self, lanes: Mapping[int, Any], batches: int = 0, next_lane: int = 0, latest: Any = None) -> None:
         self.lanes = dict(lanes)
-        self.batches = batches
+        self.batches = self.begun = batches
         self.next_lane = next_lane
         self.latest = latest
 

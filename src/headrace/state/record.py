@@ -27,6 +27,11 @@ class Terms(NamedTuple):
     resume: Snapshot | None
     """The state from which the epoch goes on."""
 
+    @property
+    def global_batch(self) -> int:
+        """Samples in a batch of all ranks of a dealt-out stream."""
+        return int(self.fingerprint["batch_size"] or 1) * self.world.size
+
 
 @dataclass
 class EpochRecord:
@@ -40,6 +45,7 @@ class EpochRecord:
     """What was drawn from them at the beginning: `i` for the sampler's `__iter__`, `s` for the base seed."""
     lanes: int
     first: int
+    """Position of the first sample of a dealt-out stream that the epoch began with."""
     elastic: bool
     """Whether ranks of another world size can go on from here (a stream must also be dealt out in order)."""
     finished: bool = False
@@ -75,7 +81,7 @@ class EpochRecord:
         return {
             **common,
             "elastic": elastic,
-            "samples": 0,
+            "samples": self.first + (progress.batches - progress.begun) * terms.global_batch,
             "sampler": None,
             "beyond": [],
             "lanes": None if elastic else lanes,
