@@ -134,3 +134,12 @@ def test_few_messages_wait_in_the_pipe_of_a_busy_worker() -> None:
         os.close(pipe)
     assert unread == UNREAD
     assert delivered == list(range(60))
+
+
+@pytest.mark.parametrize("backend", ["process", "thread"])
+def test_an_exception_may_come_as_it_was(backend: str) -> None:
+    loader = DataLoader(Failing(3, TwoArguments(1, 2)), num_workers=2, backend=backend, original_errors=True)  # type: ignore[arg-type]
+    with pytest.raises(TwoArguments) as caught:
+        list(loader)
+    assert caught.value.args == (1, 2)
+    assert any("raised while loading the sample" in line for line in caught.value.__notes__)

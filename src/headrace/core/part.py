@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, NamedTuple, TypeVar
 
@@ -23,53 +24,56 @@ class Part(NamedTuple):
     parts: int
 
 
-class _Place(threading.local):
-    world: World | None = None
-    part: Part | None = None
+@dataclass
+class Place:
+    """Where a worker stands: for which rank it works, and which of the rank's `workers` it is."""
+
+    world: World
+    worker: int = 0
+    workers: int = 1
     claimed: bool = False
+    """Whether its data set called `shard`: it splits itself."""
     counted: bool = False
+    """Whether its data set asked how many workers there are, which splitting itself takes."""
+
+    @property
+    def part(self) -> Part:
+        """Which part of the data of all ranks is this worker's."""
+        return Part(self.worker * self.world.size + self.world.rank, self.workers * self.world.size)
 
 
-_place = _Place()
+class _Current(threading.local):
+    place: Place | None = None
 
 
-def enter_part(world: World, worker: int, workers: int) -> None:
-    """Tells the running thread its place: the rank it works for, and which of the rank's workers it is."""
-    _place.world = world
-    _place.part = Part(worker * world.size + world.rank, workers * world.size)
-    _place.claimed = _place.counted = False
+_current = _Current()
+
+
+def enter_place(place: Place | None) -> None:
+    """Tells the running thread its place."""
+    _current.place = place
 
 
 @contextlib.contextmanager
-def part_kept() -> Iterator[None]:
+def place_kept() -> Iterator[None]:
     """Leaves the place of the running thread as it was."""
-    before = dict(vars(_place))
+    before = _current.place
     try:
         yield
     finally:
-        vars(_place).clear()
-        vars(_place).update(before)
-
-
-def part_was_claimed() -> bool:
-    """True if `shard` was called in this thread since `enter_part`: the data set splits itself."""
-    return _place.claimed
-
-
-def workers_were_counted() -> bool:
-    """True if the data set asked how many workers there are since `enter_part`, which splitting itself takes."""
-    return _place.counted
+        _current.place = before
 
 
 def note_counting() -> None:
     """Records that the running data set asked how many workers there are."""
-    _place.counted = True
+    if _current.place is not None:
+        _current.place.counted = True
 
 
 def current_part() -> Part:
     """Returns the part of the running worker among the workers of all ranks."""
-    if _place.part is not None:
-        return _place.part
+    if _current.place is not None:
+        return _current.place.part
     world, info = current_world(), get_worker_info()
     if info is None:
         return Part(world.rank, world.size)
@@ -87,7 +91,8 @@ def shard(items: Iterable[T], by: Literal["interleave", "block"] = "interleave")
     differ by at most one; it needs a sequence. Raises `UsageError` for anything else.
     """
     part = current_part()
-    _place.claimed = True
+    if _current.place is not None:
+        _current.place.claimed = True
     if by == "interleave":
         return islice(items, part.number, None, part.parts)
     if by == "block" and isinstance(items, Sequence):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
 from itertools import chain, islice
 from typing import Any
 
@@ -37,7 +37,8 @@ class EpochIterator(TorchIterator):
         _announce(loader._index_sampler, terms)
         with global_states_kept() if terms.resume else contextlib.nullcontext():
             before = random_state(loader)
-            TorchIterator.__init__(self, loader)
+            with _own_base_seed(loader, terms):
+                TorchIterator.__init__(self, loader)
             self._num_workers = workers
             if workers:
                 self._sampler_iter = iter(self._index_sampler)
@@ -48,7 +49,8 @@ class EpochIterator(TorchIterator):
         terms = self._terms = loader.next_terms()
         _announce(loader._index_sampler, terms)
         before = random_state(loader)
-        TorchIterator._reset(self, loader)
+        with _own_base_seed(loader, terms):
+            TorchIterator._reset(self, loader)
         self._start_epoch(loader, "i", before)
 
     def cargo(self, loader: Any) -> Cargo:
@@ -70,6 +72,7 @@ class EpochIterator(TorchIterator):
         self._is_map = self._dataset_kind == DatasetKind.Map
         self._states: Mapping[int, Any] = {}
         if terms.seed is not None:
+            draws = draws.replace("s", "")
             self._base_seed = stream_key(terms.seed, terms.epoch, terms.world.rank) & SEED_BITS
         start = self._start_map if self._is_map else self._start_stream
         self.record = start(loader, draws, random)
@@ -224,6 +227,19 @@ def _generators(loader: Any) -> list[torch.Generator]:
     owners = (loader, loader._index_sampler, getattr(loader._index_sampler, "sampler", None))
     found = {id(own): own for owner in owners if isinstance(own := getattr(owner, "generator", None), torch.Generator)}
     return list(found.values())
+
+
+@contextlib.contextmanager
+def _own_base_seed(loader: Any, terms: Terms) -> Iterator[None]:
+    """Has torch's iterator draw its base seed from nowhere, if the seed of the terms takes its place."""
+    if terms.seed is None:
+        yield
+        return
+    generator, loader.generator = loader.generator, torch.Generator()
+    try:
+        yield
+    finally:
+        loader.generator = generator
 
 
 def _announce(index_sampler: Any, terms: Terms) -> None:

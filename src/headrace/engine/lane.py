@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from headrace.core.counter import stream_key
-from headrace.core.part import enter_part, part_kept
+from headrace.core.part import Place, enter_place, place_kept
 from headrace.core.streams import SampleStreams, begin_stream, global_states_kept
 from headrace.core.torch_internals import (
     DatasetKind,
@@ -91,7 +91,7 @@ class Lane:
         self._fetcher: Fetcher | None = None
         self._info: WorkerInfo | None = None
         self._streams: SampleStreams | None = None
-        self._part = (cargo.world, 0, 1)
+        self._place = Place(cargo.world)
 
     def start(self, begin: Begin) -> None:
         """Sets up what lasts longer than an epoch: number, seeds, and the user's `worker_init_fn`."""
@@ -100,7 +100,7 @@ class Lane:
             seed_worker(begin.base_seed, self._number)
         if begin.lanes == 0:
             return
-        self._part = (self._cargo.world, self._number, begin.lanes)
+        self._place = Place(self._cargo.world, self._number, begin.lanes)
         seed = begin.base_seed + self._number
         self._info = make_worker_info(
             self._number, begin.lanes, seed, self._dataset, watched=self._cargo.deal, thread=self._kind == "thread"
@@ -112,7 +112,7 @@ class Lane:
 
     def enter(self) -> None:
         """Makes this the running lane of the calling thread."""
-        enter_part(*self._part)
+        enter_place(self._place)
         if self._kind == "thread":
             set_thread_worker_info(self._info)
         else:
@@ -135,8 +135,9 @@ class Lane:
                 dataset.load_state_dict(state)
             self._fetcher = MapFetcher(dataset, cargo.auto_collation, self._collate, streams)
             return
-        _, worker, workers = self._part
-        deal = Deal(cargo.world, worker, workers, begin.first) if cargo.deal and (not state or state["dealt"]) else None
+        place = self._place
+        place.claimed = place.counted = False
+        deal = Deal(place, begin.first) if cargo.deal and (not state or state["dealt"]) else None
         source = Source(dataset, streams, state)
         fetcher = IterableFetcher(source, cargo.auto_collation, self._collate, cargo.drop_last, deal, state)
         fetcher.replay(functools.partial(report, self._number))
@@ -146,8 +147,8 @@ class Lane:
 
     def _words(self) -> tuple[int, ...]:
         """Names the random streams of a worker whose stream is its own."""
-        (rank, size), worker, workers = self._part
-        return (rank, size, worker, workers)
+        place = self._place
+        return (*place.world, place.worker, place.workers)
 
     def fetch(self, index: Any) -> Any:
         """Returns the next batch; raises what the data set raises, and `StopIteration` at the end of a stream."""
@@ -230,7 +231,7 @@ class LaneHost:
             lane.stop_watching(seed_globals=seed_globals)
 
     def _run(self, lane: int) -> None:
-        if self._running != lane or self._kind == "inline":
+        if self._running != lane or self._kind != "process":  # other lanes may have run in this thread since
             self._lanes[lane].enter()
             self._running = lane
 
@@ -238,5 +239,5 @@ class LaneHost:
 @contextlib.contextmanager
 def surroundings_kept(*, random: bool) -> Iterator[None]:
     """Leaves the calling thread's place among the workers as it was; with `random` the global generators too."""
-    with part_kept(), worker_info_kept(), global_states_kept() if random else contextlib.nullcontext():
+    with place_kept(), worker_info_kept(), global_states_kept() if random else contextlib.nullcontext():
         yield

@@ -26,16 +26,13 @@ class Supply:
 
     def next(self) -> Any:
         """Returns the next batch; at the end of the data it begins them anew. `StopIteration`: there are none."""
-        if self._pass is not None:
-            try:
-                batch = next(self._pass)
-            except StopIteration:
-                self._pass = None
-            else:
-                self.delivered += 1
-                return batch
-        self._pass = self._begin_pass()
-        batch = next(self._pass)
+        if self._pass is None:
+            self._pass = self._begin_pass()
+        try:
+            batch = next(self._pass)
+        except StopIteration:
+            self._pass = self._begin_pass()  # also where a state was saved behind the last batch of a pass
+            batch = next(self._pass)
         self.delivered += 1
         return batch
 

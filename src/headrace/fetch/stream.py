@@ -1,8 +1,8 @@
 """Fetches batches from an iterable data set: a worker's own stream, or a worker's part of one that all workers see.
 
-A stream that is *dealt out* is cut into global batches of `batch size x ranks` samples. Batch number b goes to worker
-b mod n, and its sample p to rank p mod ranks; each worker reads all of the stream and keeps what is its own. So the batches
-come out as one process would make them, whatever the number of workers.
+A stream that is *dealt out* is cut into global batches of `batch size x ranks` samples. Global batch b goes to worker
+b mod n, and its sample p to rank p mod ranks; each worker reads all of the stream and keeps what is its own. So the
+batches come out as one process would make them, whatever the number of workers.
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace.core.errors import UsageError, explain
-from headrace.core.part import part_was_claimed, workers_were_counted
+from headrace.core.part import Place
 from headrace.core.streams import BATCH, SAMPLE, START, SampleStreams
-from headrace.core.world import World
 from headrace.fetch.fetcher import Stateful, note
 
 
 class Deal(NamedTuple):
-    """A worker's part of a dealt-out stream: global batch `worker` behind sample `first`, then every `workers`-th."""
+    """What a worker has of a dealt-out stream: its share of the global batches behind sample `first`."""
 
-    world: World
-    worker: int
-    workers: int
+    place: Place
     first: int
 
 
@@ -105,7 +102,7 @@ class IterableFetcher:
             raise StopIteration
         count = len(index) if self._batched else 1
         if self._deal is not None and not self._sure:
-            self._make_sure()
+            self._make_sure(self._deal)
         number = self._batches
         self._batches += 1  # also when a sample raises: its batch is lost, and the next one is the next
         samples = self._own(count) if self._deal is None else self._dealt(self._deal, number, count)
@@ -158,8 +155,8 @@ class IterableFetcher:
 
         At the end of the stream all ranks get equally many: one that is short repeats a sample of the last batch.
         """
-        source, (rank, size) = self._source, deal.world
-        start = deal.first + (deal.worker + number * deal.workers) * count * size
+        source, (rank, size) = self._source, deal.place.world
+        start = deal.first + (deal.place.worker + number * deal.place.workers) * count * size
         samples, spare = [], None
         try:
             while source.position < start:
@@ -178,7 +175,7 @@ class IterableFetcher:
                 samples.append(samples[-1] if samples else spare)
         return samples
 
-    def _make_sure(self) -> None:
+    def _make_sure(self, deal: Deal) -> None:
         """Looks at the first sample: a data set that splits itself must not be split again."""
         self._sure = True
         try:
@@ -186,9 +183,9 @@ class IterableFetcher:
         except StopIteration:
             self._ended = True
             raise
-        if part_was_claimed():
+        if deal.place.claimed:
             self._deal = None
-        elif workers_were_counted():
+        elif deal.place.counted:
             message = explain(
                 "this data set would be split twice",
                 place="shard='auto'",

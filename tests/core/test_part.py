@@ -1,0 +1,56 @@
+"""`headrace.shard`: each item to exactly one worker of all ranks."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headrace
+from headrace.core.errors import UsageError
+from headrace.core.part import Place, enter_place, place_kept
+from headrace.core.world import World
+
+
+def parts(items: Any, by: Literal["interleave", "block"], ranks: int, workers: int) -> list[list[Any]]:
+    """What each worker of each rank gets."""
+    got = []
+    for rank in range(ranks):
+        for worker in range(workers):
+            with place_kept():
+                enter_place(Place(World(rank, ranks), worker, workers))
+                got.append(list(headrace.shard(items, by=by)))
+    return got
+
+
+@given(st.integers(0, 60), st.integers(1, 5), st.integers(1, 4), st.sampled_from(["interleave", "block"]))
+def test_every_item_comes_to_exactly_one_worker(count: int, ranks: int, workers: int, by: Any) -> None:
+    got = parts(range(count), by, ranks, workers)
+    assert sorted(chain.from_iterable(got)) == list(range(count))
+    lengths = [len(part) for part in got]
+    assert max(lengths) - min(lengths) <= 1
+    if by == "block":
+        assert all(part == list(range(part[0], part[0] + len(part))) for part in got if part)
+
+
+def test_items_may_be_an_iterator_unless_blocks_are_wanted() -> None:
+    with place_kept():
+        enter_place(Place(World(1, 2)))
+        assert list(headrace.shard(iter(range(5)))) == [1, 3]
+        with pytest.raises(UsageError, match=r"(?s)by='block' and items of type list_iterator.*make a list"):
+            headrace.shard(iter([1]), by="block")
+        with pytest.raises(UsageError, match="by='files'"):
+            headrace.shard([1], by="files")  # type: ignore[arg-type]
+
+
+def test_outside_of_a_loader_it_splits_over_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(headrace.shard(range(4))) == [0, 1, 2, 3]
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert list(headrace.shard(range(8))) == [1, 4, 7]
+    monkeypatch.setenv("RANK", "3")
+    with pytest.raises(UsageError, match=r"(?s)RANK='3', WORLD_SIZE='3'.*0 <= RANK < WORLD_SIZE"):
+        list(headrace.shard(range(8)))
