@@ -99,7 +99,7 @@ class EpochIterator(TorchIterator):
             else:
                 self._sampler_iter = islice(self._sampler_iter, resume["batches"], None)
             if resume["lanes"] is not None:
-                lanes, self._states = resume["lanes"]["count"], resume["lanes"]["states"]
+                lanes, self._states = resume["lanes"]["count"], dict(resume["lanes"]["states"])
                 progress.lanes.update(self._states)
         elastic = getattr(sampler, "elastic", False)
         return EpochRecord(terms, progress, random, draws, lanes, 0, elastic)
@@ -159,9 +159,9 @@ class EpochIterator(TorchIterator):
             if stream is not None:
                 self._states = {lane: {**stream, "batches": 0} for lane in range(max(lanes, 1))}
             progress = StreamProgress({}, resume["batches"], 0, stream)
-        elif resume is not None:
+        elif resume is not None and resume["lanes"] is not None:  # which only a state before the first epoch lacks
             held = resume["lanes"]
-            lanes, first, self._states = held["count"], held["first"], held["states"]
+            lanes, first, self._states = held["count"], held["first"], dict(held["states"])
             progress = StreamProgress(self._states, resume["batches"], held["next"])
         return EpochRecord(terms, progress, random, draws, lanes, first, terms.deal)
 

@@ -66,7 +66,7 @@ class EpochRecord:
             "draws": self.draws,
         }
         if isinstance(progress, MapProgress):
-            lanes = {"count": self.lanes, "next": 0, "first": 0, "states": dict(progress.lanes)}
+            lanes = {"count": self.lanes, "next": 0, "first": 0, "states": sorted(progress.lanes.items())}
             return {
                 **common,
                 "elastic": self.elastic,
@@ -77,7 +77,8 @@ class EpochRecord:
                 "stream": None,
             }
         elastic = terms.in_order and self.elastic and all(state["dealt"] for state in progress.lanes.values())
-        lanes = {"count": self.lanes, "next": progress.next_lane, "first": self.first, "states": dict(progress.lanes)}
+        states = sorted(progress.lanes.items())
+        lanes = {"count": self.lanes, "next": progress.next_lane, "first": self.first, "states": states}
         return {
             **common,
             "elastic": elastic,

@@ -6,7 +6,7 @@ It says what was delivered, on this rank, of which epoch:
 - `batches`: how many index batches (for iterable data: batches of all lanes) were delivered without a gap;
 - `beyond`: numbers of those that were delivered out of order behind a gap;
 - `sampler`: the state of a sampler that has one; else `random` and `draws`, from which the order is drawn again;
-- `lanes`: how many workers the data set saw, and the state of each that has one.
+- `lanes`: how many workers the data set saw, and pairs of number and state of those that have one.
 """
 
 from __future__ import annotations
