@@ -98,6 +98,7 @@ def main() -> None:
         runs = {name: subprocess.check_output([*command, name]) for name in ("torch", "headrace")}
         rounds.append({name: json.loads(output) for name, output in runs.items()})
     print(f"{given.gigabytes} GB, {given.workers} workers, {given.method}, torch {torch.__version__}")
+    print(f"{'':<26} {'torch':>8} {'headrace':>8} {'ratio':>9}")
     titles = {"first": "first batch, s", "second": "first batch, 2nd epoch, s", "peak": "peak memory, GB"}
     for key, title in titles.items():
         scale = 1e9 if key == "peak" else 1

@@ -1,0 +1,25 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "said"),
+    [
+        ("resume.py", [], "120 steps straight, 37 + 83 with a stop\nthe networks are the same, bit for bit\n"),
+        ("ranks.py", [], "2 ranks read 240 lines, then 3 ranks read 360\neach of the 600 lines came once\n"),
+        ("ranks.py", ["--before", "3", "--after", "1"], "each of the 600 lines came once\n"),
+    ],
+)
+def test_an_example_ends_well(script: str, arguments: list[str], said: str) -> None:
+    command = [sys.executable, str(EXAMPLES / script), *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (run.returncode, run.stdout[-len(said) :]) == (0, said), run.stderr
