@@ -39,6 +39,8 @@ contracts: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/transport.py
+	@$(BIN)/python benchmarks/order.py
+	@$(BIN)/python benchmarks/start.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache headrace-demo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -43,6 +44,8 @@ class _Own:
 
     epoch: int = 0
     """Number of the next epoch."""
+    alone: bool = False
+    """Whether the order is the loader's own and not dealt out over ranks."""
     announced: bool = False
     """Whether `set_epoch` was called since the last epoch began."""
     resume: Snapshot | None = None
@@ -56,7 +59,7 @@ class _Own:
 
     def without_resources(self) -> _Own:
         """Returns what another process can have of it, too."""
-        return _Own(self.epoch, self.announced, self.resume)
+        return _Own(self.epoch, self.alone, self.announced, self.resume)
 
 
 class DataLoader(TorchDataLoader[T_co]):
@@ -123,6 +126,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.original_errors = original_errors
         if self.seed is not None and sampler is None and batch_sampler is None and _is_map(dataset):
             sampler, shuffle = self._own_sampler(dataset, shuffle, drop_last), None
+            self._own.alone = shard is None
         super().__init__(
             dataset,
             batch_size,
@@ -203,6 +207,13 @@ class DataLoader(TorchDataLoader[T_co]):
     def next_terms(self) -> Terms:
         """Returns the terms of the epoch that begins now. For engines; counts the epoch."""
         terms = self._terms(self._own.resume)
+        if self._own.alone and terms.world.size > 1:
+            warnings.warn(
+                f"seed= without shard='auto': each of the {terms.world.size} ranks loads all samples in one order. "
+                "Add shard='auto', or give a sampler of headrace.samplers.",
+                stacklevel=2,
+            )
+            self._own.alone = False
         self._own.resume = None
         self._own.epoch += 1
         self._own.announced = False

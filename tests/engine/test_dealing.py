@@ -117,6 +117,16 @@ def test_map_style_data_are_dealt_out_with_padding_or_without(on_every_rank: Any
     assert sorted(chain.from_iterable(chain.from_iterable(dropped))) == list(range(9))
 
 
+def test_a_seed_on_several_ranks_without_shard_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader = headrace.DataLoader(list(range(4)), seed=1)  # type: ignore[arg-type, var-annotated]
+    with pytest.warns(UserWarning, match="each of the 2 ranks loads all samples in one order. Add shard='auto'"):
+        assert len(list(loader)) == 4
+    assert len(list(loader)) == 4
+    assert len(list(headrace.DataLoader(list(range(4)), seed=1, shard="auto"))) == 2  # type: ignore[arg-type]
+
+
 def test_a_data_pipe_is_refused() -> None:
     from torch.utils.data.datapipes.iter import IterableWrapper
 

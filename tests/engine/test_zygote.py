@@ -393,6 +393,7 @@ def test_a_loader_works_in_threads_that_end(method: str) -> None:
     assert found == [list(range(16))] * 3
 
 
+@pytest.mark.timeout(40)
 def test_a_loader_that_was_used_works_in_a_forked_child_and_its_parent_at_once() -> None:
     loader = DataLoader(Photos(32, side=9), batch_size=4, num_workers=2, multiprocessing_context="spawn")
     assert flat(list(loader)) == list(range(32))
@@ -456,7 +457,9 @@ def test_an_exception_while_unpickling_arrives_with_its_traceback_and_leaves_no_
     dataset.error = ValueError("a torn page")
     counts = []
     for _ in range(4):
-        with pytest.raises(RuntimeError, match="cannot be started(.|\n)*in __setstate__(.|\n)*ValueError: a torn page"):
+        with pytest.raises(
+            RuntimeError, match=r"cannot be started(.|\n)*in __setstate__(.|\n)*ValueError: a torn page"
+        ):
             iter(loader)
         gc.collect()
         counts.append(descriptors())
@@ -512,7 +515,7 @@ def test_an_error_names_type_worker_key_and_traceback(method: str) -> None:
 
 @METHODS
 def test_a_killed_worker_is_named_and_the_next_epoch_comes(method: str) -> None:
-    loader = DataLoader(Photos(400, side=9), batch_size=4, num_workers=2, multiprocessing_context=method)
+    loader = DataLoader(Photos(400, side=9), batch_size=4, num_workers=2, timeout=30, multiprocessing_context=method)
     iterator = iter(loader)
     next(iterator)
     process = iterator._workers[1]
