@@ -514,8 +514,9 @@ def test_an_error_names_type_worker_key_and_traceback(method: str) -> None:
 
 
 @METHODS
+@pytest.mark.timeout(40)
 def test_a_killed_worker_is_named_and_the_next_epoch_comes(method: str) -> None:
-    loader = DataLoader(Photos(400, side=9), batch_size=4, num_workers=2, timeout=30, multiprocessing_context=method)
+    loader = DataLoader(Photos(400, side=9), batch_size=4, num_workers=2, multiprocessing_context=method)
     iterator = iter(loader)
     next(iterator)
     process = iterator._workers[1]
