@@ -612,3 +612,18 @@ def test_whatever_ends_the_main_process_ends_the_others(method: str, end: str, t
         assert all(ends(pid) for pid in below)
     assert code == {"killed": -signal.SIGKILL, "interrupted": -signal.SIGINT, "finished": 0}[end]
     assert errors.count("Traceback") == (1 if end == "interrupted" else 0), errors
+
+
+def test_a_zygote_whose_last_words_nobody_read_ends_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    loader = DataLoader(Photos(64, side=9), batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    iterator = iter(loader)
+    next(iterator)
+    zygote = zygote_of(iterator)
+    kill_and_wait(iterator._workers[0].pid)
+    keeper = loader._own.zygotes._zygote
+    assert keeper is not None
+    assert select.select([keeper._socket], [], [], 30)[0]  # it says how the worker ended
+    keeper.close()
+    assert ends(zygote)
+    del iterator
+    assert capfd.readouterr().err == ""

@@ -13,6 +13,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import headrace
 
+from .datasets import StatefulIterator
+
 LOADERS = [StatefulDataLoader, headrace.DataLoader]
 WORKERS = [0, 2]
 
@@ -46,26 +48,6 @@ class StatefulRange(IterableDataset[int]):
         self.taken = state["taken"]
 
 
-class Walk:
-    def __init__(self, first: int, step: int, length: int) -> None:
-        self.next, self.step, self.length = first, step, length
-
-    def __iter__(self) -> Walk:
-        return self
-
-    def __next__(self) -> int:
-        if self.next >= self.length:
-            raise StopIteration
-        number, self.next = self.next, self.next + self.step
-        return number
-
-    def state_dict(self) -> dict[str, int]:
-        return {"next": self.next}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.next = state["next"]
-
-
 class StatefulIterators(IterableDataset[int]):
     """State in the iterator."""
 
@@ -74,7 +56,7 @@ class StatefulIterators(IterableDataset[int]):
 
     def __iter__(self) -> Iterator[int]:
         info = torch.utils.data.get_worker_info()
-        return Walk(*((info.id, info.num_workers) if info is not None else (0, 1)), self.length)
+        return StatefulIterator(*((info.id, info.num_workers) if info is not None else (0, 1)), self.length)
 
 
 class Plain(StatefulIterators):

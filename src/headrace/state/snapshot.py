@@ -21,19 +21,37 @@ FORMAT, VERSION = "headrace.DataLoader", 1
 
 Snapshot = dict[str, Any]
 
+KEYS = (
+    "epoch",
+    "finished",
+    "rank",
+    "world_size",
+    "batches",
+    "random",
+    "draws",
+    "elastic",
+    "samples",
+    "sampler",
+    "beyond",
+    "lanes",
+    "stream",
+)
+
 PER_RANK = ("rank", "random", "lanes", "beyond", "sampler", "samples")
 """What may differ between the states of the ranks of one run."""
 
 
 def checked(state: Any, fingerprint: Mapping[str, Any]) -> Snapshot:
     """Returns `state` if it is a snapshot of a loader with this fingerprint. Raises `StateError` otherwise."""
-    parts = state.get("ranks", [state]) if isinstance(state, dict) else [state]
+    parts = (state.get("ranks") or [state]) if isinstance(state, dict) else [state]
     for part in parts:
         if not isinstance(part, dict) or part.get("format") != FORMAT:
             found = f"the keys {sorted(map(str, part))[:6]}" if isinstance(part, dict) else f"a {type(part).__name__}"
             _refuse("this is no state of a headrace.DataLoader", found, "what its state_dict() returned")
-        if part["version"] != VERSION:
-            _refuse("this state was saved by another version", f"version {part['version']}", f"version {VERSION}")
+        if part.get("version") != VERSION:
+            _refuse("this state was saved by another version", f"version {part.get('version')}", f"version {VERSION}")
+        if missing := sorted({*KEYS, *fingerprint} - {*part}):
+            _refuse("this state is not whole", f"no {', '.join(missing)}", "what its state_dict() returned")
         for name, here in fingerprint.items():
             if part[name] != here and not (name == "batch_size" and part["elastic"]):
                 _refuse(f"this state was saved with another {name}", repr(part[name]), repr(here))
