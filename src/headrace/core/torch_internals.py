@@ -43,6 +43,7 @@ __all__ = [
     "TorchProcessIterator",
     "WorkerInfo",
     "apply_sharding",
+    "compute_with_one_thread",
     "default_collate_fn_map",
     "enter_worker_process",
     "make_worker_info",
@@ -85,6 +86,23 @@ def enter_worker_process() -> None:
     _utils.signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
     torch.multiprocessing._set_thread_name("pt_data_worker")
     torch.set_num_threads(1)
+
+
+_counting_threads = threading.Lock()
+
+
+def compute_with_one_thread() -> None:
+    """Has torch compute with one thread in the calling thread, and nowhere else.
+
+    `torch.set_num_threads` also sets what threads take over that have not computed yet; it is put back at once, by a
+    thread of its own, since that sets the number for the thread that does it, too.
+    """
+    with _counting_threads:
+        usual = torch.get_num_threads()
+        torch.set_num_threads(1)
+        restoring = threading.Thread(target=torch.set_num_threads, args=(usual,), daemon=True)
+        restoring.start()
+        restoring.join()
 
 
 def seed_worker(base_seed: int, worker_id: int) -> None:

@@ -14,11 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from headrace.core.streams import SampleStreams, global_states_kept
-from headrace.core.torch_internals import DatasetKind
+from headrace.core.torch_internals import DatasetKind, compute_with_one_thread
 from headrace.fetch.fetcher import MapFetcher, Positioned, Stateful
 from headrace.observe.digest import extend_digest
 from headrace.order.sampler import ElasticSampler
@@ -129,7 +128,7 @@ class _Trial:
         together = threading.Barrier(count)
 
         def load(fetch: Callable[[list[int]], Any]) -> None:
-            torch.set_num_threads(1)  # of this thread
+            compute_with_one_thread()
             together.wait()
             times.append(time.perf_counter())
             try:

@@ -200,6 +200,10 @@ class LaneHost:
                 self._lanes[number].begin(begin, report)
             except Exception as error:  # noqa: BLE001 - the caller raises it in its own way
                 failures[number] = error
+            except SystemExit as error:
+                if self._kind != "thread":
+                    raise
+                failures[number] = error  # it must not end the thread, least of all the user's
         return failures
 
     def _copies(self, count: int) -> list[Any]:

@@ -66,6 +66,8 @@ class ProcessIterator(WindowedIterator[Result], TorchProcessIterator):
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+            if self._team.dead:
+                left = 0  # what has come goes to the user; the tasks of the dead will not come
             for worker_id, result in self._team.receive(left):
                 came |= self._sort(worker_id, result)
             if self._team.dead and not came:

@@ -13,13 +13,8 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from headrace.collate.stacking import SlotCollate
-from headrace.core.torch_internals import (
-    DatasetKind,
-    torch_default_collate,
-)
+from headrace.core.torch_internals import DatasetKind, compute_with_one_thread, torch_default_collate
 from headrace.device.pinning import pin
 from headrace.engine.failure import Failure
 from headrace.engine.lane import Begin, LaneHost, surroundings_kept
@@ -58,7 +53,7 @@ class Worker:
     def run(self) -> None:
         """The life of the thread."""
         try:
-            torch.set_num_threads(1)  # of this thread
+            compute_with_one_thread()
             self._serve()
         except BaseException as error:  # noqa: BLE001 - a thread must not end in silence while somebody waits for it
             self.outbox.put(Outcome(self.epoch, -1, "died", error, None))
@@ -116,20 +111,25 @@ class ThreadIterator(WindowedIterator[Outcome]):
     """
 
     def __init__(self, loader: Any, memory: LocalMemory) -> None:
+        self._memory = memory
+        self._alone: bool | None = None  # whether all batches are made in the user's thread; None: not known yet
         self._open(loader, workers=loader.num_workers)
         self._read_options(loader)
+        self._gather(loader)
+        self._begin()
+
+    def _gather(self, loader: Any) -> None:
+        """Makes the workers; they start with the first task that is theirs."""
         collate = self._collate_fn
         if collate is torch_default_collate:
-            collate = SlotCollate(memory, in_worker=True)
+            collate = SlotCollate(self._memory, in_worker=True)
         cargo, count = self.cargo_for_workers(loader), self._num_workers
         is_stream = self._dataset_kind == DatasetKind.Iterable
         self._outbox: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         hosts = [LaneHost(cargo, number, count, "thread", collate) for number in range(count)]
         self._crew = [Worker(host, is_stream, loader.original_errors, self._outbox) for host in hosts]
-        self._alone: bool | None = None  # whether all batches are made in the user's thread; None: not known yet
         self._threads: list[threading.Thread] = []
         self._end = weakref.finalize(self, _stop, self._crew, self._threads)
-        self._begin()
 
     @property
     def _workers(self) -> list[threading.Thread]:
@@ -138,6 +138,8 @@ class ThreadIterator(WindowedIterator[Outcome]):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._reopen(loader)
+        if not self._end.alive:
+            self._gather(loader)
         self._begin()
 
     def _begin(self) -> None:
@@ -223,6 +225,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
     def _take_in(self, outcome: Outcome) -> bool:
         """Files an outcome in the window. False: it was not one to deliver."""
         if outcome.status == "died":
+            self._shutdown_workers()
             raise RuntimeError("a DataLoader worker thread ended unexpectedly") from outcome.payload
         if outcome.epoch != self._epoch:
             return False

@@ -186,7 +186,7 @@ class _Ear:
             events = self._poll.poll(timeout)
             if any(fd == self._pipe.fileno() for fd, _ in events):
                 return True
-            if events or os.getppid() != self._born_under:
+            if events or (self._pidfd is None and os.getppid() != self._born_under):
                 raise EOFError("the main process is gone")
             if not wait:
                 return False

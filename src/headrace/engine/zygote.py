@@ -23,13 +23,16 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import process
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from headrace.transport.shipping import Bill, Parcel, unpack
 
 LARGEST_MESSAGE = 1 << 16
+LARGEST_TEXT = LARGEST_MESSAGE // 5
+"""In characters, of up to four bytes each."""
+
 MAX_DESCRIPTORS = 250
 """The kernel passes at most 253 with one message."""
 
@@ -56,6 +59,7 @@ class Zygote:
         process._children.discard(helper)  # type: ignore[attr-defined]  # ends by itself; nobody is to wait for it
         self.pid = helper.pid
         self._socket = ours
+        self._owner = os.getpid()
         self._cargo: Parcel | None = None
         self._codes: dict[int, int] = {}
         self._close = weakref.finalize(self, _let_go, os.getpid(), ours, helper)
@@ -71,8 +75,12 @@ class Zygote:
             self._cargo.close()
         self._cargo = None
         parcel = Parcel(cargo)
-        self._send("load", parcel)
-        self._answer("loaded")
+        try:
+            self._send("load", parcel)
+            self._answer("loaded")
+        except BaseException:
+            parcel.close()
+            raise
         parcel.close_pickle()
         self._cargo = parcel
 
@@ -88,8 +96,12 @@ class Zygote:
 
     @property
     def alive(self) -> bool:
-        """False once it was closed."""
-        return bool(self._close.alive)
+        """False once it was closed or killed, and in a forked child, which has no part in it."""
+        if not self._close.alive or os.getpid() != self._owner:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, 0)
+        return not poll.poll(0)  # a hang-up is told unasked
 
     def close(self) -> None:
         """Ends the helper. Workers that it forked are not touched."""
@@ -108,20 +120,26 @@ class Zygote:
         descriptors = [parcel.pickle, parcel.bytes, *parcel.inside]
         if len(descriptors) > MAX_DESCRIPTORS:
             raise TooManyDescriptors(f"{len(parcel.inside)} open descriptors are too many for one message")
-        socket.send_fds(self._socket, [pickle.dumps((kind, tuple(parcel.bill)))], descriptors)
+        try:
+            socket.send_fds(self._socket, [pickle.dumps((kind, tuple(parcel.bill)))], descriptors)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            self._give_up(error)
 
     def _answer(self, kind: str) -> tuple[tuple[Any, ...], list[int]]:
         while True:
             try:
                 got, rest, fds = self._receive()
             except (EOFError, ConnectionResetError) as error:
-                self.close()
-                message = "the process that starts DataLoader workers ended; what it printed says why"
-                raise RuntimeError(message) from error
+                self._give_up(error)
             if got == "failed":
                 raise RuntimeError(f"DataLoader workers cannot be started. There the traceback was:\n{rest[0]}")
             if got == kind:
                 return rest, fds
+
+    def _give_up(self, error: Exception) -> NoReturn:
+        self.close()
+        message = "the process that starts DataLoader workers ended; what it printed says why"
+        raise RuntimeError(message) from error
 
     def _receive(self) -> tuple[str, tuple[Any, ...], list[int]]:
         data, fds, _, _ = socket.recv_fds(self._socket, LARGEST_MESSAGE, 1)
@@ -206,7 +224,10 @@ def _serve(link: socket.socket) -> None:
             child.join()
             _tell(link, ("ended", child.pid, child.exitcode))
             continue
-        data, fds, _, _ = socket.recv_fds(link, LARGEST_MESSAGE, MAX_DESCRIPTORS + 3)
+        try:
+            data, fds, _, _ = socket.recv_fds(link, LARGEST_MESSAGE, MAX_DESCRIPTORS + 3)
+        except ConnectionResetError:  # the parent went with a message of ours unread
+            break
         if not data:
             break
         kind, bill = pickle.loads(data)
@@ -223,7 +244,7 @@ def _serve(link: socket.socket) -> None:
                 children[child.sentinel] = child
                 del order
         except Exception:  # noqa: BLE001 - whatever unpickling raises: the parent raises it
-            _tell(link, ("failed", traceback.format_exc()[-LARGEST_MESSAGE // 2 :]))
+            _tell(link, ("failed", traceback.format_exc()[-LARGEST_TEXT:]))
     multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # they end with the parent, not with us
 
 

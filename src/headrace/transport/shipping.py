@@ -47,6 +47,7 @@ class Parcel:
         self.inside: list[int] = []
         self._spans: list[tuple[int, int]] = []
         self._length = 0
+        self.pickle = self.bytes = -1
         self.pickle, self.bytes = nameless_file(), nameless_file()
         try:
             with os.fdopen(self.pickle, "wb", closefd=False) as stream:
@@ -88,8 +89,11 @@ class Parcel:
             os.close(self.pickle)
         self.pickle = -1
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Closes both files."""
+        """Closes both files. May be called twice."""
         self.close_pickle()
         if self.bytes >= 0:
             os.close(self.bytes)
