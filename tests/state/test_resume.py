@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace
-from headrace.core.errors import StateError
 
-from .datasets import Counting, Drawing, DrawingEverywhere, SelfSplitting, StatefulStream, Stream
+from .datasets import Counting, Drawing, DrawingEverywhere, Rows, SelfSplitting, StatefulStream, Stream
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -30,17 +29,6 @@ workers = st.sampled_from(
     [(0, "process"), (1, "process"), (2, "process"), (3, "process"), (1, "thread"), (3, "thread")]
 )
 no_fixture_problem = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture
-def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """Makes this process the given rank, as a launcher would."""
-
-    def become(rank: int, size: int) -> None:
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", str(size))
-
-    return become
 
 
 def lists(batches: Any) -> list[Any]:
@@ -93,7 +81,7 @@ class TestWithSeed:
             **more,
         )
 
-    @pytest.mark.parametrize("kind", [Drawing, DrawingEverywhere, Stream, StatefulStream])
+    @pytest.mark.parametrize("kind", [Drawing, DrawingEverywhere, Rows, Stream, StatefulStream])
     @given(
         before=workers,
         after=workers,
@@ -330,13 +318,6 @@ class TestWithoutSeed:
         assert lists(resumed) == rest
 
 
-class Rows(Drawing):
-    """Sample i is i."""
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.tensor(index)
-
-
 class ByNumPy(torch.utils.data.Sampler[int]):
     """A sampler as people write it: drawn at once, from NumPy's global generator."""
 
@@ -350,68 +331,3 @@ class ByNumPy(torch.utils.data.Sampler[int]):
 
     def __len__(self) -> int:
         return self.length
-
-
-def make(**options: Any) -> Any:
-    return headrace.DataLoader(Rows(20), **{"batch_size": 4, "seed": 1, **options})
-
-
-@pytest.mark.parametrize(
-    ("state", "found"),
-    [
-        ({"next": 3}, "next"),
-        (7, "a int"),
-        (make().state_dict() | {"version": 99}, "version 99"),
-        ({name: part for name, part in make().state_dict().items() if name != "beyond"}, "no beyond"),
-        ({"ranks": []}, "ranks"),
-        (None, "a NoneType"),
-        (make(seed=2).state_dict(), "another seed"),
-        (headrace.DataLoader(Rows(21), batch_size=4, seed=1).state_dict(), "another length"),
-        (headrace.DataLoader(Drawing(20), batch_size=4, seed=1).state_dict(), "another dataset"),
-    ],
-)
-def test_a_state_that_does_not_fit_is_refused(state: Any, found: str) -> None:
-    with pytest.raises(StateError, match=r"(?s)place:.*found:.*expected:.*cure:") as caught:
-        make().load_state_dict(state)
-    assert found in str(caught.value)
-
-
-def test_without_a_shared_order_the_batch_size_must_be_the_same() -> None:
-    state = headrace.DataLoader(Rows(20), batch_size=4).state_dict()
-    with pytest.raises(StateError, match=r"another batch_size"):
-        headrace.DataLoader(Rows(20), batch_size=5).load_state_dict(state)
-
-
-def test_an_empty_state_is_a_fresh_start() -> None:
-    loader = make()
-    next(iter(loader))
-    loader.load_state_dict({})
-    assert len(list(loader)) == 5
-
-
-def test_a_rank_that_is_missing_is_told(on_rank: Any) -> None:
-    states = []
-    for rank in (0, 2):
-        on_rank(rank, 3)
-        states.append(make(shard="auto").state_dict())
-    with pytest.raises(StateError, match=r"(?s)ranks \[0, 2\].*each of the ranks 0 to 2 once"):
-        headrace.merge_states(states)
-
-
-def test_ranks_that_stopped_at_different_steps_cannot_be_merged(on_rank: Any) -> None:
-    states = []
-    for rank in (0, 1):
-        on_rank(rank, 2)
-        states.append(run(make(shard="auto"), rank)[1])
-    with pytest.raises(StateError, match="differ in batches"):
-        headrace.merge_states(states)
-
-
-def test_an_order_of_ranks_own_is_not_given_to_other_ranks(on_rank: Any) -> None:
-    on_rank(0, 1)
-    sampler = torch.utils.data.DistributedSampler(Rows(20), num_replicas=2, rank=0)
-    on_rank(0, 2)
-    state = headrace.DataLoader(Rows(20), batch_size=4, sampler=sampler, seed=1).state_dict()
-    on_rank(0, 3)
-    with pytest.raises(StateError, match=r"(?s)saved by other ranks.*rank 0 of 2.*rank 0 of 3"):
-        headrace.DataLoader(Rows(20), batch_size=4, sampler=sampler, seed=1).load_state_dict(state)

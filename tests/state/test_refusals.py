@@ -1,0 +1,86 @@
+"""States that do not fit are refused, with what was found and what was expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import headrace
+from headrace.core.errors import StateError
+
+from .datasets import Drawing, Rows
+
+
+def after(loader: Any, batches: int) -> Any:
+    """The state after so many batches."""
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    return loader.state_dict()
+
+
+def make(**options: Any) -> Any:
+    return headrace.DataLoader(Rows(20), **{"batch_size": 4, "seed": 1, **options})
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        ({"next": 3}, "next"),
+        (7, "a int"),
+        (make().state_dict() | {"version": 99}, "version 99"),
+        ({name: part for name, part in make().state_dict().items() if name != "beyond"}, "no beyond"),
+        ({"ranks": []}, "ranks"),
+        (None, "a NoneType"),
+        (make(seed=2).state_dict(), "another seed"),
+        (headrace.DataLoader(Rows(21), batch_size=4, seed=1).state_dict(), "another length"),
+        (headrace.DataLoader(Drawing(20), batch_size=4, seed=1).state_dict(), "another dataset"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(state: Any, found: str) -> None:
+    with pytest.raises(StateError, match=r"(?s)place:.*found:.*expected:.*cure:") as caught:
+        make().load_state_dict(state)
+    assert found in str(caught.value)
+
+
+def test_without_a_shared_order_the_batch_size_must_be_the_same() -> None:
+    state = headrace.DataLoader(Rows(20), batch_size=4).state_dict()
+    with pytest.raises(StateError, match=r"another batch_size"):
+        headrace.DataLoader(Rows(20), batch_size=5).load_state_dict(state)
+
+
+def test_an_empty_state_is_a_fresh_start() -> None:
+    loader = make()
+    next(iter(loader))
+    loader.load_state_dict({})
+    assert len(list(loader)) == 5
+
+
+def test_a_rank_that_is_missing_is_told(on_rank: Any) -> None:
+    states = []
+    for rank in (0, 2):
+        on_rank(rank, 3)
+        states.append(make(shard="auto").state_dict())
+    with pytest.raises(StateError, match=r"(?s)ranks \[0, 2\].*each of the ranks 0 to 2 once"):
+        headrace.merge_states(states)
+
+
+def test_ranks_that_stopped_at_different_steps_cannot_be_merged(on_rank: Any) -> None:
+    states = []
+    for rank in (0, 1):
+        on_rank(rank, 2)
+        states.append(after(make(shard="auto"), rank))
+    with pytest.raises(StateError, match="differ in batches"):
+        headrace.merge_states(states)
+
+
+def test_an_order_of_ranks_own_is_not_given_to_other_ranks(on_rank: Any) -> None:
+    on_rank(0, 1)
+    sampler = torch.utils.data.DistributedSampler(Rows(20), num_replicas=2, rank=0)
+    on_rank(0, 2)
+    state = headrace.DataLoader(Rows(20), batch_size=4, sampler=sampler, seed=1).state_dict()
+    on_rank(0, 3)
+    with pytest.raises(StateError, match=r"(?s)saved by other ranks.*rank 0 of 2.*rank 0 of 3"):
+        headrace.DataLoader(Rows(20), batch_size=4, sampler=sampler, seed=1).load_state_dict(state)
