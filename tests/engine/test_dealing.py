@@ -127,6 +127,27 @@ def test_a_seed_on_several_ranks_without_shard_is_warned_of_once(monkeypatch: py
     assert len(list(headrace.DataLoader(list(range(4)), seed=1, shard="auto"))) == 2  # type: ignore[arg-type]
 
 
+class ShuffledFiles(IterableDataset[tuple[int, float]]):
+    """Shuffles numbered files, takes its own, and draws a number for each line."""
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        for file in headrace.shard(headrace.rng().permutation(12).tolist()):
+            for _ in range(3):
+                yield file, float(headrace.rng().random())
+
+
+@pytest.mark.parametrize("crew", [(0, "process"), (2, "process"), (3, "thread")])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_files_are_shuffled_alike_and_their_lines_drawn_apart(on_every_rank: Any, crew: Any, ranks: int) -> None:
+    options = {"batch_size": None, "num_workers": crew[0], "backend": crew[1], "seed": 4}
+    delivered = on_every_rank(ShuffledFiles(), ranks, **options)
+    lines = list(chain.from_iterable(delivered))
+    assert sorted(file for file, _ in lines) == sorted([*range(12)] * 3)
+    assert [file for file, _ in lines] != sorted(file for file, _ in lines)
+    assert len({number for _, number in lines}) == 36, "workers draw the same numbers"
+    assert on_every_rank(ShuffledFiles(), ranks, **options) == delivered
+
+
 def test_a_data_pipe_is_refused() -> None:
     from torch.utils.data.datapipes.iter import IterableWrapper
 

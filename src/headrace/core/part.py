@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, NamedTuple, TypeVar
@@ -33,6 +33,8 @@ class Place:
     workers: int = 1
     claimed: bool = False
     """Whether its data set called `shard`: it splits itself."""
+    on_claim: Callable[[], None] | None = None
+    """Called when `shard` is called for the first time: what was the same in all workers is so no longer."""
     counted: bool = False
     """Whether its data set asked how many workers there are, which splitting itself takes."""
 
@@ -85,14 +87,18 @@ def shard(items: Iterable[T], by: Literal["interleave", "block"] = "interleave")
 
     Use it in the `__iter__` of an iterable data set: on a list of files, and each file is read by one worker; or on the
     samples, and each worker reads all of them and keeps its part. Outside of a worker it splits over the ranks alone.
-    Every worker must see the same items in the same order.
+    Every worker must see the same items in the same order. Under `seed=`, random numbers drawn before the call are the
+    same in every worker, so the items may be shuffled first; after it each worker has its own.
 
     `by="interleave"` deals the items out in turn. `by="block"` gives each worker a run of neighbours, whose lengths
     differ by at most one; it needs a sequence. Raises `UsageError` for anything else.
     """
     part = current_part()
-    if _current.place is not None:
-        _current.place.claimed = True
+    place = _current.place
+    if place is not None and not place.claimed:
+        place.claimed = True
+        if place.on_claim is not None:
+            place.on_claim()
     if by == "interleave":
         return islice(items, part.number, None, part.parts)
     if by == "block" and isinstance(items, Sequence):

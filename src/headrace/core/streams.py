@@ -59,7 +59,8 @@ class SampleStreams:
     """
 
     def __init__(self, *words: int, seed_globals: bool, watch: bool = False) -> None:
-        self._keys = {purpose: stream_key(*words, purpose) for purpose in (START, SAMPLE, BATCH)}
+        self._keys = _keys(words)
+        self._entered: tuple[int, int] | None = None
         self._seed_globals = seed_globals
         self._watch = watch
         self._seeded: list[Any] | None = None
@@ -68,6 +69,7 @@ class SampleStreams:
 
     def enter(self, purpose: int, position: int = 0) -> None:
         """Begins the stream of what is made next."""
+        self._entered = purpose, position
         key = mix((self._keys[purpose] + (position + 1) * GOLDEN) & MASK)
         begin_stream(key)
         if self._watch:
@@ -78,6 +80,12 @@ class SampleStreams:
             torch.default_generator.manual_seed(key)
         if self._watch:
             self._seeded = _comparable_states()
+
+    def split(self, *words: int) -> None:
+        """From here on, also within a sample that was begun, the streams are others, which `words` name."""
+        self._keys = _keys(words)
+        if self._entered is not None:
+            self.enter(*self._entered)
 
     def pause(self) -> None:
         """Others may draw from the global generators until the next call of `enter`."""
@@ -91,6 +99,10 @@ class SampleStreams:
 
     def _look(self) -> None:
         self.drawn = self.drawn or (self._seeded is not None and self._seeded != _comparable_states())
+
+
+def _keys(words: tuple[int, ...]) -> dict[int, int]:
+    return {purpose: stream_key(*words, purpose) for purpose in (START, SAMPLE, BATCH)}
 
 
 def _comparable_states() -> list[Any]:

@@ -126,9 +126,11 @@ class Lane:
         if begin.announce and hasattr(dataset, "set_epoch"):
             dataset.set_epoch(begin.epoch)
         streams = self._streams = None
+        words: tuple[int, ...] = ()
         if cargo.seed is not None:
-            words = () if cargo.deal or cargo.dataset_kind == DatasetKind.Map else self._words()
-            words = (cargo.seed, begin.epoch, *words)
+            words = (cargo.seed, begin.epoch)
+            if not cargo.deal and cargo.dataset_kind != DatasetKind.Map:
+                words += self._words()
             streams = self._streams = SampleStreams(*words, seed_globals=begin.seed_globals, watch=begin.watch)
         if cargo.dataset_kind == DatasetKind.Map:
             if state is not None:
@@ -137,6 +139,7 @@ class Lane:
             return
         place = self._place
         place.claimed = place.counted = False
+        place.on_claim = None if streams is None else functools.partial(streams.split, *words, *self._words())
         deal = Deal(place, begin.first) if cargo.deal and (not state or state["dealt"]) else None
         source = Source(dataset, streams, state)
         fetcher = IterableFetcher(source, cargo.auto_collation, self._collate, cargo.drop_last, deal, state)
