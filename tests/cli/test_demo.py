@@ -44,7 +44,10 @@ def test_ctrl_c_ends_the_demo_and_the_run_in_it(tmp_path: Path) -> None:
         assert any("photographs of 10 classes" in line for line in process.stdout)  # the run in it is under way
         children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
         process.send_signal(signal.SIGINT)  # to the demo alone, as `kill -INT` does
-        process.communicate()
+        try:
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode != 0
     assert children
     assert not any(Path("/proc", str(child)).exists() for child in children)

@@ -168,7 +168,10 @@ def test_ctrl_c_ends_the_run_with_its_report_and_no_worker(tmp_path: Path) -> No
         assert process.stdout is not None
         pids = next(line.split()[1:] for line in process.stdout if line.startswith("pids"))
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate()
+        try:
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "train.py:15" in errors
     assert not any(Path("/proc", pid).exists() for pid in pids)
