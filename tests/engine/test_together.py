@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from headrace import DataLoader
 from tests.engine.datasets import Photos
@@ -101,3 +101,24 @@ def test_a_loader_may_be_used_in_a_thread_that_ends() -> None:
     del loader, thread
     gc.collect()
     assert multiprocessing.active_children() == []
+
+
+class Outer(Dataset[tuple[int, int]]):
+    """Uses a loader without workers in each sample, and tells which worker it is before and after."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        numbers = []
+        for _ in range(2):
+            info = get_worker_info()
+            numbers.append(-1 if info is None else info.id)
+            assert len(list(DataLoader(range(3), batch_size=1))) == 3  # type: ignore[arg-type]
+        return numbers[0], numbers[1]
+
+
+@pytest.mark.parametrize("backend", ["process", "thread"])
+def test_a_loader_in_a_worker_leaves_the_worker_what_it_is(backend: Any) -> None:
+    loader = DataLoader(Outer(), batch_size=None, num_workers=2, backend=backend)
+    assert [tuple(numbers) for numbers in loader] == [(0, 0), (1, 1), (0, 0), (1, 1)]

@@ -10,6 +10,7 @@ from collections import deque
 from typing import Any
 
 from headrace.collate.stacking import SlotCollate
+from headrace.core.part import place_kept
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe, apply_sharding, torch_default_collate
 from headrace.device.pinning import pin
 from headrace.engine.epoch import EpochIterator
@@ -40,7 +41,7 @@ class InlineIterator(EpochIterator):
     def _surroundings(self) -> contextlib.AbstractContextManager[None]:
         """What is around the making of a batch: here it happens between the lines of the user's own program."""
         if self._is_map and self._terms.seed is None and self.record.lanes == 0:
-            return contextlib.nullcontext()
+            return place_kept()
         return surroundings_kept(random=self._terms.seed is not None)
 
     def _next_data(self) -> Any:

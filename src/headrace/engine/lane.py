@@ -113,6 +113,8 @@ class Lane:
     def enter(self) -> None:
         """Makes this the running lane of the calling thread."""
         enter_place(self._place)
+        if self._info is None:
+            return  # without workers; around it may be a worker of another loader
         if self._kind == "thread":
             set_thread_worker_info(self._info)
         else:
