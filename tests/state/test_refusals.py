@@ -32,6 +32,7 @@ def make(**options: Any) -> Any:
         (7, "a int"),
         (make().state_dict() | {"version": 99}, "version 99"),
         ({name: part for name, part in make().state_dict().items() if name != "beyond"}, "no beyond"),
+        (make().state_dict() | {"batches": "3"}, "batches='3'"),
         ({"ranks": []}, "ranks"),
         (None, "a NoneType"),
         (make(seed=2).state_dict(), "another seed"),
@@ -56,6 +57,12 @@ def test_an_empty_state_is_a_fresh_start() -> None:
     next(iter(loader))
     loader.load_state_dict({})
     assert len(list(loader)) == 5
+
+
+@pytest.mark.parametrize("states", [[], [3], [{"a": 1}], [make().state_dict(), None]])
+def test_what_is_no_state_cannot_be_merged(states: Any) -> None:
+    with pytest.raises(StateError, match=r"(?s)cannot merge states.*not all of them of a headrace.DataLoader"):
+        headrace.merge_states(states)
 
 
 def test_a_rank_that_is_missing_is_told(on_rank: Any) -> None:

@@ -21,21 +21,10 @@ FORMAT, VERSION = "headrace.DataLoader", 1
 
 Snapshot = dict[str, Any]
 
-KEYS = (
-    "epoch",
-    "finished",
-    "rank",
-    "world_size",
-    "batches",
-    "random",
-    "draws",
-    "elastic",
-    "samples",
-    "sampler",
-    "beyond",
-    "lanes",
-    "stream",
-)
+COUNTS = ("epoch", "rank", "world_size", "batches", "samples")
+
+KEYS = (*COUNTS, "finished", "random", "draws", "elastic", "sampler", "beyond", "lanes", "stream")
+"""What a snapshot has besides the fingerprint."""
 
 PER_RANK = ("rank", "random", "lanes", "beyond", "sampler", "samples")
 """What may differ between the states of the ranks of one run."""
@@ -52,6 +41,9 @@ def checked(state: Any, fingerprint: Mapping[str, Any]) -> Snapshot:
             _refuse("this state was saved by another version", f"version {part.get('version')}", f"version {VERSION}")
         if missing := sorted({*KEYS, *fingerprint} - {*part}):
             _refuse("this state is not whole", f"no {', '.join(missing)}", "what its state_dict() returned")
+        for name in COUNTS:
+            if not isinstance(part[name], int):
+                _refuse("this state is damaged", f"{name}={part[name]!r}", "a whole number")
         for name, here in fingerprint.items():
             if part[name] != here and not (name == "batch_size" and part["elastic"]):
                 _refuse(f"this state was saved with another {name}", repr(part[name]), repr(here))
@@ -64,7 +56,7 @@ def merge_states(states: Sequence[Snapshot]) -> Snapshot:
 
     Order does not matter. Raises `StateError` if a rank is missing, comes twice, or stopped at another step.
     """
-    states = [part for state in states for part in state.get("ranks", [state])]
+    states = [part for state in states for part in (state.get("ranks", [state]) if isinstance(state, dict) else [{}])]
     if not states or any(state.get("format") != FORMAT for state in states):
         _refuse(
             "cannot merge states", f"{len(states)} states, not all of them of a headrace.DataLoader", "one per rank"
