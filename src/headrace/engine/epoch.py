@@ -129,19 +129,24 @@ class EpochIterator(TorchIterator):
             index = self._next_index()  # type: ignore[no-untyped-call]
             if not self._is_map:
                 return 0, index
-            number, self._drawn = self._drawn, self._drawn + 1
-            if self._auto_collation and not isinstance(index, Sized):
-                index = list(index) if self._terms.seed is not None else index
-            count = len(index) if self._auto_collation and isinstance(index, Sized) else 1
-            first = self._offset + self._samples * self._size + self._rank
+            number = self._drawn
+            self._drawn += 1
+            if self._terms.seed is not None:
+                index = self._positioned(index)
+                count = len(index.positions)
+            else:
+                count = len(index) if self._auto_collation and isinstance(index, Sized) else 1
             self._samples += count
             state = self._sampler.state_dict() if self._sampler is not None else None
             if self._progress.draw(number, Draw(count, state)):
-                return number, self._positioned(index, range(first, first + count * self._size, self._size))
+                return number, index
 
-    def _positioned(self, index: Any, positions: range) -> Any:
-        if self._terms.seed is None:
-            return index
+    def _positioned(self, index: Any) -> Positioned:
+        if self._auto_collation and not isinstance(index, Sized):
+            index = list(index)
+        count = len(index) if self._auto_collation else 1
+        first = self._offset + self._samples * self._size + self._rank
+        positions = range(first, first + count * self._size, self._size)
         return Positioned(index, getattr(index, "positions", positions))
 
     @property

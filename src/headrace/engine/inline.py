@@ -10,7 +10,6 @@ from collections import deque
 from typing import Any
 
 from headrace.collate.stacking import SlotCollate
-from headrace.core.part import place_kept
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe, apply_sharding, torch_default_collate
 from headrace.device.pinning import pin
 from headrace.engine.epoch import EpochIterator
@@ -34,14 +33,13 @@ class InlineIterator(EpochIterator):
         self._host = LaneHost(self.cargo(loader), 0, 1, "inline", collate)
         self._turns = deque(range(max(self.record.lanes, 1)))  # more than one only after a resume
         self._turns.rotate(-self.next_lane)
+        self._is_plain = self._is_map and self._terms.seed is None and self.record.lanes == 0
         with self._surroundings(), ReplayBar(self._dataset) as bar:
             for failure in self._host.begin(self.beginning(), bar.report).values():
                 raise failure
 
     def _surroundings(self) -> contextlib.AbstractContextManager[None]:
         """What is around the making of a batch: here it happens between the lines of the user's own program."""
-        if self._is_map and self._terms.seed is None and self.record.lanes == 0:
-            return place_kept()
         return surroundings_kept(random=self._terms.seed is not None)
 
     def _next_data(self) -> Any:
@@ -49,8 +47,11 @@ class InlineIterator(EpochIterator):
             number, index = self.take()
             lane = self._turns[0]
             try:
-                with self._surroundings():
+                if self._is_plain:  # the lane touches nothing around it
                     batch, state = self._host.fetch(lane, index)
+                else:
+                    with self._surroundings():
+                        batch, state = self._host.fetch(lane, index)
             except StopIteration:
                 if self._is_map or len(self._turns) == 1:
                     raise

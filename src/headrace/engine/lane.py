@@ -112,9 +112,11 @@ class Lane:
 
     def enter(self) -> None:
         """Makes this the running lane of the calling thread."""
+        if self._info is None:  # without workers; around it may be a worker of another loader
+            if self._cargo.dataset_kind == DatasetKind.Iterable:
+                enter_place(self._place)
+            return
         enter_place(self._place)
-        if self._info is None:
-            return  # without workers; around it may be a worker of another loader
         if self._kind == "thread":
             set_thread_worker_info(self._info)
         else:
@@ -222,8 +224,9 @@ class LaneHost:
     def fetch(self, lane: int, index: Any) -> tuple[Any, Any]:
         """Returns the next batch of a lane and the lane's state after it; raises as `Lane.fetch`."""
         self._run(lane)
-        batch = self._lanes[lane].fetch(index)
-        return batch, self._lanes[lane].state()
+        running = self._lanes[lane]
+        batch = running.fetch(index)
+        return batch, running.state()
 
     def state(self, lane: int) -> Any:
         """Returns the state of a lane after its last batch, also one that raised."""

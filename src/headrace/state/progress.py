@@ -37,18 +37,23 @@ class MapProgress:
 
     def deliver(self, number: int, lane: int, state: Any) -> None:
         """Records that the batch of index `number` was delivered, by a lane whose state is now `state`."""
-        self.beyond.add(number)
         if state is not None:
             self.lanes[lane] = state
+        if number == self.batches and not self.beyond:  # in order, as nearly always
+            self._count(self._drawn.pop(number))
+            return
+        self.beyond.add(number)
         self._advance()
 
     def _advance(self) -> None:
         while self.batches in self.beyond and self.batches in self._drawn:
-            draw = self._drawn.pop(self.batches)
             self.beyond.discard(self.batches)
-            self.batches += 1
-            self.samples += draw.samples
-            self.sampler = draw.sampler
+            self._count(self._drawn.pop(self.batches))
+
+    def _count(self, draw: Draw) -> None:
+        self.batches += 1
+        self.samples += draw.samples
+        self.sampler = draw.sampler
 
 
 class StreamProgress:
