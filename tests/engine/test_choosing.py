@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 import headrace
+from headrace.engine.choosing import Run, judged
 
 
 class Cheap(Dataset[int]):
@@ -32,13 +33,6 @@ class Meeting(Cheap):
     def __getitem__(self, index: int) -> Any:
         threading.Event().wait(0.002)
         return index
-
-
-class Busy(Cheap):
-    """Holds the interpreter lock."""
-
-    def __getitem__(self, index: int) -> Any:
-        return sum(index for _ in range(20_000))
 
 
 class Drawing(Meeting):
@@ -95,11 +89,9 @@ def prepare(worker: int) -> None:
     ("dataset", "options", "backend", "why"),
     [
         (Cheap(), {}, "inline", "less than handing it over"),
-        (Busy(), {"timeout": 5}, "process", "times as much done"),
         (Meeting(), {}, "thread", "times as much done as one"),
         (Meeting(), {"batch_size": None}, "thread", "times as much done as one"),
         (DrawingOwn(), {}, "thread", "times as much done as one"),
-        (Busy(), {}, "process", "times as much done as one"),
         (Drawing(), {}, "process", "global random generators"),
         (Unsafe(), {}, "process", "come out differently"),
         (Stream(), {}, "process", "stream"),
@@ -121,6 +113,20 @@ def test_the_choice_follows_from_the_samples(
     assert len(caplog.records) == 1
     if type(dataset) in (Cheap, Meeting) and "sampler" not in options and options.get("batch_size", 8):
         assert torch.cat(delivered).tolist() == [*range(64)] * 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "digests", "backend"),
+    [(1.01, [7, 7], "thread"), (1.24, [7, 7], "thread"), (1.26, [7, 7], "process"), (1.01, [7, 8], "process")],
+)
+def test_threads_are_chosen_if_they_gain_and_agree(seconds: float, digests: list[int], backend: str) -> None:
+    assert judged(Run(1.0, [7]), Run(seconds, digests)).backend == backend
+
+
+def test_with_a_timeout_there_are_workers() -> None:
+    loader = headrace.DataLoader(Cheap(), num_workers=2, backend="auto", timeout=9)
+    assert len(list(loader)) == 64
+    assert loader.backend in ("process", "thread")
 
 
 def test_an_error_of_the_first_samples_is_raised_by_the_epoch() -> None:

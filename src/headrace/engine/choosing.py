@@ -82,6 +82,11 @@ def _measured(loader: Any) -> Choice:
         both = trial.run(2)
     except Exception as error:  # noqa: BLE001 - the epoch itself will raise it, with its place
         return Choice("process", f"the first samples raise {type(error).__name__}")
+    return judged(alone, both)
+
+
+def judged(alone: Run, both: Run) -> Choice:
+    """Chooses between threads and processes by what one thread and two at once made of the same samples."""
     gain = 2 * alone.seconds / both.seconds
     if both.digests != alone.digests * 2:
         return Choice("process", "samples come out differently when two threads load them")
@@ -90,7 +95,9 @@ def _measured(loader: Any) -> Choice:
     return Choice("thread", f"two threads get {gain:.2f} times as much done as one")
 
 
-class _Run(NamedTuple):
+class Run(NamedTuple):
+    """How long it took to make the same samples in one thread or more, and what each of them got."""
+
     seconds: float
     digests: list[int]
 
@@ -114,15 +121,15 @@ class _Trial:
         streams.pause()
         return streams.drawn
 
-    def run(self, count: int) -> _Run:
+    def run(self, count: int) -> Run:
         """Loads the samples in so many threads at once; the quickest of a few times."""
-        runs: list[_Run] = []
+        runs: list[Run] = []
         ends = time.perf_counter() + TRIAL
         while not runs or (len(runs) < TIMES and time.perf_counter() < ends):
             runs.append(self._run_once(count))
         return min(runs, key=lambda run: run.seconds)
 
-    def _run_once(self, count: int) -> _Run:
+    def _run_once(self, count: int) -> Run:
         digests, failures, times = list[int](), list[Exception](), list[float]()
         fetchers = [self._fetcher(SampleStreams(0, seed_globals=False)) for _ in range(count)]
         together = threading.Barrier(count)
@@ -145,7 +152,7 @@ class _Trial:
             thread.join()
         for failure in failures:
             raise failure
-        return _Run(max(times) - min(times), digests)
+        return Run(max(times) - min(times), digests)
 
     def _fetch(self, keys: list[int]) -> Any:
         return self._fetcher(None)(keys)
