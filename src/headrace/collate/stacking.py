@@ -9,25 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from headrace.core.batch_memory import BatchMemory
 from headrace.core.torch_internals import default_collate_fn_map, torch_collate, torch_collate_tensor
 
 PLAIN = {torch.Tensor}
 DTYPE = attrgetter("dtype")
 REQUIRES_GRAD = attrgetter("requires_grad")
-
-
-class BatchMemory(Protocol):
-    """Memory for the batch that is being made."""
-
-    smallest: int
-    """Bytes of the smallest tensor that is faster here than in memory of its own."""
-
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Returns an uninitialised tensor, contiguous and page-aligned."""
 
 
 class SlotCollate:

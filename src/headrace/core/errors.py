@@ -34,6 +34,10 @@ class SampleError(HeadraceError, ValueError):
     """One sample cannot be read or decoded: fix or remove that sample."""
 
 
+class FormatError(HeadraceError, ValueError):
+    """Stored data are damaged, or are not what a format can hold: restore the file, or choose another format."""
+
+
 class TransportError(HeadraceError, RuntimeError):
     """The memory or the pipe between processes failed: fix a limit of the machine."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -11,6 +12,17 @@ def tree_memory(pid: int) -> int:
     0 where the machine does not tell, or once the process is gone.
     """
     return sum(_proportional_bytes(member) for member in _tree(pid))
+
+
+def machine_memory() -> int:
+    """Returns the bytes of memory that this process may use: the machine's, or less where a control group says so."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 4 << 30
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            total = min(total, int(Path("/sys/fs/cgroup", limit).read_text()))
+        except (OSError, ValueError):
+            continue  # there is no such limit, or it reads "max"
+    return total
 
 
 def _tree(root: int) -> list[int]:

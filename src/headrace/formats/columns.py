@@ -1,0 +1,233 @@
+"""Columns in memory: plain arrays, and arrays of samples that differ in length. Never `dtype=object`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.errors import FormatError, explain
+from headrace.formats.schema import BYTE, NUMBERS, Field, Schema
+
+Array = npt.NDArray[Any]
+Keys = npt.NDArray[np.int64]
+
+LONG = 2048
+"""Bytes of a sample from which on one copy per sample is quicker than one index for each element."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Samples of different lengths end to end: number i is `values[offsets[i]:offsets[i + 1]]`.
+
+    values: [total, *shape]; offsets: whole numbers, ascending [n + 1], which need not begin at 0.
+    """
+
+    values: Array
+    offsets: Array
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> Array:
+        """Sample number `index` (0 .. n-1), without a copy."""
+        return self.values[int(self.offsets[index]) : int(self.offsets[index + 1])]
+
+    @property
+    def lengths(self) -> Keys:
+        """Length of each sample [n]."""
+        return np.diff(self.offsets).astype(np.int64, copy=False)
+
+    def rows(self, start: int, stop: int) -> Ragged:
+        """Samples start .. stop-1, without a copy."""
+        return Ragged(self.values, self.offsets[start : stop + 1])
+
+    def take(self, keys: Keys) -> Ragged:
+        """Copies the samples of these keys, in their order."""
+        starts = self.offsets[keys].astype(np.int64, copy=False)
+        lengths = self.offsets[keys + 1].astype(np.int64, copy=False) - starts
+        offsets = np.zeros(len(keys) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        values = np.empty((int(offsets[-1]), *self.values.shape[1:]), self.values.dtype)
+        copy_pieces(self.values, starts, lengths, values, offsets)
+        return Ragged(values, offsets)
+
+    def trimmed(self) -> Ragged:
+        """The same samples, with values that begin at offset 0 and hold nothing else; without a copy of values."""
+        first, last = int(self.offsets[0]), int(self.offsets[-1])
+        return Ragged(self.values[first:last], self.offsets.astype(np.int64) - first)
+
+
+Column = Array | Ragged
+
+
+def copy_pieces(source: Array, starts: Keys, lengths: Keys, out: Array, at: Array) -> None:
+    """Copies pieces `source[starts[i]:starts[i] + lengths[i]]` to `out[at[i]:...]`."""
+    total = int(lengths.sum())
+    if total == 0:
+        return
+    row = max(source.itemsize * int(np.prod(source.shape[1:])), 1)
+    if total * row < LONG * len(lengths) and source.ndim == 1:
+        steps = np.repeat(starts - np.asarray(at[: len(lengths)]), lengths)
+        steps += np.arange(total)
+        np.take(source, steps, out=out[:total], mode="clip")
+        return
+    for start, length, to in zip(starts.tolist(), lengths.tolist(), at[: len(lengths)].tolist(), strict=True):
+        out[to : to + length] = source[start : start + length]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some samples, column by column. The arrays may be views of what they were read from: do not write to them."""
+
+    schema: Schema
+    columns: Mapping[str, Column]
+
+    def __len__(self) -> int:
+        return len(self.columns[self.schema.names[0]]) if self.schema.fields else 0
+
+    def row(self, index: int) -> dict[str, Any]:
+        """Sample number `index`: a dict of arrays (views), NumPy scalars, bytes and strings."""
+        return {field.name: value_of(field, self.columns[field.name], index) for field in self.schema}
+
+    def rows(self, start: int, stop: int) -> Block:
+        """Samples start .. stop-1, without a copy."""
+        parts = {
+            name: column.rows(start, stop) if isinstance(column, Ragged) else column[start:stop]
+            for name, column in self.columns.items()
+        }
+        return Block(self.schema, parts)
+
+    def take(self, keys: Keys) -> Block:
+        """Copies the samples of these keys, in their order."""
+        taken = {
+            name: column.take(keys) if isinstance(column, Ragged) else column[keys]
+            for name, column in self.columns.items()
+        }
+        return Block(self.schema, taken)
+
+    def only(self, schema: Schema) -> Block:
+        """The columns of another schema, whose names are among ours."""
+        return Block(schema, {name: self.columns[name] for name in schema.names})
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self.row(index) for index in range(len(self)))
+
+
+def value_of(field: Field, column: Column, index: int) -> Any:
+    """Sample number `index` of a column: an array (a view) or NumPy scalar, bytes, or a string."""
+    value = column[index]
+    if field.kind == "bytes":
+        return value.tobytes()
+    if field.kind == "text":
+        return value.tobytes().decode("utf-8", "surrogateescape")
+    return value
+
+
+def concatenated(schema: Schema, blocks: Sequence[Block]) -> Block:
+    """Returns the samples of all blocks, one after the other."""
+    if len(blocks) == 1:
+        return blocks[0]
+    return Block(schema, {field.name: joined(field, [b.columns[field.name] for b in blocks]) for field in schema})
+
+
+def joined(field: Field, columns: Sequence[Any]) -> Column:
+    """Returns columns of one field end to end."""
+    if field.kind == "fixed":
+        return np.concatenate(columns) if columns else np.empty((0, *field.shape), field.dtype)
+    if not columns:
+        return Ragged(np.empty((0, *field.shape), field.dtype), np.zeros(1, np.int64))
+    parts = [column.trimmed() for column in columns]
+    ends = np.cumsum([0, *(part.offsets[-1] for part in parts)])
+    offsets = [part.offsets[:-1] + start for part, start in zip(parts, ends, strict=False)]
+    return Ragged(np.concatenate([part.values for part in parts]), np.concatenate([*offsets, ends[-1:]]))
+
+
+def ragged_from(field: Field, values: Sequence[Any]) -> Ragged:
+    """Returns a column of bytes, strings or arrays."""
+    if field.kind == "text":
+        values = [value.encode("utf-8", "surrogateescape") for value in values]
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum([len(value) for value in values], out=offsets[1:])
+    if field.kind in ("bytes", "text"):
+        return Ragged(np.frombuffer(b"".join(values), np.uint8), offsets)
+    return Ragged(np.concatenate([np.empty((0, *field.shape), field.dtype), *values]), offsets)
+
+
+def column_from(field: Field, values: Sequence[Any]) -> Column:
+    """Returns a column of samples as `value_of` returns them. Raises `FormatError` if one is of another kind."""
+    try:
+        if field.kind != "fixed":
+            return ragged_from(field, values)
+        column = np.empty((len(values), *field.shape), field.dtype)
+        for index, value in enumerate(values):
+            if np.shape(value) != field.shape:
+                raise ValueError(f"shape {np.shape(value)} in sample {index}")
+            column[index] = value
+        return column
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        found = f"{type(error).__name__}: {error}"
+        message = explain("a sample does not fit its column", place=f"column {field.name!r}", found=found)
+        raise FormatError(f"{message}\n  expected: {field}") from error
+
+
+def block_from(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Block:
+    """Returns a block of samples given as dicts."""
+    return Block(schema, {field.name: column_from(field, [row[field.name] for row in rows]) for field in schema})
+
+
+def as_numbers(array: Array, place: object) -> Array:
+    """Returns an array in the machine's byte order. Raises `FormatError` if its elements are not numbers."""
+    plain = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if plain.dtype not in NUMBERS:
+        message = explain(
+            "an array holds what is not a number",
+            place=place,
+            found=f"dtype {array.dtype}",
+            expected="booleans, whole numbers, or floating point of 16, 32 or 64 bits",
+            cure="store it as numbers, text or bytes",
+        )
+        raise FormatError(message)
+    return plain
+
+
+def field_of(name: str, values: Sequence[Any], place: object) -> Field:
+    """Guesses the field of a column from some of its samples. Raises `FormatError` if they are of no known kind."""
+    first = values[0]
+    if all(isinstance(value, str) for value in values):
+        return Field(name, "text")
+    if all(isinstance(value, (bytes, bytearray, memoryview)) for value in values):
+        return Field(name, "bytes")
+    arrays = [as_numbers(np.asarray(value), place) for value in _numbers_in(name, values, place)]
+    kinds = {(array.dtype, array.ndim, array.shape[1:]) for array in arrays}
+    shapes = {array.shape for array in arrays}
+    dtype = arrays[0].dtype
+    if len(shapes) == 1 and len(kinds) == 1:
+        return Field(name, "fixed", dtype, arrays[0].shape)
+    if len(kinds) == 1 and arrays[0].ndim > 0:
+        return Field(name, "ragged", dtype, arrays[0].shape[1:])
+    found = ", ".join(sorted(f"{one[0]} of {one[1]} dimensions" for one in kinds))
+    expected = f"samples like the first, {np.asarray(first).dtype} of shape {np.shape(first)}"
+    raise FormatError(
+        explain(f"samples of column {name!r} differ too much", place=place, found=found, expected=expected)
+    )
+
+
+def _numbers_in(name: str, values: Iterable[Any], place: object) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (bool, int, float, np.generic, np.ndarray, list, tuple)):
+            yield value
+        elif hasattr(value, "detach"):
+            yield value.detach().cpu().numpy()
+        else:
+            found = type(value).__name__
+            expected = "a number, an array, a tensor, a string or bytes"
+            raise FormatError(explain(f"column {name!r} cannot be read", place=place, found=found, expected=expected))
+
+
+def bytes_of(values: Array) -> Array:
+    """Returns an array as uint8 [total bytes], without a copy where it is contiguous."""
+    return np.ascontiguousarray(values).reshape(-1).view(BYTE)

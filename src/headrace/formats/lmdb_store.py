@@ -1,0 +1,242 @@
+"""LMDB: the key `000000012.image` holds column `image` of sample 12, as its bytes; `__headrace__` describes the columns.
+
+An array's bytes are its elements in little-endian order: `np.frombuffer(transaction.get(b"000000012.image"), dtype)`.
+A database that somebody else made has two columns, `key` and `value`, both bytes: nothing is unpickled. The map grows by
+itself when writing. Each process opens the database itself, read-only and without locks. Needs
+`pip install 'headrace[lmdb]'`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import FormatError, explain
+from headrace.formats.arrays import schema_of_text, to_json_text, unreadable
+from headrace.formats.aside import Aside
+from headrace.formats.columns import Block, Column, Keys, Ragged
+from headrace.formats.extras import extra
+from headrace.formats.manifest import check_size, read_manifest, write_manifest
+from headrace.formats.protocol import Handle, Reader, Writer, even_blocks
+from headrace.formats.schema import Field, Schema
+
+NAME = "lmdb"
+TITLE = "LMDB database"
+ABOUT = b"__headrace__"
+FIRST_MAP = 64 << 20
+FOREIGN = Schema((Field("key", "bytes"), Field("value", "bytes")))
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    file = Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
+    try:
+        with file.open("rb") as stream:
+            return stream.read(20)[16:] == b"\xde\xc0\xef\xbe" or file.name.endswith((".mdb", ".lmdb"))
+    except OSError:
+        return False
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    return "the key of LMDB holds 511 bytes" if len(field.name.encode()) > 400 else None
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    lmdb = extra("lmdb", "lmdb")
+    manifest = read_manifest(path, NAME)
+    if manifest is not None:
+        for name in manifest.files:
+            check_size(manifest, name, Path(path) / name)
+    try:
+        environment = _open(path)
+        with environment.begin() as transaction:
+            about = transaction.get(ABOUT)
+            if about is not None:
+                plain = json.loads(about)
+                schema = schema_of_text(json.dumps(plain["schema"]), path)
+                if schema is None:
+                    raise ValueError("no description of columns")
+                return LmdbReader(path, schema, int(plain["length"]), None)
+            with transaction.cursor() as cursor:
+                keys = [bytes(key) for key in cursor.iternext(values=False)]
+        environment.close()
+    except (lmdb.Error, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise unreadable(path, "LMDB database", error) from error
+    return LmdbReader(path, FOREIGN, len(keys), _packed(keys))
+
+
+def _packed(keys: list[bytes]) -> Ragged:
+    offsets = np.cumsum([0, *map(len, keys)])
+    return Ragged(np.frombuffer(b"".join(keys), np.uint8), offsets)
+
+
+def _open(path: str) -> Any:
+    lmdb = extra("lmdb", "lmdb")
+    file = Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
+    with file.open("rb") as stream:  # the errors of the operating system, as Python words them
+        head = stream.read(1 << 13)
+    if len(head) < 1 << 13 or head[16:20] != b"\xde\xc0\xef\xbe":
+        error = ValueError(f"{len(head)} bytes that begin with {head[:20]!r}")
+        raise unreadable(file, "LMDB database", error)
+    _check_length(file, head)
+    size = max(file.stat().st_size, FIRST_MAP)
+    return lmdb.open(
+        path, map_size=size, subdir=Path(path).is_dir(), readonly=True, lock=False, readahead=False, max_spare_txns=8
+    )
+
+
+def _check_length(file: Path, head: bytes) -> None:
+    """A map that ends behind its file would be fatal: compares the file with the last page in use."""
+    size = int.from_bytes(head[40:44], "little") or 4096
+    metas = []
+    with file.open("rb") as stream:
+        for number in range(2):
+            stream.seek(number * size)
+            meta = stream.read(152)
+            if len(meta) == 152 and meta[16:20] == b"\xde\xc0\xef\xbe":
+                metas.append((int.from_bytes(meta[144:152], "little"), int.from_bytes(meta[136:144], "little")))
+    last = max(metas, default=(0, 0))[1]
+    if not 512 <= size <= 1 << 16 or (last + 1) * size > file.stat().st_size:
+        expected = f"{(last + 1) * size:,} bytes, as its own description says"
+        found = f"{file.stat().st_size:,} bytes"
+        cure = "restore the file"
+        raise FormatError(explain("an LMDB file was cut off", place=file, found=found, expected=expected, cure=cure))
+
+
+class LmdbReader:
+    """Reads value by value."""
+
+    format = NAME
+
+    def __init__(self, path: str, schema: Schema, length: int, keys: Ragged | None) -> None:
+        """keys: of a foreign database."""
+        self.place = path
+        self.schema = schema
+        self._length, self._keys = length, keys
+        self._environment: Handle[Any] = Handle(functools.partial(_open, path))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def column(self, name: str) -> Column | None:
+        """See `Reader.column`."""
+        return None
+
+    def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
+        """See `Reader.fetch`."""
+        schema = self.schema.only(names)
+        columns: dict[str, Column] = {}
+        lmdb = extra("lmdb", "lmdb")
+        try:
+            with self._environment.get().begin(buffers=True) as transaction:
+                for field in schema:
+                    columns[field.name] = self._column(transaction, field, keys)
+        except lmdb.Error as error:
+            raise unreadable(self.place, "LMDB database", error) from error
+        return Block(schema, columns)
+
+    def _column(self, transaction: Any, field: Field, keys: Keys) -> Column:
+        values = []
+        for key in keys.tolist():
+            name = self._name(field, key)
+            value = name if self._keys is not None and field.name == "key" else transaction.get(name)
+            if value is None:
+                found = f"no key {name!r}"
+                raise FormatError(
+                    explain("a sample is missing", place=self.place, found=found, expected="one a column")
+                )
+            values.append(value)
+        return self._joined(field, values)
+
+    def _name(self, field: Field, key: int) -> bytes:
+        return self._keys[key].tobytes() if self._keys is not None else name_of(key, field.name)
+
+    def _joined(self, field: Field, values: list[Any]) -> Column:
+        row = field.dtype.itemsize * math.prod(field.shape)
+        sizes = np.array([len(value) for value in values], np.int64)
+        wrong = sizes != row if field.kind == "fixed" else (sizes % row if row else sizes) != 0
+        if wrong.any():
+            size = int(sizes[wrong][0])
+            expected = f"{'' if field.kind == 'fixed' else 'a multiple of '}{row} for {field}"
+            message = explain(
+                "a value is of the wrong size",
+                place=f"{self.place}, column {field.name!r}",
+                found=size,
+                expected=expected,
+            )
+            raise FormatError(message)
+        flat = np.frombuffer(b"".join(values), field.dtype.newbyteorder("<")).astype(field.dtype, copy=False)
+        if field.kind == "fixed":
+            return flat.reshape(len(values), *field.shape)
+        offsets = np.zeros(len(values) + 1, np.int64)
+        np.cumsum(sizes // max(row, 1), out=offsets[1:])
+        return Ragged(flat.reshape(-1, *field.shape) if row else np.empty((0, *field.shape), field.dtype), offsets)
+
+    def blocks(self) -> Sequence[range]:
+        """See `Reader.blocks`."""
+        return even_blocks(self._length, 256)
+
+
+def name_of(index: int, column: str) -> bytes:
+    """Returns the key of a column of a sample."""
+    return f"{index:09d}.{column}".encode("utf-8", "surrogateescape")
+
+
+class _Writer:
+    def __init__(self, path: str, schema: Schema) -> None:
+        lmdb = extra("lmdb", "lmdb")
+        self._full = lmdb.MapFullError
+        self._schema, self._length, self._size = schema, 0, FIRST_MAP
+        self._aside = Aside(path, folder=True)
+        self._environment = lmdb.open(
+            str(self._aside.path), map_size=self._size, sync=False, metasync=False, lock=False
+        )
+
+    def append(self, block: Block) -> None:
+        pairs = []
+        for field in self._schema:
+            column = block.columns[field.name]
+            little = field.dtype.newbyteorder("<")
+            for index in range(len(block)):
+                value = np.asarray(column[index]).astype(little, copy=False).tobytes()
+                pairs.append((name_of(self._length + index, field.name), value))
+        self._put(sorted(pairs))
+        self._length += len(block)
+
+    def _put(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        while True:
+            try:
+                with self._environment.begin(write=True) as transaction, transaction.cursor() as cursor:
+                    for name, value in pairs:
+                        cursor.put(name, value)
+                    return
+            except self._full:
+                self._size *= 2
+                self._environment.set_mapsize(self._size)
+
+    def seal(self) -> None:
+        about = {"length": self._length, "schema": json.loads(to_json_text(self._schema))}
+        self._put([(ABOUT, json.dumps(about).encode())])
+        self._environment.close()
+        (self._aside.path / "lock.mdb").unlink(missing_ok=True)
+        write_manifest(self._aside.path, NAME, self._length, self._schema)
+        self._aside.commit()
+
+    def abort(self) -> None:
+        self._environment.close()
+        self._aside.abort()
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return _Writer(path, schema)

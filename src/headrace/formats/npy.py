@@ -1,0 +1,72 @@
+"""A single `.npy` file: one column, named `data`; with a structured dtype, one column for each of its fields."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.formats.arrays import ArraysWriter, ColumnsReader, columns_from, first_bytes, map_npy, unreadable
+from headrace.formats.columns import Array, Column
+from headrace.formats.manifest import check_size, read_manifest
+from headrace.formats.protocol import Reader, Writer
+from headrace.formats.schema import Field, Schema
+
+NAME = "npy"
+TITLE = "NumPy array file"
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    return first_bytes(path, 6) == b"\x93NUMPY" or (path.endswith(".npy") and Path(path).is_file())
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    return None if field.kind == "fixed" else "an .npy file holds samples of one size"
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    manifest = read_manifest(path, NAME)
+    if manifest is not None:
+        check_size(manifest, Path(path).name, Path(path))
+    schema, columns = columns_from(_arrays(path), path)
+    if manifest is not None:
+        schema = columns_from({n: c for n, c in columns.items() if not isinstance(c, tuple)}, path, manifest.schema)[0]  # type: ignore[misc]
+    length = len(next(iter(columns.values())))
+    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path))
+
+
+def _arrays(path: str) -> dict[str, Array]:
+    array = map_npy(Path(path))
+    if array.ndim == 0:
+        raise unreadable(path, ".npy data set", ValueError("a single number, without a dimension of samples"))
+    if array.dtype.names is None:
+        return {"data": array}
+    return {name: array[name] for name in array.dtype.names}
+
+
+def _load(path: str) -> dict[str, Column]:
+    return columns_from(_arrays(path), path)[1]
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return ArraysWriter(NAME, path, schema, _finish)
+
+
+def _finish(arrays: dict[str, Array], path: Path) -> dict[str, Any] | None:
+    if list(arrays) == ["data"]:
+        whole = arrays["data"]
+    else:
+        dtype = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in arrays.items()])
+        whole = np.lib.format.open_memmap(path, "w+", dtype, (len(next(iter(arrays.values()))),))
+        for name, array in arrays.items():
+            whole[name] = array
+        return None
+    with path.open("wb") as file:
+        np.lib.format.write_array(file, whole, allow_pickle=False)
+    return None

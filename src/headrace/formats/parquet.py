@@ -1,0 +1,166 @@
+"""Parquet: one file, or a folder or pattern of them. Only the columns asked for are read, row group by row group."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.core.errors import FormatError, explain
+from headrace.formats.arrays import first_bytes, plain_files, unreadable
+from headrace.formats.arrow import BatchWriter
+from headrace.formats.arrow_columns import arrow_schema, from_arrow, schema_from
+from headrace.formats.columns import Column, joined
+from headrace.formats.file_writer import FileWriter
+from headrace.formats.manifest import check_size, read_manifest
+from headrace.formats.protocol import Handle, Reader, Writer
+from headrace.formats.schema import Field, Schema
+from headrace.formats.shards import is_pattern, shards_of
+from headrace.formats.tables import BlockReader
+
+NAME = "parquet"
+TITLE = "Parquet files"
+SUFFIXES = (".parquet", ".pq")
+ROWS = 1 << 17
+"""Rows of a group that the writer makes, at most."""
+
+KEEP = 2 << 30
+"""Bytes of decoded columns that a process keeps, at most a quarter of the machine's memory."""
+
+FAILURES = (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError, TypeError)
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    if Path(path).is_dir():
+        return any(name.endswith(SUFFIXES) for name in plain_files(path))
+    return first_bytes(path, 4) == b"PAR1" or (path.endswith(SUFFIXES) and (is_pattern(path) or Path(path).is_file()))
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    if field.shape and field.kind == "ragged":
+        return "Parquet has no lists of arrays"
+    if field.dtype.kind == "b" and (field.kind != "fixed" or field.shape):
+        return "Parquet packs booleans in bits"
+    return "Parquet has no empty arrays" if 0 in field.shape else None
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    files = shards_of(path, SUFFIXES)
+    manifest = read_manifest(path, NAME) if not is_pattern(path) else None
+    if manifest is not None:
+        for name in manifest.files:
+            check_size(manifest, name, Path(path) / name if Path(path).is_dir() else Path(path))
+    opened = _open(files)
+    schemas = [file.schema_arrow for file in opened]
+    for file, schema in zip(files, schemas, strict=True):
+        if not schema.equals(schemas[0]):
+            found = f"{schema.names} where {files[0]} has {schemas[0].names}"
+            expected = "the same columns and types in all files"
+            raise FormatError(explain("files differ", place=file, found=found, expected=expected))
+    groups = [(number, group) for number, file in enumerate(opened) for group in range(file.num_row_groups)]
+    lengths = [opened[number].metadata.row_group(group).num_rows for number, group in groups]
+    close(opened)
+    return ParquetReader(path, files, schema_from(schemas[0], path), groups, lengths)
+
+
+def _open(files: list[str]) -> list[pq.ParquetFile]:
+    opened = []
+    for file in files:
+        try:
+            opened.append(pq.ParquetFile(file, memory_map=False, thrift_string_size_limit=1 << 28))
+        except FAILURES as error:
+            raise unreadable(file, "Parquet file", error) from error
+        except OSError as error:
+            if error.filename is None and not isinstance(error, (PermissionError, FileNotFoundError)):
+                raise unreadable(file, "Parquet file", error) from error
+            raise
+    return opened
+
+
+def close(opened: list[pq.ParquetFile]) -> None:
+    """Closes files."""
+    for file in opened:
+        file.close()
+
+
+class ParquetReader(BlockReader):
+    """Decoded columns are kept by row group; if all of a column fits, it is put together, and then lies in memory."""
+
+    format = NAME
+
+    def __init__(
+        self, path: str, files: list[str], schema: Schema, groups: list[tuple[int, int]], lengths: Sequence[int]
+    ) -> None:
+        from headrace.observe.memory import machine_memory
+
+        super().__init__(path, schema, lengths, min(KEEP, machine_memory() // 4))
+        self._paths, self._groups = files, groups
+        self._files: Handle[list[pq.ParquetFile]] = Handle(functools.partial(_open, files))
+        self._whole: dict[str, Column] = {}
+
+    def read_block(self, number: int, names: Sequence[str]) -> Mapping[str, Column]:
+        """See `BlockReader.read_block`."""
+        file, group = self._groups[number]
+        try:
+            table = self._files.get()[file].read_row_group(group, columns=list(names), use_threads=False)
+        except (*FAILURES, OSError) as error:
+            raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", error) from error
+        expected = int(self.starts[number + 1] - self.starts[number])
+        if table.num_rows != expected:
+            error = ValueError(f"{table.num_rows} rows instead of {expected}")
+            raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", error)
+        place = f"{self._paths[file]}, row group {group}"
+        return {name: from_arrow(self.schema[name], table.column(name), place) for name in names}
+
+    def column(self, name: str) -> Column | None:
+        """See `Reader.column`: a column of fixed size is read whole when it is first asked for, if it fits."""
+        found = self._whole.get(name)
+        field = self.schema[name]
+        if found is not None or field.kind != "fixed":
+            return found
+        size = len(self) * field.dtype.itemsize
+        for length in field.shape:
+            size *= length
+        if size + self._bytes > self._keep:
+            return None
+        parts = [self.read_block(number, [name])[name] for number in range(len(self._groups))]
+        self._whole[name] = column = joined(field, parts)
+        self._bytes += size
+        return column
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._whole = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_whole"}
+
+
+class _Sink:
+    """Writes record batches as row groups."""
+
+    def __init__(self, path: str | Path, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(str(path), schema, compression="zstd")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for start in range(0, batch.num_rows, ROWS):
+            self._writer.write_batch(batch.slice(start, ROWS), row_group_size=ROWS)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def write_file(path: str | Path, schema: Schema) -> BatchWriter:
+    """Begins one Parquet file."""
+    return BatchWriter(schema, _Sink(path, arrow_schema(schema)))
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return FileWriter(NAME, path, schema, SUFFIXES, write_file)

@@ -1,0 +1,171 @@
+"""A folder with one `.pt` file per sample: a dictionary of tensors, numbers and strings, or a tensor alone (`data`).
+
+Files are read with `torch.load(weights_only=True)`, which executes nothing. With `trust=True` those are read too that
+need more than that: trust whoever wrote them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.core.errors import FormatError, explain
+from headrace.formats.arrays import plain_files, unreadable
+from headrace.formats.aside import Aside
+from headrace.formats.columns import Block, Column, Keys, column_from, field_of
+from headrace.formats.manifest import read_manifest, write_manifest
+from headrace.formats.packed_strings import PackedStrings
+from headrace.formats.protocol import Reader, Writer, even_blocks
+from headrace.formats.schema import Field, Schema
+
+NAME = "pt"
+TITLE = "folder of .pt files, one a sample"
+LOOKED_AT = 16
+"""Samples from which the columns are guessed."""
+
+FAILURES = (RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError, IndexError, OverflowError,
+            MemoryError, pickle.UnpicklingError, zipfile.BadZipFile, UnicodeDecodeError, AssertionError)  # fmt: skip
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    return Path(path).is_dir() and any(name.endswith((".pt", ".pth")) for name in plain_files(path))
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    return None
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    names = [name for name in plain_files(path) if name.endswith((".pt", ".pth"))]
+    manifest = read_manifest(path, NAME)
+    if manifest is not None:
+        if len(names) != manifest.length:
+            found = f"{len(names):,} files"
+            raise FormatError(explain("files are missing", place=path, found=found, expected=f"{manifest.length:,}"))
+        return PtReader(path, names, manifest.schema, trust)
+    if not names:
+        raise FormatError(explain("found no .pt files", place=path, found="none", expected="one a sample"))
+    step = max(len(names) // LOOKED_AT, 1)
+    samples = [_read(str(Path(path) / name), trust) for name in names[::step][:LOOKED_AT]]
+    for name, sample in zip(names[::step], samples, strict=False):
+        if list(sample) != list(samples[0]):
+            found, place = f"keys {list(sample)}", Path(path) / name
+            raise FormatError(explain("samples differ", place=place, found=found, expected=f"{list(samples[0])}"))
+    fields = tuple(field_of(key, [sample[key] for sample in samples], path) for key in samples[0])
+    return PtReader(path, names, Schema(fields), trust)
+
+
+def _read(file: str, trust: bool) -> dict[str, Any]:
+    try:
+        sample = torch.load(file, map_location="cpu", weights_only=not trust)
+    except FAILURES as error:
+        cure = "restore the file; if you trust whoever wrote it and it holds more than tensors, open with trust=True"
+        raise unreadable(file, ".pt file", error, cure) from error
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise unreadable(file, ".pt file", error) from error
+        raise
+    if isinstance(sample, Mapping) and all(isinstance(key, str) for key in sample) and sample:
+        return dict(sample)
+    if isinstance(sample, (tuple, list)) and any(isinstance(part, (torch.Tensor, str)) for part in sample):
+        return {str(number): part for number, part in enumerate(sample)}
+    return {"data": sample}
+
+
+class PtReader:
+    """Reads one file a sample."""
+
+    format = NAME
+
+    def __init__(self, path: str, names: Sequence[str], schema: Schema, trust: bool) -> None:
+        self.place = path
+        self.schema = schema
+        self._names = PackedStrings.from_strings(names)
+        self._trust = trust
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def column(self, name: str) -> Column | None:
+        """See `Reader.column`."""
+        return None
+
+    def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
+        """See `Reader.fetch`."""
+        schema = self.schema.only(names)
+        values: dict[str, list[Any]] = {name: [] for name in schema.names}
+        for key in keys.tolist():
+            file = str(Path(self.place) / self._names[key])
+            sample = _read(file, self._trust)
+            for field in schema:
+                values[field.name].append(_value(field, sample, file))
+        return Block(schema, {field.name: column_from(field, values[field.name]) for field in schema})
+
+    def blocks(self) -> Sequence[range]:
+        """See `Reader.blocks`."""
+        return even_blocks(len(self), 64)
+
+
+def _value(field: Field, sample: Mapping[str, Any], file: str) -> Any:
+    value = sample.get(field.name)
+    if isinstance(value, torch.Tensor):
+        value = value.detach().numpy()
+    if field.kind == "bytes" and isinstance(value, np.ndarray):
+        value = value.tobytes()
+    if field.kind in ("bytes", "text"):
+        sound = isinstance(value, bytes if field.kind == "bytes" else str)
+    else:
+        array = np.asarray(value)
+        sound = value is not None and array.dtype.kind == field.dtype.kind and _fits(field, array.shape)
+    if not sound:
+        found = f"{type(value).__name__}" + (f" of shape {np.shape(value)}" if np.shape(value) else "")
+        message = explain(f"column {field.name!r} of a sample differs", place=file, found=found, expected=str(field))
+        raise FormatError(message)
+    return value
+
+
+def _fits(field: Field, shape: tuple[int, ...]) -> bool:
+    return shape == field.shape if field.kind == "fixed" else shape[1:] == field.shape and len(shape) > 0
+
+
+class _Writer:
+    def __init__(self, path: str, schema: Schema) -> None:
+        self._schema = schema
+        self._aside = Aside(path, folder=True)
+        self._length = 0
+
+    def append(self, block: Block) -> None:
+        for row in block:
+            sample = {name: _stored(value) for name, value in row.items()}
+            with (self._aside.path / f"{self._length:09d}.pt").open("wb") as file:
+                torch.save(sample, file)
+            self._length += 1
+
+    def seal(self) -> None:
+        write_manifest(self._aside.path, NAME, self._length, self._schema)
+        self._aside.commit()
+
+    def abort(self) -> None:
+        self._aside.abort()
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0, dtype=torch.uint8)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return torch.from_numpy(np.array(value))
+    return value
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return _Writer(path, schema)

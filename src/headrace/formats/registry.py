@@ -1,0 +1,118 @@
+"""All formats, by name, and which of them some data are in."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import stat
+from pathlib import Path
+from typing import cast
+
+from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, explain
+from headrace.formats.manifest import read_manifest
+from headrace.formats.protocol import Format, Reader, Writer
+from headrace.formats.schema import Schema
+from headrace.formats.shards import is_pattern
+
+MODULES = {
+    "arrow": "arrow",
+    "memmap": "memmap",
+    "parquet": "parquet",
+    "webdataset": "webdataset",
+    "lmdb": "lmdb_store",
+    "hdf5": "hdf5",
+    "npz": "npz",
+    "npy": "npy",
+    "idx": "idx",
+    "tensordict": "tensordict_memmap",
+    "huggingface": "huggingface",
+    "pt": "pt_files",
+    "csv": "csv_table",
+    "tsv": "tsv_table",
+    "jsonl": "json_lines",
+    "folder": "folder",
+}
+"""In the order in which they are asked: a folder of files is what is left."""
+
+
+def format_named(name: str) -> Format:
+    """Returns a format by its name. Raises `UsageError`."""
+    if name not in MODULES:
+        close = difflib.get_close_matches(name, MODULES, 1)
+        cure = f"did you mean {close[0]!r}?" if close else None
+        expected = ", ".join(MODULES)
+        raise UsageError(
+            explain("there is no such format", place="format", found=repr(name), expected=expected, cure=cure)
+        )
+    return cast(Format, importlib.import_module(f"headrace.formats.{MODULES[name]}"))
+
+
+def format_of(path: str) -> Format:
+    """Returns the format of what lies at a path. Raises `DatasetNotFoundError` and `FormatError`, which say why."""
+    manifest = read_manifest(path)
+    if manifest is not None and manifest.format in MODULES:
+        return format_named(manifest.format)
+    for name in MODULES:
+        one = format_named(name)
+        if one.claims(path):
+            return one
+    given = Path(path)
+    if not os.path.lexists(path) and not is_pattern(path):
+        parent = given.parent
+        near = difflib.get_close_matches(given.name, os.listdir(parent) if parent.is_dir() else [], 1)
+        cure = f"did you mean {parent / near[0]}?" if near else "correct the path"
+        raise DatasetNotFoundError(explain("there are no such data", place=path, found="nothing", cure=cure))
+    if is_pattern(path):
+        raise DatasetNotFoundError(explain("no files match", place=path, found="nothing", cure="correct the pattern"))
+    raise _unknown(given)
+
+
+def _unknown(path: Path) -> FormatError:
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            found = "neither a file nor a folder"
+        else:
+            with path.open("rb") as file:
+                head = file.read(16)
+            found = f"a file of {path.stat().st_size:,} bytes that begins with {head!r}" if head else "an empty file"
+    except OSError as error:
+        found = error.strerror or str(error)
+    expected = "; ".join(f"{name}: {format_named(name).TITLE}" for name in MODULES)
+    cure = "name the format: open(..., format=...), or --format on the command line"
+    return FormatError(explain("cannot tell the format of this", place=path, found=found, expected=expected, cure=cure))
+
+
+def open_reader(path: str | os.PathLike[str], *, format: str | None = None, trust: bool = False) -> Reader:
+    """Opens stored data. Raises `DatasetNotFoundError`, `FormatError`, `UsageError`, and `OSError` with the path."""
+    place = os.path.expanduser(os.fsdecode(path))
+    chosen = format_of(place) if format is None else format_named(format)
+    return chosen.open_reader(place, trust)
+
+
+def open_writer(path: str | os.PathLike[str], schema: Schema, format: str) -> Writer:
+    """Begins to write data. Raises `FormatError` if the format cannot hold them, `UsageError` for an unknown one."""
+    check_holds(format, schema, path)
+    return format_named(format).open_writer(os.fsdecode(path), schema)
+
+
+def check_holds(format: str, schema: Schema, place: object) -> None:
+    """Raises `FormatError` if a format cannot hold a schema."""
+    chosen = format_named(format)
+    reasons = [f"{field.name} ({field}): {why}" for field in schema if (why := chosen.refusal(field)) is not None]
+    if not schema.fields:
+        raise FormatError(explain("there are no columns to write", place=place, found="none", expected="one or more"))
+    if reasons:
+        message = explain(
+            f"the format {format} cannot hold these data",
+            place=place,
+            found="; ".join(reasons),
+            expected="fields that it can hold",
+            cure="leave columns out with columns=, or choose memmap or arrow, which hold them all",
+        )
+        raise FormatError(message)
+    if format == "npy" and len(schema) > 1 and any(not name.isprintable() for name in schema.names):
+        raise FormatError(
+            explain("a column name cannot be stored", place=place, found=", ".join(map(repr, schema.names)))
+        )

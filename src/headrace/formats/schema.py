@@ -1,0 +1,124 @@
+"""What a stored data set looks like: named fields, each of one kind, as plain values that every format can keep.
+
+kind      a sample holds                            a column of n samples is
+fixed     an array of always the same shape         an array [n, *shape]
+ragged    an array of any length along its first    values [total, *shape] and offsets [n + 1]
+          dimension, then of `shape`
+bytes     a byte string                             the same, of uint8
+text      a string                                  the same, of UTF-8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from headrace.core.errors import FormatError, UsageError, explain
+
+Kind = Literal["fixed", "ragged", "bytes", "text"]
+
+BYTE = np.dtype(np.uint8)
+
+NUMBERS = tuple(np.dtype(name) for name in ("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"))
+"""The types of elements, all in the machine's byte order."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named part of a sample. `shape` is that of a sample (fixed) or of one element (ragged)."""
+
+    name: str
+    kind: Kind = "fixed"
+    dtype: np.dtype[Any] = BYTE
+    shape: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
+    """The names of the values 0, 1, 2 ... of a whole number that stands for a class."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the field as plain values."""
+        plain: dict[str, Any] = {"name": self.name, "kind": self.kind}
+        if self.kind in ("fixed", "ragged"):
+            plain |= {"dtype": self.dtype.name, "shape": list(self.shape)}
+        return plain | ({"labels": list(self.labels)} if self.labels else {})
+
+    def __str__(self) -> str:
+        shape = "".join(f" x {length}" for length in self.shape)
+        text = {"fixed": f"{self.dtype.name}{shape}", "ragged": f"{self.dtype.name} x any{shape}"}
+        labels = f", {len(self.labels)} classes" if self.labels else ""
+        return text.get(self.kind, self.kind) + labels
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The fields of a data set, in order, each name once."""
+
+    fields: tuple[Field, ...]
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return tuple(field.name for field in self.fields)
+
+    def __getitem__(self, name: str) -> Field:
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise KeyError(name)
+
+    def only(self, names: Iterable[str] | None, place: object = None) -> Schema:
+        """Returns the fields of these names, in the order asked for; None: all. Raises `UsageError` for others."""
+        if names is None:
+            return self
+        wanted = (names,) if isinstance(names, str) else tuple(names)
+        if unknown := [name for name in wanted if name not in self.names]:
+            message = explain(
+                "there are no such columns",
+                place=place,
+                found=", ".join(map(repr, unknown)),
+                expected="some of " + ", ".join(self.names),
+                cure="correct columns=",
+            )
+            raise UsageError(message)
+        if not wanted or len(set(wanted)) != len(wanted):
+            expected = "one name or more, each once"
+            raise UsageError(explain("wrong argument", place="columns=", found=repr(names), expected=expected))
+        return Schema(tuple(self[name] for name in wanted))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Returns the schema as plain values."""
+        return [field.to_json() for field in self.fields]
+
+    @classmethod
+    def from_json(cls, plain: Any, place: object) -> Schema:
+        """Returns what `to_json` returned. Raises `FormatError` for anything else; the place is for its message."""
+        try:
+            fields = tuple(_field_from(one) for one in plain)
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            message = explain(
+                "a description of columns cannot be understood",
+                place=place,
+                found=f"{type(error).__name__}: {error}",
+                expected="a list of columns, each with name, kind, dtype and shape",
+                cure="restore the file, or delete it if the data can be read without",
+            )
+            raise FormatError(message) from error
+        return cls(fields)
+
+
+def _field_from(plain: Mapping[str, Any]) -> Field:
+    kind, name = plain["kind"], plain["name"]
+    if kind not in get_args(Kind) or not isinstance(name, str) or not name:
+        raise ValueError(f"name {name!r} of kind {kind!r}")
+    dtype, shape = np.dtype(plain.get("dtype", "uint8")), tuple(int(length) for length in plain.get("shape", ()))
+    if dtype not in NUMBERS or min(shape, default=0) < 0:
+        raise ValueError(f"dtype {dtype} and shape {shape}")
+    return Field(name, kind, dtype, shape, tuple(str(label) for label in plain.get("labels", ())))
