@@ -184,6 +184,8 @@ class TestWithSeed:
                 states.append(saved(loader.state_dict()))
             seen += list(chain.from_iterable(by_step(parts)))
             state = headrace.merge_states(states)
+            if len(seen) >= 132:
+                break  # from here on the next epoch would come
         on_rank(0, 1)
         whole = list(chain.from_iterable(lists(self.loader(kind(132), 1, (0, "process")))))
         assert seen[:132] == whole

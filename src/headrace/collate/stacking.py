@@ -32,6 +32,12 @@ class SlotCollate:
         self._memory = memory
         self._in_worker = in_worker
 
+    @property
+    def memory(self) -> BatchMemory | None:
+        """Where batches are made; None once the user has put something else into torch's registry."""
+        untouched = default_collate_fn_map.get(torch.Tensor) in (torch_collate_tensor, self.stack)
+        return self._memory if untouched else None
+
     def __call__(self, batch: list[Any]) -> Any:
         if default_collate_fn_map.get(torch.Tensor) is not torch_collate_tensor:
             return torch_collate(batch, collate_fn_map=default_collate_fn_map)

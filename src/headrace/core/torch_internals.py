@@ -17,6 +17,7 @@ import numpy as np
 import numpy.random  # NumPy loads it at first use: better once here than in every forked worker
 import torch
 from torch._utils import ExceptionWrapper
+from torch.autograd import _profiler_enabled as profiler_enabled  # type: ignore[attr-defined]
 from torch.utils.data import _utils, get_worker_info
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 from torch.utils.data._utils.collate import collate as torch_collate
@@ -47,6 +48,7 @@ __all__ = [
     "default_collate_fn_map",
     "enter_worker_process",
     "make_worker_info",
+    "profiler_enabled",
     "python_is_exiting",
     "reraise",
     "reseed_datapipe",

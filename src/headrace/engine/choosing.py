@@ -18,7 +18,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 
 from headrace.core.streams import SampleStreams, global_states_kept
 from headrace.core.torch_internals import DatasetKind, compute_with_one_thread
-from headrace.fetch.fetcher import MapFetcher, Positioned, Stateful
+from headrace.fetch.fetcher import MapFetcher, Positioned, is_stateful
 from headrace.observe.digest import extend_digest
 from headrace.order.sampler import ElasticSampler
 
@@ -60,7 +60,7 @@ def _hindrance(loader: Any) -> str:
     """Returns why the samples cannot be measured; empty if they can."""
     if loader._dataset_kind != DatasetKind.Map:
         return "the samples of a stream cannot be looked at beforehand"
-    if isinstance(loader.dataset, Stateful):
+    if is_stateful(loader.dataset):
         return "the data set has a state, which a trial would change"
     sampler = getattr(loader._index_sampler, "sampler", loader._index_sampler)
     if not isinstance(sampler, WHOLE_NUMBERS):

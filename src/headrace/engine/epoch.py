@@ -11,10 +11,12 @@ import torch
 
 from headrace.core.counter import stream_key
 from headrace.core.streams import global_states, global_states_kept, set_global_states
-from headrace.core.torch_internals import DatasetKind, TorchIterator
+from headrace.core.torch_internals import DatasetKind, TorchIterator, profiler_enabled
 from headrace.core.world import World
 from headrace.engine.lane import Begin, Cargo
-from headrace.fetch.fetcher import Positioned, Stateful
+from headrace.fetch.fetcher import Positioned, is_stateful
+from headrace.fetch.whole import fetches_batches
+from headrace.order.key_arrays import key_arrays
 from headrace.state.progress import Draw, MapProgress, StreamProgress
 from headrace.state.record import EpochRecord, Terms
 
@@ -40,8 +42,7 @@ class EpochIterator(TorchIterator):
             with _own_base_seed(loader, terms):
                 TorchIterator.__init__(self, loader)
             self._num_workers = workers
-            if workers:
-                self._sampler_iter = iter(self._index_sampler)
+            self._sampler_iter = self._indices(None if workers else self._sampler_iter)
         self._start_epoch(loader, "isi" if workers else "is", before)
 
     def _reopen(self, loader: Any) -> None:
@@ -51,6 +52,7 @@ class EpochIterator(TorchIterator):
         before = random_state(loader)
         with _own_base_seed(loader, terms):
             TorchIterator._reset(self, loader)
+        self._sampler_iter = self._indices(self._sampler_iter)
         self._start_epoch(loader, "i", before)
 
     def cargo(self, loader: Any) -> Cargo:
@@ -91,7 +93,7 @@ class EpochIterator(TorchIterator):
             self._drawn, self._offset = resume["batches"], resume["samples"] * self._size
             if sampler is not None and resume["sampler"] is not None:
                 sampler.load_state_dict(resume["sampler"])
-                self._sampler_iter = iter(self._index_sampler)
+                self._sampler_iter = self._indices()
                 self._offset = _position_in(resume["sampler"], self._offset)
             elif resume["random"] is not None:
                 random, draws = resume["random"], resume["draws"] or draws
@@ -112,13 +114,23 @@ class EpochIterator(TorchIterator):
                 generator.set_state(state)
             for draw in draws:
                 if draw == "i":
-                    self._sampler_iter = iter(self._index_sampler)
+                    self._sampler_iter = self._indices()
                 else:
                     self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
             rest = islice(self._sampler_iter, batches, None)
             self._sampler_iter = chain(list(islice(rest, 1)), rest)  # a sampler may draw only when it is first asked
         if batches:
             self._base_seed = stream_key(int(self._base_seed), batches) & SEED_BITS
+
+    def _indices(self, begun: Iterator[Any] | None = None) -> Iterator[Any]:
+        """Begins an iteration over the index sampler, or goes on with one that torch began.
+
+        In arrays instead for a data set that fetches whole batches, where that gives the same keys.
+        """
+        arrays = key_arrays(self._index_sampler) if fetches_batches(self._dataset) else None
+        if arrays is not None:
+            return arrays
+        return iter(self._index_sampler) if begun is None else begun
 
     def take(self) -> tuple[int, Any]:
         """Returns the number of the sampler's next index, and the index as lanes want it.
@@ -188,7 +200,7 @@ class EpochIterator(TorchIterator):
     def any_lane_will_do(self) -> bool:
         """True if batches are the same whichever lane makes them: nothing of a lane's own goes into them."""
         free = self._is_map and self._terms.seed is not None
-        return free and self.record.lanes > 1 and not isinstance(self._dataset, Stateful)
+        return free and self.record.lanes > 1 and not is_stateful(self._dataset)
 
     @property
     def next_lane(self) -> int:
@@ -204,9 +216,21 @@ class EpochIterator(TorchIterator):
         else:
             self._progress.deliver(lane, self.record.lanes, state)
 
+    @property
+    def _counts_samples(self) -> bool:
+        """Whether torch's `__next__` compares the number of batches with a length that a stream has promised."""
+        return not self._is_map and self._IterableDataset_len_called is not None
+
+    def _make_next(self) -> Any:
+        return self._next_data()
+
     def __next__(self) -> Any:
         try:
-            return super().__next__()
+            if self._sampler_iter is None or self._counts_samples or profiler_enabled():
+                return super().__next__()
+            batch = self._make_next()  # as torch's `__next__`, without the cost of a range that no profiler records
+            self._num_yielded += 1
+            return batch
         except StopIteration:
             self.record.finished = True
             raise
@@ -215,7 +239,7 @@ class EpochIterator(TorchIterator):
 def resumable(index_sampler: Any) -> Any:
     """Returns the sampler whose state says where an index sampler is: itself or the one that it batches; or None."""
     for sampler in (index_sampler, getattr(index_sampler, "sampler", None)):
-        if isinstance(sampler, Stateful):
+        if is_stateful(sampler):
             return sampler
     return None
 

@@ -7,12 +7,13 @@ end of an iterable data set; an exception from the data set is raised as it is, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.core.streams import BATCH, SAMPLE, SampleStreams
+from headrace.fetch.whole import whole_batches
 
 SHOWN_KEYS = 8
 
@@ -35,6 +36,11 @@ class Stateful(Protocol):
         """Restores what `state_dict` returned."""
 
 
+def is_stateful(thing: Any) -> TypeGuard[Stateful]:
+    """Tells what `isinstance(thing, Stateful)` tells, in a hundredth of the time."""
+    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+
+
 class Fetcher(Protocol):
     """Makes one batch after the other."""
 
@@ -55,13 +61,16 @@ class MapFetcher:
         self._batched = batched
         self._collate = collate
         self._streams = streams
-        self._stateful = isinstance(dataset, Stateful)
+        self._stateful = is_stateful(dataset)
+        self._whole = whole_batches(dataset, collate) if batched else None
 
     def fetch(self, index: Any) -> Any:
         """See `Fetcher.fetch`."""
         positions: Sequence[int] | npt.NDArray[np.int64] = ()
         if type(index) is Positioned:
             index, positions = index
+        if self._whole is not None:
+            return self._whole_batch(self._whole, index)
         samples = self._samples(index, positions) if self._batched else self._one_by_one((index,), positions)[0]
         if self._streams is not None and len(positions):
             self._streams.enter(BATCH, int(positions[0]))
@@ -74,6 +83,13 @@ class MapFetcher:
     def state(self) -> Any:
         """See `Fetcher.state`."""
         return self._dataset.state_dict() if self._stateful else None
+
+    def _whole_batch(self, fetch: Callable[[Any], Any], keys: Any) -> Any:
+        try:
+            return fetch(keys)
+        except Exception as error:
+            note(error, f"raised while loading {describe(keys)}")
+            raise
 
     def _samples(self, keys: Any, positions: Any) -> Any:
         if getattr(self._dataset, "__getitems__", None):
@@ -109,6 +125,8 @@ def note(error: Exception, text: str) -> None:
 
 def describe(index: Any) -> str:
     """Names the keys of a batch, the first few of them if there are many."""
+    if isinstance(index, np.ndarray):
+        index = index.tolist()
     if not isinstance(index, (list, tuple)):
         return f"the sample with key {index!r}"
     shown = ", ".join(repr(key) for key in index[:SHOWN_KEYS])

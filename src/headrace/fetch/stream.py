@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, explain
 from headrace.core.part import Place
 from headrace.core.streams import BATCH, SAMPLE, START, SampleStreams
-from headrace.fetch.fetcher import Stateful, note
+from headrace.fetch.fetcher import is_stateful, note
+from headrace.fetch.whole import memory_of
 
 
 class Deal(NamedTuple):
@@ -30,22 +32,22 @@ class Source:
         self._dataset = dataset
         self.streams = streams
         state = state or {}
-        if state.get("dataset") is not None and isinstance(dataset, Stateful):
+        if state.get("dataset") is not None and is_stateful(dataset):
             dataset.load_state_dict(state["dataset"])
         if streams is not None:
             streams.enter(START)
         self._iterator: Iterator[Any] = iter(dataset)
-        if state.get("iterator") is not None and isinstance(self._iterator, Stateful):
+        if state.get("iterator") is not None and is_stateful(self._iterator):
             self._iterator.load_state_dict(state["iterator"])
-        self._is_stateful = isinstance(dataset, Stateful) or isinstance(self._iterator, Stateful)
+        self._is_stateful = is_stateful(dataset) or is_stateful(self._iterator)
         self._ahead: list[Any] = []
         self.position = state.get("items", 0) if self._is_stateful else 0
         self.to_replay = state.get("items", 0) - self.position
 
     def state(self) -> dict[str, Any]:
         """Returns the states of the data set and of the iterator, where they have one, and the number of samples."""
-        of_iterator = self._iterator.state_dict() if isinstance(self._iterator, Stateful) else None
-        own_dataset = self._dataset is not self._iterator and isinstance(self._dataset, Stateful)
+        of_iterator = self._iterator.state_dict() if is_stateful(self._iterator) else None
+        own_dataset = self._dataset is not self._iterator and is_stateful(self._dataset)
         return {
             "items": self.position,
             "dataset": self._dataset.state_dict() if own_dataset else None,
@@ -69,6 +71,21 @@ class Source:
         self.position += 1
         return sample
 
+    def next_batch(self, count: int, out: BatchMemory) -> tuple[Any, int]:
+        """Returns the next batch of an iterator that makes whole batches, and how many samples it has."""
+        try:
+            batch, got = self._iterator.next_batch(count, out)  # type: ignore[attr-defined]
+        except Exception as error:
+            note(error, f"raised while loading samples from number {self.position} of this iterator on")
+            raise
+        self.position += got
+        return batch, got
+
+    @property
+    def makes_batches(self) -> bool:
+        """Whether the iterator makes whole batches: `next_batch(count, out)` beside `__next__`."""
+        return not self._ahead and callable(getattr(self._iterator, "next_batch", None))
+
     def look_ahead(self) -> None:
         """Has the data set make its next sample, which `next` then returns. Raises `StopIteration` at the end."""
         self._ahead.append(self.next())
@@ -90,6 +107,7 @@ class IterableFetcher:
         self._source = source
         self._batched = batched
         self._collate = collate
+        self._memory = memory_of(collate)
         self._drop_last = drop_last
         self._deal = deal
         self._ended = False
@@ -103,6 +121,8 @@ class IterableFetcher:
         count = len(index) if self._batched else 1
         if self._deal is not None and not self._sure:
             self._make_sure(self._deal)
+        if self._batched and self._deal is None and self._memory is not None and self._source.makes_batches:
+            return self._whole(count, self._memory)
         number = self._batches
         self._batches += 1  # also when a sample raises: its batch is lost, and the next one is the next
         samples = self._own(count) if self._deal is None else self._dealt(self._deal, number, count)
@@ -137,6 +157,14 @@ class IterableFetcher:
                 raise UsageError(message) from end
         if total:
             report(total, total)
+
+    def _whole(self, count: int, memory: BatchMemory) -> Any:
+        self._batches += 1
+        batch, got = self._source.next_batch(count, memory)
+        self._ended = got < count
+        if got == 0 or (self._drop_last and got < count):
+            raise StopIteration
+        return batch
 
     def _own(self, count: int) -> list[Any]:
         samples: list[Any] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +26,10 @@ from headrace.formats.schema import BYTE, Field, Kind, Schema
 
 SUFFIXES: dict[Kind, str] = {"ragged": ".values", "bytes": ".bytes", "text": ".utf8"}
 OFFSETS = ".offsets"
+NPY_FAILURES = (ValueError, EOFError, TypeError, SyntaxError, OverflowError, KeyError, MemoryError, RecursionError,
+                tokenize.TokenError)  # fmt: skip
+"""What NumPy raises when bytes of an .npy file are changed at random."""
+
 RUN = 1 << 24
 """Bytes that are read at a time when data are read from the first sample to the last."""
 
@@ -39,8 +44,7 @@ def array_names(field: Field) -> tuple[str, ...]:
 def arrays_of(field: Field, column: Column) -> dict[str, Array]:
     """Returns the arrays that hold a column, by their names."""
     if isinstance(column, Ragged):
-        part = column.trimmed()
-        return dict(zip(array_names(field), (part.values, part.offsets), strict=True))
+        return dict(zip(array_names(field), column.packed(), strict=True))
     return {field.name: column}
 
 
@@ -64,7 +68,7 @@ def columns_from(
             expected = f"{field} for each sample, in column {field.name!r}"
             raise _unfit(place, f"{values.dtype.name} {list(values.shape)}", expected)
         columns[field.name] = (
-            values if offsets is None else Ragged(values, _checked(offsets, len(values), field, place))
+            values if offsets is None else Ragged(values, _checked(offsets, len(values), field, place), place=place)
         )
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -132,7 +136,7 @@ class ColumnsReader:
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
         columns = self._columns.get().values()
-        total = sum(one.values.nbytes if isinstance(one, Ragged) else one.nbytes for one in columns)
+        total = sum(one.nbytes for one in columns)
         return even_blocks(self._length, max(int(RUN * self._length / max(total, 1)), 1))
 
 
@@ -205,17 +209,21 @@ class Spool:
         return {name: map_npy(self.path(name)) for name in self._files}
 
 
+Finish = Callable[[dict[str, Array], Path], None]
+
+
 class ArraysWriter:
     """A writer that spools columns to the disk and has them made into the format in the end: bounded memory."""
 
-    def __init__(
-        self, format_name: str, target: str, schema: Schema, finish: Callable[[dict[str, Array], Path], dict[str, Any] | None],
-        *, folder: bool = False,
-    ) -> None:  # fmt: skip
-        """`finish` gets the arrays and the path to write to; it returns what the manifest shall remember besides."""
+    def __init__(self, format_name: str, target: str, schema: Schema, finish: Finish, *, folder: bool = False) -> None:
+        """`finish` makes the format's files from all arrays, at a path."""
         self._name, self._schema, self._finish = format_name, schema, finish
-        self._aside = Aside(target, folder=folder)
         self._room = Aside(f"{target}.spool", folder=True)
+        try:
+            self._aside = Aside(target, folder=folder)
+        except BaseException:
+            self._room.abort()
+            raise
         self._spool = Spool(self._room.path, schema)
 
     def append(self, block: Block) -> None:
@@ -225,8 +233,8 @@ class ArraysWriter:
     def seal(self) -> None:
         """See `Writer.seal`."""
         self._spool.finish()
-        extra = self._finish(self._spool.load(), self._aside.path) or {}
-        manifest = write_manifest(self._aside.path, self._name, self._spool.length, self._schema, **extra)
+        self._finish(self._spool.load(), self._aside.path)
+        manifest = write_manifest(self._aside.path, self._name, self._spool.length, self._schema)
         self._aside.commit(None if self._aside.path.is_dir() else manifest)
         self._room.abort()
 

@@ -54,7 +54,7 @@ def open_reader(path: str, trust: bool) -> Reader:
 
 
 def load(files: list[str]) -> pa.Table:
-    """Returns a table over the files, mapped into memory. Raises `FormatError` if one is damaged or of another schema."""
+    """Returns a table over the files, mapped into memory. Raises `FormatError` if one is damaged, or differs."""
     tables: list[pa.Table] = []
     for file in files:
         table = _table(file)

@@ -54,12 +54,12 @@ def to_arrow(field: Field, column: Column) -> pa.Array:
     """Returns a column as an Arrow array of type `arrow_type(field)`."""
     if not isinstance(column, Ragged):
         return _flat(field, column, arrow_type(field))
-    part = column.trimmed()
-    offsets = pa.py_buffer(np.ascontiguousarray(part.offsets, np.int64))
+    packed, edges = column.packed()
+    offsets = pa.py_buffer(edges)
     if field.kind != "ragged":
-        buffers = [None, offsets, pa.py_buffer(np.ascontiguousarray(part.values))]
+        buffers = [None, offsets, pa.py_buffer(np.ascontiguousarray(packed))]
         return pa.Array.from_buffers(arrow_type(field), len(column), buffers)
-    values = _flat(field, part.values, arrow_type(field).value_type)
+    values = _flat(field, packed, arrow_type(field).value_type)
     return pa.Array.from_buffers(arrow_type(field), len(column), [None, offsets], children=[values])
 
 
@@ -149,7 +149,9 @@ def _chunk(field: Field, chunk: pa.Array, place: object) -> Column:
             raise FormatError(explain("a column has holes", place=where, found=found, expected=str(field), cure=cure))
         if field.kind == "fixed":
             return _numbers(chunk, field).reshape(len(chunk), *field.shape)
-        return _ragged(field, chunk)
+        column = _ragged(field, chunk)
+        column.place = where
+        return column
     except (pa.ArrowException, ValueError, TypeError, NotImplementedError, OverflowError, AttributeError) as error:
         if isinstance(error, FormatError):
             raise

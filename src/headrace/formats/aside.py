@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 from headrace.core.errors import FormatError, explain
 
 MARK = ".partial"
+OLD = "old data"
 
 
 class Aside:
     """A folder beside the target, in which the new data are made.
 
-    `path` is what becomes the target: a file or a folder of that name. Beside a file, `companion` becomes a second file.
+    `path` is what becomes the target: a file or a folder of that name. An existing folder is only replaced if it is
+    empty or holds packed data (a manifest); anything else in it would be lost.
     """
 
     def __init__(self, target: str, *, folder: bool) -> None:
@@ -23,34 +26,71 @@ class Aside:
         if self.target.name in ("", ".", ".."):
             expected = "a path that ends in a name"
             raise FormatError(explain("cannot write here", place=target, found=f"{target!r}", expected=expected))
-        if self.target.exists() and self.target.is_dir() != folder:
-            found, expected = ("a file", "a folder") if folder else ("a folder", "a file")
-            cure = "choose another target, or remove it"
-            raise FormatError(explain("cannot write here", place=target, found=found, expected=expected, cure=cure))
+        if self.target.exists():
+            self._check_replaceable()
         self._room = self.target.with_name(f".{self.target.name}{MARK}-{os.getpid()}")
-        if self._room.exists():
-            shutil.rmtree(self._room)
+        self.remove_abandoned()
         self.path = self._room / self.target.name
         (self.path if folder else self._room).mkdir(parents=True)
 
+    def _check_replaceable(self) -> None:
+        found = None
+        if self.target.is_dir() != self._folder:
+            found = "a file" if self._folder else "a folder"
+        elif self._folder and not (self.target / "headrace.json").is_file():
+            others = sum(1 for _ in self.target.iterdir())
+            found = f"a folder with {others:,} files or folders, which headrace did not pack" if others else None
+        if found is not None:
+            cure = "choose another target, or remove it yourself"
+            raise FormatError(explain("there is something already", place=self.target, found=found, cure=cure))
+
+    def remove_abandoned(self) -> None:
+        """Removes what processes that are gone have left beside this target."""
+        for room in self.target.parent.glob(f".{glob.escape(self.target.name)}{MARK}-*"):
+            pid = room.name.rpartition("-")[2]
+            if pid.isdigit() and (int(pid) == os.getpid() or not _is_running(int(pid))):
+                self._put_back(room)
+                shutil.rmtree(room, ignore_errors=True)
+
     def commit(self, companion: Path | None = None) -> None:
-        """Puts what was made into place. `companion`: a second file made beside `path`, which goes beside the target."""
+        """Puts what was made into place. `companion`: a second file made beside `path`; it goes beside the target."""
         sync_tree(self._room)
         beside = None if companion is None else self.target.with_name(companion.name)
         if beside is not None:
             beside.unlink(missing_ok=True)
         if self._folder and self.target.exists():
-            old = self._room / "old"
-            self.target.rename(old)
-        self.path.replace(self.target)
+            try:
+                self.target.rename(self._room / OLD)
+                self.path.replace(self.target)
+            except BaseException:
+                self._put_back(self._room)
+                raise
+        else:
+            self.path.replace(self.target)
         if companion is not None and beside is not None:
             companion.replace(beside)
         sync_folder(self.target.parent)
         shutil.rmtree(self._room)
 
+    def _put_back(self, room: Path) -> None:
+        """Undoes the first half of an exchange of folders whose second half did not come."""
+        if (room / OLD).exists() and not self.target.exists():
+            (room / OLD).rename(self.target)
+
     def abort(self) -> None:
         """Removes what was made."""
+        self._put_back(self._room)
         shutil.rmtree(self._room, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def sync_tree(root: Path) -> None:
@@ -73,11 +113,3 @@ def sync_folder(path: Path) -> None:
     """Flushes a folder's list of names to the disk, where that can be done."""
     if os.name == "posix":
         sync_file(path)
-
-
-def write_text_aside(path: Path, text: str) -> None:
-    """Replaces a small file in one step."""
-    new = path.with_name(f".{path.name}{MARK}-{os.getpid()}")
-    new.write_text(text, "utf-8")
-    sync_file(new)
-    new.replace(path)

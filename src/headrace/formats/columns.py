@@ -19,46 +19,85 @@ LONG = 2048
 """Bytes of a sample from which on one copy per sample is quicker than one index for each element."""
 
 
-@dataclass(frozen=True, eq=False)
 class Ragged:
-    """Samples of different lengths end to end: number i is `values[offsets[i]:offsets[i + 1]]`.
+    """Samples of different lengths in one array: number i is `values[starts[i]:stops[i]]`.
 
-    values: [total, *shape]; offsets: whole numbers, ascending [n + 1], which need not begin at 0.
+    values: [total, *shape]; starts, stops: whole numbers [n]. Made from offsets [n + 1], number i is
+    `values[offsets[i]:offsets[i + 1]]`: end to end, if not from 0 on.
     """
 
-    values: Array
-    offsets: Array
+    __slots__ = ("place", "starts", "stops", "values")
+
+    def __init__(
+        self, values: Array, offsets: Array | None = None, starts: Any = None, stops: Any = None, place: object = None
+    ) -> None:
+        """place: where the samples are stored, for messages."""
+        self.values, self.place = values, place
+        self.starts: Array = starts if offsets is None else offsets[:-1]
+        self.stops: Array = stops if offsets is None else offsets[1:]
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.starts)
 
     def __getitem__(self, index: int) -> Array:
         """Sample number `index` (0 .. n-1), without a copy."""
-        return self.values[int(self.offsets[index]) : int(self.offsets[index + 1])]
-
-    @property
-    def lengths(self) -> Keys:
-        """Length of each sample [n]."""
-        return np.diff(self.offsets).astype(np.int64, copy=False)
+        return self.values[int(self.starts[index]) : int(self.stops[index])]
 
     def rows(self, start: int, stop: int) -> Ragged:
         """Samples start .. stop-1, without a copy."""
-        return Ragged(self.values, self.offsets[start : stop + 1])
+        return Ragged(self.values, None, self.starts[start:stop], self.stops[start:stop], self.place)
+
+    def pieces(self, keys: Keys) -> tuple[Keys, Keys]:
+        """Returns starts and lengths of samples. Raises `FormatError` if they make no sense: data may be damaged."""
+        starts = self.starts[keys].astype(np.int64)
+        lengths = self.stops[keys].astype(np.int64) - starts
+        if len(keys) and (
+            int(lengths.min()) < 0 or int(starts.min()) < 0 or int((starts + lengths).max()) > len(self.values)
+        ):
+            found, cure = (
+                "offsets that descend, or lead outside of the values",
+                "restore the file, or pack the data again",
+            )
+            what, expected = "stored offsets are damaged", "ascending offsets"
+            raise FormatError(explain(what, place=self.place, found=found, expected=expected, cure=cure))
+        return starts, lengths
 
     def take(self, keys: Keys) -> Ragged:
-        """Copies the samples of these keys, in their order."""
-        starts = self.offsets[keys].astype(np.int64, copy=False)
-        lengths = self.offsets[keys + 1].astype(np.int64, copy=False) - starts
-        offsets = np.zeros(len(keys) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
+        """Copies the samples of these keys, in their order, end to end."""
+        starts, lengths = self.pieces(keys)
+        offsets = offsets_of(lengths)
         values = np.empty((int(offsets[-1]), *self.values.shape[1:]), self.values.dtype)
         copy_pieces(self.values, starts, lengths, values, offsets)
         return Ragged(values, offsets)
 
-    def trimmed(self) -> Ragged:
-        """The same samples, with values that begin at offset 0 and hold nothing else; without a copy of values."""
-        first, last = int(self.offsets[0]), int(self.offsets[-1])
-        return Ragged(self.values[first:last], self.offsets.astype(np.int64) - first)
+    def packed(self) -> tuple[Array, Keys]:
+        """Returns the samples end to end, and their offsets from 0 on; without a copy where they lie so already."""
+        if len(self) == 0:
+            return self.values[:0], np.zeros(1, np.int64)
+        if not (self.starts[1:] == self.stops[:-1]).all():
+            taken = self.take(np.arange(len(self)))
+            return taken.values, np.append(taken.starts, taken.stops[-1:])
+        first, last = int(self.starts[0]), int(self.stops[-1])
+        if not 0 <= first <= last <= len(self.values):
+            self.pieces(np.arange(len(self)))
+        offsets = np.empty(len(self) + 1, np.int64)
+        offsets[:-1], offsets[-1] = self.starts, last
+        return self.values[first:last], offsets - first
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arrays take."""
+        return self.values.nbytes + self.starts.nbytes + self.stops.nbytes
+
+    def __reduce__(self) -> Any:
+        return Ragged, (self.values, None, self.starts, self.stops, self.place)
+
+
+def offsets_of(lengths: Keys) -> Keys:
+    """Returns where samples of these lengths begin when they lie end to end, and where the last one ends [n + 1]."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 Column = Array | Ragged
@@ -140,10 +179,10 @@ def joined(field: Field, columns: Sequence[Any]) -> Column:
         return np.concatenate(columns) if columns else np.empty((0, *field.shape), field.dtype)
     if not columns:
         return Ragged(np.empty((0, *field.shape), field.dtype), np.zeros(1, np.int64))
-    parts = [column.trimmed() for column in columns]
-    ends = np.cumsum([0, *(part.offsets[-1] for part in parts)])
-    offsets = [part.offsets[:-1] + start for part, start in zip(parts, ends, strict=False)]
-    return Ragged(np.concatenate([part.values for part in parts]), np.concatenate([*offsets, ends[-1:]]))
+    parts = [column.packed() for column in columns]
+    ends = np.cumsum([0, *(offsets[-1] for _, offsets in parts)])
+    moved = [offsets[:-1] + start for (_, offsets), start in zip(parts, ends, strict=False)]
+    return Ragged(np.concatenate([values for values, _ in parts]), np.concatenate([*moved, ends[-1:]]))
 
 
 def ragged_from(field: Field, values: Sequence[Any]) -> Ragged:

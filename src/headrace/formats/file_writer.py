@@ -48,4 +48,5 @@ class FileWriter:
 
     def abort(self) -> None:
         """See `Writer.abort`."""
+        self._file.close()
         self._aside.abort()

@@ -74,7 +74,7 @@ def open_reader(path: str, trust: bool) -> Reader:
             names.sort(key=lambda name: name.rpartition("/")[2])
         return FolderReader(path, names, manifest.schema)
     labels = tuple(sorted({name.partition("/")[0] for name in names if "/" in name}))
-    endings = Counter(os.path.splitext(name)[1].lower() for name in names).most_common(1)[0][0]
+    endings = Counter(Path(name).suffix.lower() for name in names).most_common(1)[0][0]
     content = next((one for one, known in CONTENTS.items() if endings in known), "data")
     fields = [Field("path", "text"), Field(content, "text" if content == "text" else "bytes")]
     if labels and all("/" in name for name in names):
@@ -88,7 +88,7 @@ def _files(root: str) -> list[str]:
     while pending:
         below = pending.pop()
         try:
-            with os.scandir(os.path.join(root, below)) as entries:
+            with os.scandir(Path(root, below)) as entries:
                 for entry in entries:
                     name = f"{below}/{entry.name}" if below else entry.name
                     if entry.name.startswith(".") or entry.name == MANIFEST:
@@ -98,7 +98,7 @@ def _files(root: str) -> list[str]:
                     elif entry.is_file():
                         found.append(name)
         except OSError as error:
-            place, found_text = os.path.join(root, below), error.strerror
+            place, found_text = Path(root, below), error.strerror
             cure = "let this user read the folder, or correct the path"
             raise DatasetError(explain("cannot list a folder", place=place, found=found_text, cure=cure)) from error
     return found
@@ -142,9 +142,7 @@ class FolderReader:
         return Block(schema, columns)
 
     def _read(self, file: str) -> bytes:
-        path = os.path.join(self.place, file)
-        with open(path, "rb") as stream:
-            return stream.read()
+        return Path(self.place, file).read_bytes()
 
     def _label(self, file: str) -> int:
         folder = file.partition("/")[0]

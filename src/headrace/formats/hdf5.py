@@ -208,7 +208,7 @@ def open_writer(path: str, schema: Schema) -> Writer:
     return ArraysWriter(NAME, path, schema, functools.partial(_finish, schema))
 
 
-def _finish(schema: Schema, arrays: dict[str, Array], path: Path) -> dict[str, Any] | None:
+def _finish(schema: Schema, arrays: dict[str, Array], path: Path) -> None:
     h5py = extra("h5py", "hdf5")
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
         file.attrs[ATTRIBUTE] = to_json_text(schema)
@@ -223,4 +223,3 @@ def _finish(schema: Schema, arrays: dict[str, Array], path: Path) -> dict[str, A
             dataset = file[name]
             for start in range(0, len(array), 65536):
                 dataset[start : start + 65536] = array[start : start + 65536]
-    return None

@@ -1,8 +1,9 @@
 """IDX, the format of the MNIST family: one array a file, `PREFIX-COLUMNs-idxN-TYPE`, gzipped or not.
 
-A data set is named by its prefix: `folder/train` is `folder/train-images-idx3-ubyte.gz` and `folder/train-labels-...`; a
-folder that holds one prefix, or a single file, will do as well. Format: http://yann.lecun.com/exdb/mnist (the page's
-end): two zero bytes, type, number of dimensions, then each length as a big-endian 32-bit number, then the values.
+A data set is named by its prefix: `folder/train` is `folder/train-images-idx3-ubyte.gz` and its neighbour
+`folder/train-labels-...`; a folder that holds one prefix, or a single file, will do as well. Format (described at
+http://yann.lecun.com/exdb/mnist): two zero bytes, type, number of dimensions, each length as a big-endian 32-bit
+number, then the values.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ TYPES = {0x08: ("ubyte", ">u1"), 0x09: ("byte", ">i1"), 0x0B: ("short", ">i2"), 
          0x0D: ("float", ">f4"), 0x0E: ("double", ">f8")}  # fmt: skip
 CODES = {np.dtype(code).newbyteorder("="): (number, word) for number, (word, code) in TYPES.items()}
 FILE = re.compile(r"(?:(?P<prefix>.*)-)?(?P<column>[^-]+?)[-.]idx(?P<dims>\d)-(?P<type>[a-z]+)(?P<gz>\.gz)?$")
+LARGEST_RATIO = 1100
+"""Deflate makes nothing more than 1,032 times as long."""
+
 SINGULAR = {"images": "image", "labels": "label"}
 
 
@@ -113,6 +117,8 @@ def read_idx(file: Path) -> Array:
     data = _beginning(file)
     dtype, shape = _header_of(file, data)
     start, count = 4 + 4 * len(shape), int(np.prod(shape, dtype=object))
+    if file.suffix == ".gz" and count * dtype.itemsize > LARGEST_RATIO * file.stat().st_size:
+        raise _wrong_size(file, file.stat().st_size, shape, dtype)
     if file.suffix != ".gz":
         if file.stat().st_size != start + count * dtype.itemsize:
             raise _wrong_size(file, file.stat().st_size - start, shape, dtype)
@@ -149,12 +155,11 @@ def open_writer(path: str, schema: Schema) -> Writer:
     return ArraysWriter(NAME, path, schema, _finish, folder=True)
 
 
-def _finish(arrays: dict[str, Array], path: Path) -> dict[str, Any] | None:
+def _finish(arrays: dict[str, Array], path: Path) -> None:
     plural = {one: many for many, one in SINGULAR.items()}
     for name, array in arrays.items():
         code, word = CODES[array.dtype]
         with (path / f"{plural.get(name, name)}-idx{array.ndim}-{word}").open("wb") as file:
             file.write(struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape))
             for start in range(0, len(array), 4096):
-                file.write(np.ascontiguousarray(array[start : start + 4096]).astype(array.dtype.newbyteorder(">")))
-    return None
+                file.write(array[start : start + 4096].astype(array.dtype.newbyteorder(">")).tobytes())

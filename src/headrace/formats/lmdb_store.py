@@ -1,8 +1,8 @@
-"""LMDB: the key `000000012.image` holds column `image` of sample 12, as its bytes; `__headrace__` describes the columns.
+"""LMDB: the key `000000012.image` holds column `image` of sample 12, as bytes; `__headrace__` describes the columns.
 
 An array's bytes are its elements in little-endian order: `np.frombuffer(transaction.get(b"000000012.image"), dtype)`.
-A database that somebody else made has two columns, `key` and `value`, both bytes: nothing is unpickled. The map grows by
-itself when writing. Each process opens the database itself, read-only and without locks. Needs
+A database that somebody else made has two columns, `key` and `value`, both bytes: nothing is unpickled. The map grows
+by itself when writing. Each process opens the database itself, read-only and without locks. Needs
 `pip install 'headrace[lmdb]'`.
 """
 

@@ -49,7 +49,7 @@ def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **
 
 
 def read_manifest(path: str, format_name: str | None = None) -> Manifest | None:
-    """Returns the manifest of data, None if there is none, or one of another format. Raises `FormatError` if damaged."""
+    """Returns the manifest of data; None without one, or for one of another format. Raises `FormatError` if damaged."""
     place = manifest_path(path)
     try:
         plain = json.loads(place.read_text("utf-8"))
@@ -67,7 +67,7 @@ def read_manifest(path: str, format_name: str | None = None) -> Manifest | None:
         if int(plain["length"]) < 0 or any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
             raise damaged(place, "a negative length, or files outside of the folder")
         return Manifest(str(plain["format"]), int(plain["length"]), schema, files, dict(plain.get("extra", {})))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, FormatError):
             raise
         raise damaged(place, f"{type(error).__name__}: {error}") from error
@@ -89,7 +89,7 @@ def check_size(manifest: Manifest, relative: str, path: Path) -> None:
         "a file was cut off, or changed",
         place=path,
         found=f"{path.stat().st_size:,} bytes",
-        expected=f"{expected[0]:,} bytes, says {manifest_path(path if path.is_dir() else path).name}",
+        expected=f"{expected[0]:,} bytes, says the manifest",
         cure="restore the file, or pack the data again",
     )
     raise FormatError(message)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,11 +32,9 @@ def open_reader(path: str, trust: bool) -> Reader:
     manifest = read_manifest(path, NAME)
     if manifest is not None:
         check_size(manifest, Path(path).name, Path(path))
-    schema, columns = columns_from(_arrays(path), path)
-    if manifest is not None:
-        schema = columns_from({n: c for n, c in columns.items() if not isinstance(c, tuple)}, path, manifest.schema)[0]  # type: ignore[misc]
+    schema, columns = columns_from(_arrays(path), path, None if manifest is None else manifest.schema)
     length = len(next(iter(columns.values())))
-    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path))
+    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema))
 
 
 def _arrays(path: str) -> dict[str, Array]:
@@ -49,8 +46,8 @@ def _arrays(path: str) -> dict[str, Array]:
     return {name: array[name] for name in array.dtype.names}
 
 
-def _load(path: str) -> dict[str, Column]:
-    return columns_from(_arrays(path), path)[1]
+def _load(path: str, schema: Schema) -> dict[str, Column]:
+    return columns_from(_arrays(path), path, schema)[1]
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
@@ -58,7 +55,7 @@ def open_writer(path: str, schema: Schema) -> Writer:
     return ArraysWriter(NAME, path, schema, _finish)
 
 
-def _finish(arrays: dict[str, Array], path: Path) -> dict[str, Any] | None:
+def _finish(arrays: dict[str, Array], path: Path) -> None:
     if list(arrays) == ["data"]:
         whole = arrays["data"]
     else:
@@ -66,7 +63,6 @@ def _finish(arrays: dict[str, Array], path: Path) -> dict[str, Any] | None:
         whole = np.lib.format.open_memmap(path, "w+", dtype, (len(next(iter(arrays.values()))),))
         for name, array in arrays.items():
             whole[name] = array
-        return None
+        return
     with path.open("wb") as file:
         np.lib.format.write_array(file, whole, allow_pickle=False)
-    return None

@@ -1,4 +1,4 @@
-"""An `.npz` archive: one array a column. Uncompressed members of single bytes are mapped, the others read into memory."""
+"""An `.npz` archive: one array a column. Uncompressed members of single bytes are mapped, others read into memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import FormatError, explain
-from headrace.formats.arrays import ArraysWriter, ColumnsReader, columns_from, first_bytes, unreadable
+from headrace.formats.arrays import NPY_FAILURES, ArraysWriter, ColumnsReader, columns_from, first_bytes, unreadable
 from headrace.formats.columns import Array, Column, as_numbers
 from headrace.formats.manifest import check_size, read_manifest
 from headrace.formats.protocol import Reader, Writer
@@ -22,8 +22,7 @@ from headrace.formats.schema import Field, Schema
 NAME = "npz"
 TITLE = "NumPy archive"
 LOCAL_HEADER = struct.Struct("<4s22xHH")
-READ_FAILURES = (ValueError, EOFError, TypeError, SyntaxError, OverflowError, KeyError, MemoryError, RecursionError,
-                 zipfile.BadZipFile, zlib.error, NotImplementedError, struct.error, RuntimeError)  # fmt: skip
+READ_FAILURES = (*NPY_FAILURES, zipfile.BadZipFile, zlib.error, NotImplementedError, struct.error, RuntimeError)  # fmt: skip
 LARGEST_RATIO = 1100
 """Deflate makes nothing more than 1,032 times as long: an archive that promises more is damaged, or hostile."""
 
@@ -64,8 +63,8 @@ def _headers(path: str) -> dict[str, Array]:
                 arrays[name] = _read(archive, info, path) if name.endswith(".offsets") else stand_in
                 if stand_in.size * dtype.itemsize > info.file_size:
                     raise ValueError(f"member {info.filename} is too short for shape {shape}")
-    except READ_FAILURES as error:
-        if isinstance(error, FormatError):
+    except (*READ_FAILURES, OSError) as error:
+        if isinstance(error, FormatError) or getattr(error, "filename", None) is not None:
             raise
         raise unreadable(path, ".npz archive", error) from error
     return arrays
@@ -126,8 +125,8 @@ def _load(path: str, schema: Schema) -> dict[str, Column]:
             for info in archive.infolist():
                 if (name := _checked(path, info, archive)) is not None:
                     arrays[name] = _read(archive, info, path)
-    except READ_FAILURES as error:
-        if isinstance(error, FormatError):
+    except (*READ_FAILURES, OSError) as error:
+        if isinstance(error, FormatError) or getattr(error, "filename", None) is not None:
             raise
         raise unreadable(path, ".npz archive", error) from error
     return columns_from(arrays, path, schema)[1]
@@ -138,7 +137,6 @@ def open_writer(path: str, schema: Schema) -> Writer:
     return ArraysWriter(NAME, path, schema, _finish)
 
 
-def _finish(arrays: dict[str, Array], path: Path) -> dict[str, Any] | None:
+def _finish(arrays: dict[str, Array], path: Path) -> None:
     with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
-    return None
+        np.savez(file, allow_pickle=False, **arrays)

@@ -113,8 +113,8 @@ class ParquetReader(BlockReader):
             raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", error) from error
         expected = int(self.starts[number + 1] - self.starts[number])
         if table.num_rows != expected:
-            error = ValueError(f"{table.num_rows} rows instead of {expected}")
-            raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", error)
+            wrong = ValueError(f"{table.num_rows} rows instead of {expected}")
+            raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", wrong)
         place = f"{self._paths[file]}, row group {group}"
         return {name: from_arrow(self.schema[name], table.column(name), place) for name in names}
 

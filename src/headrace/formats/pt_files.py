@@ -127,7 +127,8 @@ def _value(field: Field, sample: Mapping[str, Any], file: str) -> Any:
         array = np.asarray(value)
         sound = value is not None and array.dtype.kind == field.dtype.kind and _fits(field, array.shape)
     if not sound:
-        found = f"{type(value).__name__}" + (f" of shape {np.shape(value)}" if np.shape(value) else "")
+        shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
+        found = type(value).__name__ + shape
         message = explain(f"column {field.name!r} of a sample differs", place=file, found=found, expected=str(field))
         raise FormatError(message)
     return value

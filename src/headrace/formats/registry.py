@@ -60,7 +60,9 @@ def format_of(path: str) -> Format:
     given = Path(path)
     if not os.path.lexists(path) and not is_pattern(path):
         parent = given.parent
-        near = difflib.get_close_matches(given.name, os.listdir(parent) if parent.is_dir() else [], 1)
+        near = difflib.get_close_matches(
+            given.name, [one.name for one in parent.iterdir()] if parent.is_dir() else [], 1
+        )
         cure = f"did you mean {parent / near[0]}?" if near else "correct the path"
         raise DatasetNotFoundError(explain("there are no such data", place=path, found="nothing", cure=cure))
     if is_pattern(path):
@@ -86,7 +88,7 @@ def _unknown(path: Path) -> FormatError:
 
 def open_reader(path: str | os.PathLike[str], *, format: str | None = None, trust: bool = False) -> Reader:
     """Opens stored data. Raises `DatasetNotFoundError`, `FormatError`, `UsageError`, and `OSError` with the path."""
-    place = os.path.expanduser(os.fsdecode(path))
+    place = str(Path(os.fsdecode(path)).expanduser())
     chosen = format_of(place) if format is None else format_named(format)
     return chosen.open_reader(place, trust)
 

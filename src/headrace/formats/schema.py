@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -63,7 +64,7 @@ class Schema:
     def __len__(self) -> int:
         return len(self.fields)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the fields."""
         return tuple(field.name for field in self.fields)
@@ -102,7 +103,7 @@ class Schema:
         """Returns what `to_json` returned. Raises `FormatError` for anything else; the place is for its message."""
         try:
             fields = tuple(_field_from(one) for one in plain)
-        except (TypeError, KeyError, ValueError, AttributeError) as error:
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
             message = explain(
                 "a description of columns cannot be understood",
                 place=place,

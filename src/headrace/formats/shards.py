@@ -1,4 +1,4 @@
-"""Names of the files of a data set that lies in several: a file, a folder of them, a pattern, or a `{000..011}` range."""
+"""Names of the files of a data set that lies in several: a folder, a pattern, or a range such as `{000..011}`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
     if Path(path).is_dir():
         files = [str(Path(path) / name) for name in plain_files(path) if name.endswith(suffixes)]
     else:
-        files = [path] if Path(path).is_file() else sorted(one for one in glob.glob(path) if Path(one).is_file())
+        files = [path] if Path(path).is_file() else sorted(one for one in glob.glob(path) if Path(one).is_file())  # noqa: PTH207 - a pattern
     if not files:
         expected = "a file, a folder or a pattern of files ending in " + " or ".join(suffixes)
         raise DatasetNotFoundError(explain("found no files", place=path, found="nothing", expected=expected))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.formats.arrow_columns import from_arrow
-from headrace.formats.columns import Block, Column, Keys, Ragged, joined
+from headrace.formats.columns import Block, Column, Keys, joined
 from headrace.formats.protocol import Handle, even_blocks
 from headrace.formats.schema import Field, Schema
 
@@ -28,13 +29,13 @@ class Pieces:
     def take(self, groups: Sequence[tuple[int, Keys, Keys]], count: int) -> Column:
         """Copies the samples of `groups`, each (number of the piece, keys within it, places in the result)."""
         if self._field.kind != "fixed":
-            taken = joined(self._field, [self.parts[number].take(keys) for number, keys, _ in groups])  # type: ignore[union-attr]
+            taken = joined(self._field, [self.parts[number].take(keys) for number, keys, _ in groups])
             order = np.empty(count, np.int64)
             order[np.concatenate([places for _, _, places in groups])] = np.arange(count)
-            return taken.take(order)  # type: ignore[union-attr]
+            return taken.take(order)
         out = np.empty((count, *self._field.shape), self._field.dtype)
         for number, keys, places in groups:
-            out[places] = self.parts[number][keys]  # type: ignore[index]
+            out[places] = np.asarray(self.parts[number])[keys]
         return out
 
 
@@ -157,7 +158,7 @@ class BlockReader:
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
         edges = self.starts.tolist()
-        return [range(start, stop) for start, stop in zip(edges, edges[1:], strict=False) if stop > start]
+        return [range(start, stop) for start, stop in itertools.pairwise(edges) if stop > start]
 
     def _block(self, number: int, names: Sequence[str]) -> dict[str, Column]:
         with self._lock:
@@ -171,9 +172,9 @@ class BlockReader:
             with self._lock:
                 for name, column in read.items():
                     self._kept[number, name] = column
-                    self._bytes += _size(column)
+                    self._bytes += column.nbytes
                 while self._bytes > self._keep and len(self._kept) > len(names):
-                    self._bytes -= _size(self._kept.popitem(last=False)[1])
+                    self._bytes -= self._kept.popitem(last=False)[1].nbytes
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -204,9 +205,5 @@ def _in_order(schema: Schema, taken: Sequence[tuple[Block, Keys]], count: int) -
                 out[places] = part.columns[field.name]
             columns[field.name] = out
         else:
-            columns[field.name] = joined(field, [part.columns[field.name] for part, _ in taken]).take(order)  # type: ignore[union-attr]
+            columns[field.name] = joined(field, [part.columns[field.name] for part, _ in taken]).take(order)
     return Block(schema, columns)
-
-
-def _size(column: Column) -> int:
-    return column.values.nbytes + column.offsets.nbytes if isinstance(column, Ragged) else column.nbytes

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from headrace.core.errors import FormatError, explain
+from headrace.formats.arrays import NPY_FAILURES, unreadable
 from headrace.formats.columns import Array
 
 RECORD = 512
-REGULAR = b"0\0"
+REGULAR = b"0\x007"
+LONGER = b"Lx"
+AT_ONCE = 1024
+NEAR = 4096
+"""Bytes between headers, on average, up to which they are read in windows."""
+
 WINDOW = 1 << 16
 """Bytes that are read at a time while headers are walked, if the files are small."""
 
@@ -42,73 +49,158 @@ class TarIndex:
 
 
 def index_of(file: str) -> TarIndex:
-    """Walks the headers of a shard. Raises `FormatError` if it is damaged; a shard that was cut off is."""
-    names, ends = bytearray(), [0]
-    columns: dict[str, int] = {}
-    samples: list[dict[int, tuple[int, int]]] = []
-    current: bytes | None = None
+    """Returns where the samples of a shard lie: from the index beside it if that is there, otherwise from its headers.
+
+    Raises `FormatError` if the shard is damaged; one that was cut off is.
+    """
+    kept = _kept(file)
+    if kept is not None:
+        return kept
     with Path(file).open("rb", buffering=0) as stream:
-        for name, start, size in members(stream, file):
-            folder, _, base = name.rpartition(b"/")
-            stem, _, ending = base.partition(b".")
-            if not stem or not ending or stem.startswith(b"."):
-                continue
-            key = folder + b"/" + stem if folder else stem
-            column = columns.setdefault(ending.decode("utf-8", "surrogateescape"), len(columns))
-            if key != current or column in samples[-1]:
-                current = key
-                samples.append({})
-                names += key
-                ends.append(len(names))
-            samples[-1][column] = start, size
-    starts = np.zeros((len(samples), len(columns)), np.int64)
-    sizes = np.full((len(samples), len(columns)), -1, np.int64)
-    for number, sample in enumerate(samples):
-        for column, (start, size) in sample.items():
-            starts[number, column], sizes[number, column] = start, size
-    return TarIndex(np.frombuffer(bytes(names), np.uint8), np.array(ends), tuple(columns), starts, sizes)
+        return _walk(stream.fileno(), file)
 
 
-def members(stream: IO[bytes], place: str) -> Iterator[tuple[bytes, int, int]]:
-    """Yields (name, start of the data, size) of each regular file. Raises `FormatError`."""
-    length = os.fstat(stream.fileno()).st_size
-    position, window, origin = 0, b"", 0
+def index_path(file: str | Path) -> Path:
+    """Returns where the index of a shard is kept."""
+    return Path(f"{file}.index.npz")
+
+
+def keep_index(file: Path) -> None:
+    """Writes the index of a shard beside it, so that nobody need walk its headers again."""
+    index = index_of(str(file))
+    endings = np.array([os.fsencode(ending) for ending in index.endings], np.bytes_)
+    parts = {"names": index.names, "name_ends": index.name_ends, "starts": index.starts, "sizes": index.sizes}
+    with index_path(file).open("wb") as stream:
+        np.savez(stream, allow_pickle=False, endings=endings, length=np.int64(file.stat().st_size), **parts)
+
+
+def _kept(file: str) -> TarIndex | None:
+    """Returns the index beside a shard; None if there is none, or the shard has another length by now."""
+    try:
+        with np.load(io.BytesIO(index_path(file).read_bytes()), allow_pickle=False) as stored:
+            parts = {name: stored[name] for name in stored.files}
+    except FileNotFoundError:
+        return None
+    except (*NPY_FAILURES, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        cure = "delete it: it is only there to save time"
+        raise unreadable(index_path(file), "index of a shard", error, cure) from error
+    if set(parts) != {"names", "name_ends", "starts", "sizes", "endings", "length"}:
+        raise unreadable(index_path(file), "index of a shard", ValueError(f"arrays {sorted(parts)}"), "delete it")
+    length = Path(file).stat().st_size
+    if int(parts["length"]) != length:
+        return None
+    starts, sizes, ends = parts["starts"], parts["sizes"], parts["name_ends"]
+    sound = starts.shape == sizes.shape and starts.ndim == 2 and len(ends) == len(starts) + 1
+    sound = sound and len(parts["endings"]) == starts.shape[1] and int(ends[-1]) == len(parts["names"])
+    if not sound or int((starts + sizes).max(initial=0)) > length or int(starts.min(initial=0)) < 0:
+        raise unreadable(index_path(file), "index of a shard", ValueError("numbers that make no sense"), "delete it")
+    endings = tuple(os.fsdecode(bytes(ending)) for ending in parts["endings"])
+    return TarIndex(parts["names"], ends, endings, starts, sizes)
+
+
+class _Samples:
+    """Puts the files of a sample together: neighbours whose names are the same up to the first dot."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self.columns: dict[bytes, int] = {}
+        self.files: list[tuple[int, int, int, int]] = []
+        self.prefix = b"/"
+        self.seen = 0
+
+    def add(self, name: bytes, start: int, size: int) -> None:
+        if not name.startswith(self.prefix):
+            folder, slash, base = name.rpartition(b"/")
+            stem, dot, ending = base.partition(b".")
+            if not stem or not ending:
+                return
+            self.prefix, self.seen = folder + slash + stem + dot, 0
+            self.names.append(self.prefix[:-1])
+        else:
+            ending = name[len(self.prefix) :]
+        column = self.columns.setdefault(ending, len(self.columns))
+        if self.seen >> column & 1:  # the same name once more: another sample
+            self.names.append(self.prefix[:-1])
+            self.seen = 0
+        self.seen |= 1 << column
+        self.files.append((len(self.names) - 1, column, start, size))
+
+    def index(self) -> TarIndex:
+        shape = len(self.names), len(self.columns)
+        starts, sizes = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
+        table = np.array(self.files, np.int64).reshape(-1, 4)
+        starts[table[:, 0], table[:, 1]], sizes[table[:, 0], table[:, 1]] = table[:, 2], table[:, 3]
+        ends = np.cumsum([0, *map(len, self.names)])
+        endings = tuple(ending.decode("utf-8", "surrogateescape") for ending in self.columns)
+        return TarIndex(np.frombuffer(b"".join(self.names), np.uint8), ends, endings, starts, sizes)
+
+
+def _walk(descriptor: int, place: str) -> TarIndex:
+    """Reads header after header. Their checksums are compared many at a time, since that is quicker."""
+    length, read, samples = os.fstat(descriptor).st_size, os.pread, _Samples()
+    position, window, origin, count = 0, b"", 0, 1
+    headers: list[bytes] = []
+    places: list[int] = []
     long_name: bytes | None = None
     while True:
         inner = position - origin
-        if not (0 <= inner and inner + RECORD <= len(window)):
-            origin, inner = position, 0
-            window = os.pread(stream.fileno(), WINDOW, position)
-        header = window[inner : inner + RECORD]
-        if len(header) < RECORD:
-            if position == 0 or header:
-                raise _damaged(place, position, f"{length:,} bytes: the file was cut off")
-            return
-        if header[0] == 0 and header.count(0) == RECORD:
-            return
+        if inner <= len(window) - RECORD:
+            header = window[inner : inner + RECORD]
+        elif position < NEAR * count:
+            origin, window = position, read(descriptor, WINDOW, position)
+            header = window[:RECORD]
+        else:
+            header = read(descriptor, RECORD, position)
+        if len(header) < RECORD or header[0] == 0:
+            _compare(headers, places, place)
+            _check_end(header, position, place, length)
+            return samples.index()
         size = _size(header, place, position)
+        count += 1
+        headers.append(header)
+        places.append(position)
         start = position + RECORD
-        position = start + -(-size // RECORD) * RECORD
         if start + size > length:
+            _compare(headers, places, place)
             raise _damaged(place, start, f"a file of {size:,} bytes, of which {max(length - start, 0):,} are there")
-        kind = header[156:157]
-        if kind in (b"L", b"x"):
-            if size > LONGEST_NAME:
-                raise _damaged(place, start, f"a name of {size:,} bytes")
-            extension = os.pread(stream.fileno(), size, start)
-            long_name = extension.rstrip(b"\0") if kind == b"L" else _pax_path(extension) or long_name
-            continue
-        name, long_name = long_name or _name(header), None
-        if kind in (b"0", b"\0", b"7"):
-            yield name, start, size
+        position = start + (size + RECORD - 1) // RECORD * RECORD
+        kind = header[156]
+        if kind in REGULAR:
+            samples.add(_name(header) if long_name is None else long_name, start, size)
+            long_name = None
+        elif kind in LONGER:
+            long_name = _long_name(kind, read(descriptor, min(size, LONGEST_NAME), start)) or long_name
+        else:
+            long_name = None
+        if len(headers) == AT_ONCE:
+            _compare(headers, places, place)
+
+
+def _check_end(header: bytes, position: int, place: str, length: int) -> None:
+    if header and header.count(0) == RECORD:
+        return
+    if header or position == 0 or position > length:
+        found = f"{length:,} bytes: the file was cut off" if len(header) < RECORD else f"a header of {header[:16]!r}"
+        raise _damaged(place, position, found)
+
+
+def _compare(headers: list[bytes], places: list[int], place: str) -> None:
+    """Compares the checksums of headers; each is the sum of its bytes, with spaces in place of the checksum."""
+    table = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, RECORD)
+    sums = table.sum(axis=1, dtype=np.int64) - table[:, 148:156].sum(axis=1, dtype=np.int64) + 8 * 32
+    for header, position, found in zip(headers, places, sums.tolist(), strict=True):
+        if _number(header[148:156]) != found:
+            raise _damaged(place, position, f"a header whose checksum is wrong, that begins with {header[:16]!r}")
+    headers.clear()
+    places.clear()
 
 
 def _size(header: bytes, place: str, position: int) -> int:
-    checksum = _number(header[148:156])
-    if checksum is None or checksum != sum(header) - sum(header[148:156]) + 8 * 32:
-        raise _damaged(place, position, f"a header whose checksum is wrong, that begins with {header[:16]!r}")
-    size = int.from_bytes(header[125:136], "big") if header[124] == 0x80 else _number(header[124:136])
-    if size is None:
+    try:
+        return int(header[124:135], 8)  # as nearly all are written
+    except ValueError:
+        size = int.from_bytes(header[125:136], "big") if header[124] == 0x80 else _number(header[124:136])
+    if size is None or size < 0:
         raise _damaged(place, position, f"a size of {header[124:136]!r}")
     return size
 
@@ -121,9 +213,14 @@ def _number(digits: bytes) -> int | None:
 
 
 def _name(header: bytes) -> bytes:
-    name = header[:100].split(b"\0", 1)[0]
-    prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
-    return prefix + b"/" + name if prefix else name
+    name = header[:100].partition(b"\0")[0]
+    if header[345] and header[257:263] == b"ustar\0":
+        return header[345:500].partition(b"\0")[0] + b"/" + name
+    return name
+
+
+def _long_name(kind: int, extension: bytes) -> bytes | None:
+    return extension.rstrip(b"\0") if kind == ord("L") else _pax_path(extension)
 
 
 def _pax_path(extension: bytes) -> bytes | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from headrace.formats.tar_index import TarIndex, index_of
 
 KEY = "__key__"
 RUN = 256
+"""Samples that are read at a time when nobody says how many."""
+
 GAP = 64 << 10
 """Bytes between two wanted files that are rather read than skipped."""
 
@@ -27,19 +30,24 @@ READ = 32 << 20
 """Bytes that are read at a time, at most, unless a single file is larger."""
 
 
+Empty = Callable[[int], Array]
+
+
+def new_bytes(count: int) -> Array:
+    """Returns uninitialised memory, uint8 [count]."""
+    return np.empty(count, np.uint8)
+
+
 class TarReader:
-    """Samples of shards. Headers of a shard are read when a sample of it, or the number of all samples, is asked for."""
+    """Samples of shards. The headers of a shard are read when a sample of it, or the length, is asked for."""
 
     format = "webdataset"
 
-    def __init__(
-        self, path: str, files: Sequence[str], schema: Schema, endings: Mapping[str, str], counted: int | None = None
-    ) -> None:
+    def __init__(self, path: str, files: Sequence[str], schema: Schema, endings: Mapping[str, str]) -> None:
         self.place = path
         self.schema = schema
         self.files = files
         self._endings = dict(endings)
-        self._counted = counted
         self._opened: Handle[_Opened] = Handle(_Opened)
 
     def __len__(self) -> int:
@@ -48,10 +56,7 @@ class TarReader:
     def _starts(self) -> Keys:
         opened = self._opened.get()
         if opened.starts is None:
-            if len(self.files) == 1 and self._counted is not None:
-                counts = [self._counted]
-            else:
-                counts = [self.index(number).count for number in range(len(self.files))]
+            counts = [self.index(number).count for number in range(len(self.files))]
             opened.starts = np.cumsum([0, *counts])
         return opened.starts
 
@@ -72,38 +77,82 @@ class TarReader:
         starts = self._starts().tolist()
         return [
             range(first, min(first + RUN, stop))
-            for start, stop in zip(starts, starts[1:], strict=False)
+            for start, stop in itertools.pairwise(starts)
             for first in range(start, stop, RUN)
         ]
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`."""
-        schema = self.schema.only(names)
-        groups = grouped(keys, self._starts())
-        parts = [self.fetch_from(number, inner, schema) for number, inner, _ in groups]
-        if len(parts) == 1:
-            return parts[0]
-        whole = Block(schema, {f.name: joined(f, [part.columns[f.name] for part in parts]) for f in schema})
-        order = np.empty(len(keys), np.int64)
-        if groups:
-            order[np.concatenate([places for _, _, places in groups])] = np.arange(len(keys))
-        return whole.take(order)
+        return self._fetch(grouped(keys, self._starts()), len(keys), self.schema.only(names), new_bytes)
 
-    def fetch_from(self, number: int, keys: Keys, schema: Schema) -> Block:
-        """Returns samples of one shard, by their numbers within it."""
-        index = self.index(number)
-        columns: dict[str, Column] = {}
+    def shard_count(self) -> int:
+        """See `Sharded.shard_count`."""
+        return len(self.files)
+
+    def shard_length(self, number: int) -> int:
+        """See `Sharded.shard_length`."""
+        return self.index(number).count
+
+    def run_length(self) -> int:
+        """See `Sharded.run_length`."""
+        return RUN
+
+    def fetch_pieces(self, pieces: Sequence[tuple[int, Keys]], names: Sequence[str], empty: Empty) -> Block:
+        """See `Sharded.fetch_pieces`."""
+        edges = np.cumsum([0, *(len(keys) for _, keys in pieces)])
+        groups = [(number, keys, np.arange(edges[i], edges[i + 1])) for i, (number, keys) in enumerate(pieces)]
+        indices = self._opened.get().indices
+        for number in [number for number in indices if number < pieces[0][0]]:
+            del indices[number]  # a stream does not come back
+        return self._fetch(groups, int(edges[-1]), self.schema.only(names), empty)
+
+    def _fetch(self, groups: Sequence[tuple[int, Keys, Keys]], count: int, schema: Schema, empty: Empty) -> Block:
+        """Reads the samples of `groups`, each (shard, keys within it, places in the result), into one buffer."""
         wanted = [field for field in schema if field.name != KEY]
-        places = [self._place(index, number, field) for field in wanted]
-        data, shift = self._read(number, index, keys, places)
-        for field, place in zip(wanted, places, strict=True):
-            starts, sizes = index.starts[keys, place] - shift, index.sizes[keys, place]
-            if (sizes < 0).any():
-                raise self._missing(number, index, int(keys[np.argmax(sizes < 0)]), self._endings[field.name])
-            columns[field.name] = self._column(field, number, data, starts, sizes)
+        starts, sizes = np.zeros((len(wanted), count), np.int64), np.zeros((len(wanted), count), np.int64)
+        runs: list[tuple[int, int, int]] = []
+        total = 0
+        for number, keys, places in groups:
+            index = self.index(number)
+            for row, field in enumerate(wanted):
+                column = self._place(index, number, field)
+                starts[row, places], sizes[row, places] = index.starts[keys, column], index.sizes[keys, column]
+                if (missing := index.sizes[keys, column] < 0).any():
+                    raise self._missing(number, index, int(keys[missing][0]), self._endings[field.name])
+            if wanted:
+                first, last = starts[:, places].min(axis=0), (starts + sizes)[:, places].max(axis=0)
+                for start, stop, members in _runs(first, last):
+                    starts[:, places[members]] += total - start
+                    runs.append((number, start, stop))
+                    total += stop - start
+        buffer = self._read(runs, empty(total))
+        columns: dict[str, Column] = {}
+        for row, field in enumerate(wanted):
+            columns[field.name] = self._column(field, groups[0][0] if groups else 0, buffer, starts[row], sizes[row])
         if KEY in schema.names:
-            columns[KEY] = Ragged(index.names, index.name_ends).take(keys)
+            columns[KEY] = self._keys(groups, count)
         return Block(schema, columns)
+
+    def _keys(self, groups: Sequence[tuple[int, Keys, Keys]], count: int) -> Ragged:
+        parts: list[Column] = []
+        for number, keys, _ in groups:
+            index = self.index(number)
+            parts.append(Ragged(index.names, index.name_ends).take(keys))
+        if len(parts) == 1:
+            return parts[0]  # type: ignore[return-value]
+        order = np.empty(count, np.int64)
+        if groups:
+            order[np.concatenate([places for _, _, places in groups])] = np.arange(count)
+        return joined(Field(KEY, "text"), parts).take(order)  # type: ignore[return-value]
+
+    def _read(self, runs: Sequence[tuple[int, int, int]], buffer: Array) -> Array:
+        """Reads runs of bytes, each (shard, start, stop), one behind the other."""
+        opened, at = self._opened.get(), 0
+        for number, start, stop in runs:
+            descriptor = opened.descriptor(number, self.files[number])
+            self._pread(descriptor, number, buffer[at : at + stop - start], start)
+            at += stop - start
+        return buffer
 
     def _place(self, index: TarIndex, number: int, field: Field) -> int:
         ending = self._endings[field.name]
@@ -121,23 +170,6 @@ class TarReader:
         message = explain("a sample lacks a file", place=self.files[number], found=found, expected=expected, cure=cure)
         return FormatError(message)
 
-    def _read(self, number: int, index: TarIndex, keys: Keys, places: Sequence[int]) -> tuple[Array, Array]:
-        """Reads all wanted files into one buffer. Returns it, and by how much each sample's offsets shift."""
-        if not places or not len(keys):
-            return np.empty(0, np.uint8), np.zeros(len(keys), np.int64)
-        starts = index.starts[np.ix_(keys, places)].min(axis=1)
-        stops = (index.starts + np.maximum(index.sizes, 0))[np.ix_(keys, places)].max(axis=1)
-        runs = _runs(starts, stops)
-        total = sum(stop - start for start, stop, _ in runs)
-        buffer = np.empty(total, np.uint8)
-        shift, at = np.empty(len(keys), np.int64), 0
-        descriptor = self._opened.get().descriptor(number, self.files[number])
-        for start, stop, members in runs:
-            self._pread(descriptor, number, buffer[at : at + stop - start], start)
-            shift[members] = start - at
-            at += stop - start
-        return buffer, shift
-
     def _pread(self, descriptor: int, number: int, target: Array, start: int) -> None:
         done = 0
         while done < len(target):
@@ -151,7 +183,7 @@ class TarReader:
         ending = self._endings[field.name]
         plain = field.kind in ("bytes", "text")
         if plain:
-            return pieces(data, starts, sizes)
+            return Ragged(data, None, starts, starts + sizes)
         place = self.files[number]
         values = [
             decoded(ending, data[start : start + size].data, place)
@@ -191,19 +223,9 @@ class _Opened:
 def _runs(starts: Array, stops: Array) -> list[tuple[int, int, Array]]:
     """Groups samples into runs of bytes to read: (start, stop, samples), with small gaps read along."""
     order = np.argsort(starts, kind="stable")
-    ends = np.maximum.accumulate(stops[order])
-    cuts = np.flatnonzero(starts[order][1:] - ends[:-1] > GAP) + 1
-    return [(int(starts[run[0]]), int(stops[run].max()), run) for run in np.split(order, cuts)]
-
-
-def pieces(data: Array, starts: Array, sizes: Array) -> Ragged:
-    """Returns pieces of a buffer as a column."""
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    values = np.empty(int(offsets[-1]), np.uint8)
-    for start, size, at in zip(starts.tolist(), sizes.tolist(), offsets.tolist(), strict=False):
-        values[at : at + size] = data[start : start + size]
-    return Ragged(values, offsets)
+    firsts, ends = starts[order], np.maximum.accumulate(stops[order])
+    edges = [0, *(np.flatnonzero(firsts[1:] - ends[:-1] > GAP) + 1).tolist(), len(order)]
+    return [(int(firsts[a]), int(ends[b - 1]), order[a:b]) for a, b in itertools.pairwise(edges) if b > a]
 
 
 def decoded(ending: str, data: Any, place: str) -> Any:

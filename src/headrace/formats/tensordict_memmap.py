@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -99,11 +98,10 @@ def open_writer(path: str, schema: Schema) -> Writer:
     return ArraysWriter(NAME, path, schema, _finish, folder=True)
 
 
-def _finish(arrays: dict[str, Array], path: Path) -> dict[str, Any] | None:
+def _finish(arrays: dict[str, Array], path: Path) -> None:
     tensordict = extra("tensordict", "tensordict")
     length = len(next(iter(arrays.values()))) if arrays else 0
     stored = tensordict.TensorDict({}, batch_size=[length])
     for name, array in arrays.items():
         stored[name] = torch.from_numpy(array.copy() if not array.flags.writeable else array)
     stored.memmap(str(path))
-    return None

@@ -199,7 +199,7 @@ class JsonFile:
         """Adds samples at the end. Raises `FormatError` for what JSON has no word for."""
         for field in self._schema:
             column = block.columns[field.name]
-            values = column if isinstance(column, np.ndarray) else column.trimmed().values
+            values = column if isinstance(column, np.ndarray) else column.packed()[0]
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 found = "infinite, or not a number"
                 raise FormatError(explain("JSON cannot hold this", place=f"column {field.name!r}", found=found))

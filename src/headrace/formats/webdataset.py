@@ -6,7 +6,7 @@ writer names the files of other columns `KEY.NAME.npy`, `.txt` or `.bin`, so tha
 Pickles are refused unless `trust=True`; even then they come as bytes, and unpickling them is the user's own doing.
 
 Shards are read without an index: the headers of a shard are walked when it is reached, which reads 512 bytes a file.
-Random access needs the headers of all of them; they are kept in `SHARD.index.npz` where the folder can be written.
+Random access needs the headers of all of them. Our writer keeps them in `SHARD.index.npz`, which saves that walk.
 Format: POSIX.1-1988 ustar, with GNU and pax extensions for long names.
 """
 
@@ -29,7 +29,7 @@ from headrace.formats.manifest import check_size, read_manifest
 from headrace.formats.protocol import Reader, Writer
 from headrace.formats.schema import Field, Schema
 from headrace.formats.shards import is_pattern, shards_of
-from headrace.formats.tar_index import TarIndex, index_of
+from headrace.formats.tar_index import TarIndex, index_of, keep_index
 from headrace.formats.tar_reader import KEY, TarReader, decoded
 
 NAME = "webdataset"
@@ -45,10 +45,8 @@ def claims(path: str) -> bool:
     """See `Format.claims`."""
     if Path(path).is_dir():
         return any(name.endswith(SUFFIXES) for name in plain_files(path))
-    return (
-        first_bytes(path, 262)[257:] == b"ustar"
-        or (path.endswith(SUFFIXES)
-        and (is_pattern(path) or Path(path).is_file()))
+    return first_bytes(path, 262)[257:] == b"ustar" or (
+        path.endswith(SUFFIXES) and (is_pattern(path) or Path(path).is_file())
     )
 
 
@@ -77,7 +75,10 @@ def open_reader(path: str, trust: bool) -> Reader:
         _refuse_pickles(files[0], index)
     if manifest is not None:
         endings = {field.name: ending_of(field) for field in manifest.schema if field.name != KEY}
-        return TarReader(path, files, manifest.schema, endings, counted=manifest.length)
+        if len(files) == 1 and index.count != manifest.length:
+            error = ValueError(f"{index.count:,} samples where the manifest says {manifest.length:,}")
+            raise unreadable(files[0], "tar shard", error)
+        return TarReader(path, files, manifest.schema, endings)
     if index.count == 0:
         if len(files) > 1:
             raise unreadable(files[0], "tar shard", ValueError("a shard without samples"))
@@ -140,6 +141,7 @@ class _TarFile:
     def __init__(self, path: Path, schema: Schema) -> None:
         self._schema = schema
         self.length = 0
+        self._path = path
         self._raw: IO[bytes] = path.open("wb")
         self._tar = tarfile.open(fileobj=self._raw, mode="w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
 
@@ -171,6 +173,7 @@ class _TarFile:
         """Completes the shard."""
         self._tar.close()
         self._raw.close()
+        keep_index(self._path)
 
 
 def _encoded(field: Field, value: Any) -> bytes:

@@ -165,6 +165,22 @@ class PositionalSampler(ElasticSampler):
             done, size = done + len(chunk), min(2 * size, LARGEST_CHUNK)
         count[0] = self.total  # with "keep" this rank may be one short of the others, which are at the end too
 
+    def key_arrays(self, size: int, *, drop_last: bool) -> Iterator[Keys]:
+        """Yields the same keys as `__iter__`, in batches of `size`, each an array: many times faster."""
+        start, epoch, world = self._begin()["position"], self.epoch, self.world
+        mine = local_range(start, self.total, world, self.uneven)
+        count = [0]
+        self._cursor = (start, world.size, count)
+        many = max(LARGEST_CHUNK // size, 1) * size
+        for done in range(0, len(mine), many):
+            keys = self.keys_at(epoch, self._wrapped(mine[done : done + many])).astype(np.int64, copy=False)
+            for at in range(0, len(keys), size):
+                batch = keys[at : at + size]
+                if len(batch) == size or not drop_last:
+                    count[0] = done + at + len(batch)
+                    yield batch
+        count[0] = self.total
+
     def __len__(self) -> int:
         return len(local_range(0, self.total, self.world, self.uneven))
 

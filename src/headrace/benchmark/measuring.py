@@ -1,0 +1,268 @@
+"""The whole measurement: a part of the user's data in every form, each form checked, then measured in rounds."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.benchmark.disk import bytes_of_files, files_at
+from headrace.benchmark.forms import Form, Report, place_of, write_forms
+from headrace.benchmark.loading import ORDERS, Order, Way, epoch_checksum, make_loader, samples_per_second, ways_for
+from headrace.core.errors import DatasetError, HeadraceError, UsageError, explain
+from headrace.dataset import stored
+from headrace.dataset.stored import StoredDataset
+from headrace.formats.registry import MODULES, format_named
+
+ROUNDS = 3
+"""How often each form has its turn; the figures are medians of so many."""
+
+ENOUGH = 200_000_000
+"""Bytes of samples that are taken if the user names no number."""
+
+MOST = 20_000
+"""Samples that are taken at most if the user names no number: some forms make a file of each."""
+
+LOOKED_AT = 64
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure. `samples`: how many of the first ones; None: about `ENOUGH` bytes, `MOST` at most."""
+
+    uri: str
+    columns: Sequence[str] | None = None
+    batch_size: int = 64
+    workers: Sequence[int] = (0, 2)
+    samples: int | None = None
+    seconds: float = 2.0
+    """For each speed, all rounds together."""
+    formats: Sequence[str] | None = None
+    keep: Path | None = None
+    """Where the forms stay; None: in a temporary folder that is removed."""
+    format: str | None = None
+    trust: bool = False
+
+
+@dataclass
+class Figures:
+    """What was measured of one form. Speeds are in samples per second, one a round."""
+
+    form: Form
+    bytes: int
+    files: int
+    length: int
+    """How many samples those bytes hold."""
+    speeds: dict[tuple[Way, Order], list[float]] = field(default_factory=dict)
+    checks: dict[Way, bool] = field(default_factory=dict)
+    """Whether an epoch delivered what the source holds."""
+    opening: list[float] = field(default_factory=list)
+    first_sample: list[float] = field(default_factory=list)
+    """Seconds, the opening included."""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all that was checked was right."""
+        return all(self.checks.values())
+
+    @property
+    def is_safe_with_workers(self) -> bool | None:
+        """Whether epochs with workers were right; None if none was measured."""
+        found = [right for way, right in self.checks.items() if way.workers]
+        return all(found) if found else None
+
+    def speed(self, way: Way, order: Order) -> float:
+        """Returns the median speed."""
+        return statistics.median(self.speeds[way, order])
+
+    def best_random(self) -> tuple[float, Way]:
+        """Returns the speed of headrace's loader in random order, and its best number of workers."""
+        found = [(self.speed(way, order), way) for way, order in self.speeds if order == "random"]
+        return max((one for one in found if one[1].loader == "headrace"), key=lambda one: one[0])
+
+
+@dataclass
+class Comparison:
+    """The outcome. `figures`: the quickest in random order first; the source is among them."""
+
+    options: Options
+    source: StoredDataset
+    samples: int
+    checksum: int
+    ways: list[Way]
+    figures: list[Figures]
+    left_out: dict[str, str]
+
+    @property
+    def now(self) -> Figures:
+        """The figures of the data as they are now."""
+        return next(one for one in self.figures if one.form.is_source)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every form delivered what the source holds."""
+        return all(one.is_right for one in self.figures)
+
+
+def compare(options: Options, report: Report | None = None) -> Comparison:
+    """Writes the forms, checks and measures them.
+
+    `report` is called with what is being done and how many of `steps_of` it got further. Raises `HeadraceError`; that,
+    and an interruption, leaves nothing behind.
+    """
+    _check(options)
+    tell = report or (lambda what, done: None)
+    try:
+        source = stored.open(options.uri, options.columns, format=options.format, trust=options.trust, decode=False)
+        count = samples_of(options, source)
+        with _room(options) as room:
+            written = write_forms(source, count, _formats(options), room, tell)
+            now = Form(source.format, options.uri)
+            comparison = Comparison(options, source, count, 0, ways_for(options.workers), [], written.left_out)
+            _measure(comparison, [now, *written.forms], tell)
+    except OSError as error:
+        if isinstance(error, HeadraceError):
+            raise
+        place, found = error.filename or options.keep or tempfile.gettempdir(), error.strerror or error
+        cure = "make room, or choose another folder with --keep or the variable TMPDIR"
+        raise DatasetError(explain("cannot write or read a form", place=place, found=found, cure=cure)) from error
+    return comparison
+
+
+def steps_of(options: Options, count: int) -> int:
+    """Returns how many samples are written at most, over all forms: what `report` counts to."""
+    return count * len(_formats(options))
+
+
+def _formats(options: Options) -> list[str]:
+    return list(dict.fromkeys(MODULES if options.formats is None else options.formats))
+
+
+def _check(options: Options) -> None:
+    for name in _formats(options):
+        format_named(name)
+    rules = {
+        "batch size": (options.batch_size, options.batch_size >= 1, "1 or more"),
+        "workers": (
+            list(options.workers),
+            bool(options.workers) and min(options.workers) >= 0,
+            "0 or more, such as 0,2",
+        ),
+        "samples": (options.samples, options.samples is None or options.samples >= 1, "1 or more"),
+        "seconds": (options.seconds, 0 < options.seconds < float("inf"), "more than 0"),
+    }
+    for name, (found, holds, expected) in rules.items():
+        if not holds:
+            raise UsageError(explain("cannot measure", place=name, found=found, expected=expected))
+    if options.keep is not None:
+        for name in _formats(options):
+            if (taken := place_of(name, options.keep).parent).exists():
+                cure = "choose another folder"
+                raise UsageError(explain("there is something already", place=taken, expected="nothing", cure=cure))
+
+
+@contextlib.contextmanager
+def _room(options: Options) -> Iterator[Path]:
+    """Gives a folder for the forms; what was made in the user's own goes again if the measurement fails."""
+    if options.keep is None:
+        with tempfile.TemporaryDirectory(prefix="headrace-bench-") as room:
+            yield Path(room)
+        return
+    new = [one for one in (options.keep, *options.keep.parents) if not one.exists()]
+    options.keep.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as undo:
+        for folder in reversed(new):
+            undo.callback(_remove_empty, folder)
+        for name in _formats(options):
+            undo.callback(_remove_form, options.keep / name)
+        yield options.keep
+        undo.pop_all()
+
+
+def _remove_form(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def samples_of(options: Options, source: StoredDataset) -> int:
+    """Returns how many samples are taken. Raises `DatasetError` if there are none."""
+    if len(source) == 0:
+        place = source.reader.place
+        raise DatasetError(explain("there is nothing to measure", place=place, found="no samples", expected="some"))
+    if options.samples is not None:
+        return min(options.samples, len(source))
+    return min(len(source), MOST, max(ENOUGH // max(bytes_of_sample(source), 1), 1))
+
+
+def bytes_of_sample(source: StoredDataset) -> int:
+    """Returns how many bytes a sample has in memory, about."""
+    keys = np.arange(min(len(source), LOOKED_AT))
+    block = source.reader.fetch(keys, source.schema.names)
+    return sum(block.take(keys).columns[name].nbytes for name in source.schema.names) // len(keys)
+
+
+def _measure(comparison: Comparison, forms: Sequence[Form], report: Report) -> None:
+    options = comparison.options
+    for form in forms:
+        report(f"checking {form.format}", 0)
+        with _opened(form, comparison) as data:
+            files = files_at(form.place) if form.folder is None else files_at(str(form.folder))
+            figures = Figures(form, bytes_of_files(files), len(files), len(data))
+            if form.is_source:  # read sample by sample, and collated by torch
+                comparison.checksum = epoch_checksum(Way("torch", 0), data, comparison.samples, options.batch_size)
+            for way in comparison.ways:
+                found = epoch_checksum(way, data, comparison.samples, options.batch_size)
+                figures.checks[way] = found == comparison.checksum
+        comparison.figures.append(figures)
+    for number in range(ROUNDS):
+        for figures in comparison.figures if number % 2 == 0 else comparison.figures[::-1]:
+            report(f"round {number + 1} of {ROUNDS}: {figures.form.format}", 0)
+            _take_turn(comparison, figures)
+    comparison.figures.sort(key=lambda one: one.best_random()[0], reverse=True)
+
+
+def _take_turn(comparison: Comparison, figures: Figures) -> None:
+    """Measures everything of one form once."""
+    began = time.perf_counter()
+    with _opened(figures.form, comparison) as data:
+        figures.opening.append(time.perf_counter() - began)
+        data[0]
+        figures.first_sample.append(time.perf_counter() - began)
+        for way in comparison.ways:
+            for order in ORDERS:
+                loader = make_loader(way, data, comparison.samples, comparison.options.batch_size, order)
+                speed = samples_per_second(loader, comparison.samples, comparison.options.seconds / ROUNDS)
+                figures.speeds.setdefault((way, order), []).append(speed)
+                del loader  # its workers end here
+
+
+@contextlib.contextmanager
+def _opened(form: Form, comparison: Comparison) -> Iterator[StoredDataset]:
+    """Opens a form for one turn: what a turn read into memory is gone before the next form has its own."""
+    options = comparison.options
+    extra: dict[str, Any] = (
+        {"format": options.format, "trust": options.trust} if form.is_source else {"format": form.format}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that a form is slow to parse is what is measured here
+        data = stored.open(form.place, comparison.source.schema.names, decode=False, **extra)
+    try:
+        yield data
+    finally:
+        del data
+        gc.collect()

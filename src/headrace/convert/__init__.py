@@ -1,0 +1,1 @@
+"""From one stored form to another, and whether stored data are sound."""

@@ -1,0 +1,45 @@
+"""Encoded images made smaller, and encoded again."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import SampleError, explain
+from headrace.dataset.images import decode_image, holds_images
+from headrace.formats.columns import Block, Column, column_from, value_of
+
+
+def resized(block: Block, side: int, quality: int, place: str) -> Block:
+    """Returns a block whose images have a shorter side of at most `side` pixels, as JPEG; smaller ones are kept.
+
+    Raises `SampleError` that says which image cannot be decoded.
+    """
+    columns: dict[str, Column] = dict(block.columns)
+    for field in block.schema:
+        if holds_images(field):
+            images = [value_of(field, block.columns[field.name], index) for index in range(len(block))]
+            where = f"{place}, column {field.name!r}"
+            columns[field.name] = column_from(field, [_smaller(one, side, quality, where) for one in images])
+    return Block(block.schema, columns)
+
+
+def _smaller(data: bytes, side: int, quality: int, place: str) -> bytes:
+    from PIL import Image
+
+    pixels = decode_image(data, place)
+    height, width = pixels.shape[:2]
+    if min(height, width) <= side:
+        return data
+    scale = side / min(height, width)
+    size = max(round(width * scale), 1), max(round(height * scale), 1)
+    try:
+        smaller = Image.fromarray(np.ascontiguousarray(pixels)).resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
+        stream: Any = BytesIO()
+        smaller.save(stream, "JPEG", quality=quality)
+    except (OSError, ValueError, MemoryError) as error:
+        raise SampleError(explain("cannot resize an image", place=place, found=str(error))) from error
+    encoded: bytes = stream.getvalue()
+    return encoded

@@ -1,0 +1,183 @@
+"""One column of a batch: gathered from where it is stored straight into the memory of the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from headrace.core.batch_memory import BatchMemory
+from headrace.dataset.blobs import Blobs
+from headrace.formats.columns import Array, Column, Keys, Ragged, copy_pieces, offsets_of
+from headrace.formats.schema import Field
+
+Gather = Callable[[Keys, BatchMemory], Any]
+"""Makes a column of a batch from its keys: int64 [batch], which are in range unless it is `fixed` that gathers."""
+
+RaggedAs = Literal["pad", "nested", "list"]
+
+SCRATCH = 1 << 16
+"""Bytes that are gathered before they are converted: what stays in the cache of a core."""
+
+
+class Padded(NamedTuple):
+    """Samples of different lengths, filled up with zeros. values: [batch, longest, *shape]; lengths: int64 [batch]."""
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """Returns torch's name of a type."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """Returns NumPy's name of a type given as torch's, NumPy's or a string."""
+    return torch.empty(0, dtype=dtype).numpy().dtype if isinstance(dtype, torch.dtype) else np.dtype(dtype)
+
+
+def allocate(memory: BatchMemory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[torch.Tensor, Array]:
+    """Returns an uninitialised tensor of the batch, and the same memory as an array."""
+    if math.prod(shape) * dtype.itemsize < memory.smallest:
+        array = np.empty(shape, dtype)
+        return torch.from_numpy(array), array
+    tensor = memory.empty(shape, torch_dtype(dtype))
+    return tensor, tensor.numpy()
+
+
+def fixed(column: Array, dtype: np.dtype[Any]) -> Gather:
+    """Gathers samples of one size, converted to `dtype`. Checks the keys."""
+    if not column.flags.c_contiguous:  # `take` would copy all of it
+        return lambda keys, memory: _converted(column[keys], dtype, memory)
+    shape, target, take = column.shape[1:], torch_dtype(dtype), column.take
+    row, converts = max(dtype.itemsize * math.prod(shape), 1), dtype != column.dtype
+    step = max(SCRATCH * dtype.itemsize // (row * column.itemsize), 1)
+
+    def gather(keys: Keys, memory: BatchMemory) -> torch.Tensor:
+        count = len(keys)
+        if count * row >= memory.smallest:
+            tensor = memory.empty((count, *shape), target)
+            out = tensor.numpy()
+        elif converts:
+            out = np.empty((count, *shape), dtype)
+            tensor = torch.from_numpy(out)
+        else:
+            return torch.from_numpy(take(keys, 0))
+        if not converts:
+            take(in_range(keys, len(column)), 0, out, "clip")  # with another mode NumPy would use a buffer
+        elif count <= step:
+            out[...] = take(keys, 0)
+        else:
+            for start in range(0, count, step):
+                out[start : start + step] = take(keys[start : start + step], 0)
+        return tensor
+
+    return gather
+
+
+def in_range(keys: Keys, count: int) -> Keys:
+    """Returns keys with negative ones counted from the end. Raises `IndexError` if one is out of range."""
+    if len(keys) and int(keys.view(np.uint64).max()) >= count:  # negative ones are huge
+        if int(keys.min()) < -count or int(keys.max()) >= count:
+            wrong = int(keys[(keys < -count) | (keys >= count)][0])
+            raise IndexError(f"there is no sample {wrong} among {count}")
+        return np.where(keys < 0, keys + count, keys)
+    return keys
+
+
+def _converted(values: Array, dtype: np.dtype[Any], memory: BatchMemory) -> torch.Tensor:
+    if values.dtype == dtype and values.nbytes < memory.smallest:
+        return torch.from_numpy(values)
+    tensor, out = allocate(memory, values.shape, dtype)
+    out[...] = values
+    return tensor
+
+
+def windows(column: Array, length: int, stride: int, dtype: np.dtype[Any]) -> Gather:
+    """Gathers windows: sample k is `column[k * stride : k * stride + length]`, converted to `dtype`."""
+
+    def gather(keys: Keys, memory: BatchMemory) -> torch.Tensor:
+        tensor, out = allocate(memory, (len(keys), length, *column.shape[1:]), dtype)
+        for place, start in enumerate((keys * stride).tolist()):
+            out[place] = column[start : start + length]
+        return tensor
+
+    return gather
+
+
+def ragged(column: Ragged, field: Field, dtype: np.dtype[Any], form: RaggedAs) -> Gather:
+    """Gathers samples of different lengths, as `Padded`, as a jagged nested tensor, or as a list of tensors."""
+
+    def gather(keys: Keys, memory: BatchMemory) -> Any:
+        starts, lengths = column.pieces(keys)
+        count = len(keys)
+        if form == "pad":
+            longest = int(lengths.max(initial=0))
+            tensor, out = allocate(memory, (count, longest, *field.shape), dtype)
+            out[...] = 0
+            for place, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+                out[place, :length] = column.values[start : start + length]
+            return Padded(tensor, torch.from_numpy(lengths))
+        offsets = offsets_of(lengths)
+        tensor, out = allocate(memory, (int(offsets[-1]), *field.shape), dtype)
+        if dtype == column.values.dtype:
+            copy_pieces(column.values, starts, lengths, out, offsets)
+        else:
+            out[...] = column.take(keys).values
+        if form == "list":
+            return list(tensor.split(lengths.tolist()))
+        return torch.nested.nested_tensor_from_jagged(tensor, torch.from_numpy(offsets))
+
+    return gather
+
+
+def blobs(column: Ragged) -> Gather:
+    """Gathers byte strings."""
+
+    def gather(keys: Keys, memory: BatchMemory) -> Blobs:
+        starts, lengths = column.pieces(keys)
+        offsets = offsets_of(lengths)
+        tensor, out = allocate(memory, (int(offsets[-1]),), np.dtype(np.uint8))
+        copy_pieces(column.values, starts, lengths, out, offsets)
+        return Blobs(tensor, offsets[:-1], offsets[1:])
+
+    return gather
+
+
+def texts(column: Ragged) -> Gather:
+    """Gathers strings, as a list."""
+
+    def gather(keys: Keys, memory: BatchMemory) -> list[str]:
+        starts, lengths = column.pieces(keys)
+        values = column.values
+        return [
+            values[start : start + length].tobytes().decode("utf-8", "surrogateescape")
+            for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+        ]
+
+    return gather
+
+
+def of(field: Field, column: Column, dtype: np.dtype[Any], form: RaggedAs) -> Gather:
+    """Returns what gathers a column that lies in memory, or is mapped into it."""
+    if not isinstance(column, Ragged):
+        return fixed(column, dtype)
+    if field.kind == "bytes":
+        return blobs(column)
+    return texts(column) if field.kind == "text" else ragged(column, field, dtype, form)
+
+
+def whole(field: Field, column: Column, dtype: np.dtype[Any], form: RaggedAs, memory: BatchMemory) -> Any:
+    """Returns all of a column that was read for this batch alone; what can be used as it is is not copied."""
+    if not isinstance(column, Ragged):
+        own = column if column.flags.writeable else column.copy() if column.nbytes < memory.smallest else column
+        return _converted(own, dtype, memory)
+    if field.kind == "bytes" and column.values.flags.writeable:
+        starts, lengths = column.pieces(np.arange(len(column)))
+        if column.values.nbytes <= 2 * int(lengths.sum()):
+            return Blobs(torch.from_numpy(column.values), starts, starts + lengths)
+    return of(field, column, dtype, form)(np.arange(len(column)), memory)

@@ -1,0 +1,192 @@
+"""Stored data as an iterable data set: read from the first sample to the last, each worker its part."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from torch.utils.data import IterableDataset
+
+from headrace.core.batch_memory import BatchMemory
+from headrace.core.errors import UsageError, explain
+from headrace.core.part import current_part, shard
+from headrace.core.streams import rng
+from headrace.dataset import gather
+from headrace.formats.columns import Array, Block, Keys, concatenated
+from headrace.formats.tar_reader import new_bytes
+
+if TYPE_CHECKING:
+    from headrace.dataset.stored import StoredDataset
+
+
+@runtime_checkable
+class Sharded(Protocol):
+    """A reader whose data lie in shards that can be read without looking at the others."""
+
+    def shard_count(self) -> int:
+        """Returns how many shards there are."""
+
+    def shard_length(self, number: int) -> int:
+        """Returns how many samples a shard has."""
+
+    def run_length(self) -> int:
+        """Returns how many samples are best read at a time."""
+
+    def fetch_pieces(
+        self, pieces: Sequence[tuple[int, Keys]], names: Sequence[str], empty: Callable[[int], Array]
+    ) -> Block:
+        """Returns the samples of `pieces`, each (shard, numbers within it), one after the other.
+
+        What is read goes into `empty(bytes)`, uint8 [bytes], called once.
+        """
+
+
+class StoredStream(IterableDataset[dict[str, Any]]):
+    """Samples one after the other; made by `StoredDataset.stream`.
+
+    Shards (where there are fewer shards than workers: runs of neighbours) are dealt out over the workers of all ranks,
+    each to exactly one. Resumes in mid-epoch without reading again, apart from the samples that were being mixed.
+    """
+
+    def __init__(self, dataset: StoredDataset, shuffle: int) -> None:
+        if not isinstance(shuffle, int) or isinstance(shuffle, bool) or shuffle < 0:
+            expected = "a whole number, 0 or above"
+            raise UsageError(
+                explain("wrong argument", place="stream(shuffle=)", found=repr(shuffle), expected=expected)
+            )
+        self._dataset = dataset
+        self._shuffle = shuffle
+
+    def __iter__(self) -> StreamIterator:
+        reader = self._dataset.reader
+        if isinstance(reader, Sharded) and reader.shard_count() >= current_part().parts:
+            units: list[Any] = list(shard(range(reader.shard_count())))
+        else:
+            units = list(shard(reader.blocks()))
+        seed = int(rng().integers(1 << 62)) if self._shuffle else 0
+        return StreamIterator(self._dataset, units, self._shuffle, seed)
+
+    def __repr__(self) -> str:
+        return f"stream of {self._dataset!r}"
+
+
+class StreamIterator:
+    """One pass over some units: shards (by their numbers) or runs of samples (ranges).
+
+    Samples are read into a window and handed out from it; with `shuffle`, in random order, from a window of at least so
+    many. `seed` decides that order, so that a state is a few numbers.
+    """
+
+    def __init__(self, dataset: StoredDataset, units: Sequence[Any], shuffle: int, seed: int) -> None:
+        self._dataset, self._units, self._shuffle, self._seed = dataset, units, shuffle, seed
+        self._in_shards = bool(units) and not isinstance(units[0], range)
+        self._begin(0, 0)
+
+    def _begin(self, unit: int, first: int) -> None:
+        """Goes to sample `first` of a unit, the first of a window."""
+        self._window_at = unit, first
+        self._next_at = unit, first
+        self._window: Block | None = None
+        self._used = 0
+        order = np.random.default_rng([self._seed, 1]).permutation(len(self._units))
+        self._order = order.tolist() if self._shuffle else list(range(len(self._units)))
+
+    def __iter__(self) -> StreamIterator:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        if self._window is None or self._used == len(self._window):
+            self._fill()
+        if self._window is None:
+            raise StopIteration
+        self._used += 1
+        return self._dataset.sample(self._window, self._used - 1)
+
+    def next_batch(self, count: int, out: BatchMemory) -> tuple[Any, int]:
+        """Returns the next batch, collated in `out`, and how many samples it has; 0 at the end."""
+        parts: list[Block] = []
+        while count:
+            if self._window is None or self._used == len(self._window):
+                self._fill(count, out)
+            if self._window is None:
+                break
+            part = self._window.rows(self._used, min(self._used + count, len(self._window)))
+            self._used += len(part)
+            count -= len(part)
+            parts.append(part)
+        if not parts:
+            return None, 0
+        block = concatenated(parts[0].schema, parts)
+        return self._dataset.collate(block, out), len(block)
+
+    def _fill(self, count: int | None = None, out: BatchMemory | None = None) -> None:
+        """Reads the next window; none at the end. With `count` and `out`: what a batch lacks, into its memory."""
+        self._window, self._used = None, 0
+        self._window_at = self._next_at
+        blocks, held = [], 0
+        while held == 0 or held < self._shuffle:
+            block = self._read(count, out) if not self._shuffle else self._read(None, None)
+            if block is None:
+                break
+            if len(block):
+                blocks.append(block)
+                held += len(block)
+        if not blocks:
+            return
+        window = concatenated(blocks[0].schema, blocks)
+        if self._shuffle:
+            unit, first = self._window_at
+            window = window.take(np.random.default_rng([self._seed, 2, unit, first]).permutation(len(window)))
+        self._window = window
+
+    def _read(self, count: int | None, out: BatchMemory | None) -> Block | None:
+        """Returns the next samples, up to `count`; None at the end."""
+        if not self._in_shards:
+            return self._read_run()
+        reader: Any = self._dataset.reader
+        wanted = count or reader.run_length()
+        pieces: list[tuple[int, Keys]] = []
+        while wanted and self._next_at[0] < len(self._units):
+            position, first = self._next_at
+            unit = self._units[self._order[position]]
+            stop = min(first + wanted, reader.shard_length(unit))
+            if stop > first:
+                pieces.append((unit, np.arange(first, stop)))
+                wanted -= stop - first
+            self._next_at = (position, stop) if wanted == 0 else (position + 1, 0)
+            if out is None:
+                break  # a window begins in one unit, so that a state can name it
+        if not pieces:
+            return None if self._next_at[0] >= len(self._units) else self._read(count, out)
+        empty = new_bytes if out is None else functools.partial(_bytes_of, out)
+        block: Block = reader.fetch_pieces(pieces, self._dataset.schema.names, empty)
+        return block
+
+    def _read_run(self) -> Block | None:
+        while self._next_at[0] < len(self._units):
+            position, first = self._next_at
+            unit = self._units[self._order[position]]
+            self._next_at = position + 1, 0
+            if unit.start + first < unit.stop:
+                keys = np.arange(unit.start + first, unit.stop)
+                return self._dataset.reader.fetch(keys, self._dataset.schema.names)
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns where the window began, and how many samples of it were handed out."""
+        return {"seed": self._seed, "window": list(self._window_at), "used": self._used}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on behind what was handed out."""
+        self._seed = state_dict["seed"]
+        self._begin(*state_dict["window"])
+        used = state_dict["used"]
+        if used:
+            self._fill()
+            self._used = used
+
+
+def _bytes_of(out: BatchMemory, count: int) -> Array:
+    return gather.allocate(out, (count,), np.dtype(np.uint8))[1]

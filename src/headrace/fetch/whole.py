@@ -1,0 +1,54 @@
+"""Whole batches: data sets that make a batch themselves, without a Python loop over its samples.
+
+Such a data set has, besides torch's methods, `fetch_batch(keys, out)`: keys are int64 [batch] (a list of whole numbers
+will do), `out` is a `BatchMemory` in which it may put the batch's tensors, and it returns the collated batch. It is
+called in place of `__getitem__` and default collation, so a `collate_fn` of the user's turns it off. It draws no random
+numbers: none are seeded for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Subset
+
+from headrace.core.batch_memory import BatchMemory, OwnMemory
+from headrace.core.torch_internals import torch_default_collate
+
+
+def fetches_batches(dataset: Any) -> bool:
+    """Tells whether a data set, or what it is a subset of, makes whole batches."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return callable(getattr(dataset, "fetch_batch", None))
+
+
+def whole_batches(dataset: Any, collate: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
+    """Returns what makes a batch from its keys; None if samples must be collated one by one."""
+    memory = memory_of(collate)
+    if memory is None or not fetches_batches(dataset):
+        return None
+    numbers: list[Sequence[int]] = []
+    while type(dataset) is Subset:
+        numbers.append(dataset.indices)
+        dataset = dataset.dataset
+    if not numbers:
+        return lambda keys: dataset.fetch_batch(keys, memory)
+    tables = [np.asarray(one, np.int64) for one in numbers]
+
+    def fetch(keys: Any) -> Any:
+        for table in tables:
+            keys = table[keys]
+        return dataset.fetch_batch(keys, memory)
+
+    return fetch
+
+
+def memory_of(collate: Callable[[Any], Any]) -> BatchMemory | None:
+    """Returns where a collate function makes its batches, if it is the default one; None for any other."""
+    if collate is torch_default_collate:
+        return OwnMemory()
+    memory: BatchMemory | None = getattr(collate, "memory", None)
+    return memory
