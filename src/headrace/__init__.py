@@ -3,10 +3,21 @@
 from headrace import samplers
 from headrace.core.part import shard
 from headrace.core.streams import rng
+from headrace.dataset.compact import compact
 from headrace.dataset.image_folder import ImageFolder
 from headrace.dataset.stored import open
 from headrace.loader import DataLoader
 from headrace.state.snapshot import merge_states
 from headrace.version import __version__
 
-__all__ = ["DataLoader", "ImageFolder", "__version__", "merge_states", "open", "rng", "samplers", "shard"]
+__all__ = [
+    "DataLoader",
+    "ImageFolder",
+    "__version__",
+    "compact",
+    "merge_states",
+    "open",
+    "rng",
+    "samplers",
+    "shard",
+]

@@ -22,6 +22,7 @@ from headrace.engine.portion import Portion, Supply
 from headrace.engine.processes import ProcessIterator
 from headrace.engine.starting import ZygoteKeeper
 from headrace.engine.threads import ThreadIterator
+from headrace.observe.objects import warn_of_objects
 from headrace.order.distributed import DistributedSampler
 from headrace.order.sampler import ElasticSampler
 from headrace.state.record import EpochRecord, Terms, blank
@@ -48,6 +49,8 @@ class _Own:
     """Whether the order is the loader's own and not dealt out over ranks."""
     announced: bool = False
     """Whether `set_epoch` was called since the last epoch began."""
+    looked_at: bool = False
+    """Whether the data set was searched for what grows in workers."""
     resume: Snapshot | None = None
     """The state from which the next epoch goes on."""
     record: EpochRecord | None = None
@@ -59,7 +62,7 @@ class _Own:
 
     def without_resources(self) -> _Own:
         """Returns what another process can have of it, too."""
-        return _Own(self.epoch, self.alone, self.announced, self.resume)
+        return _Own(self.epoch, self.alone, self.announced, self.looked_at, self.resume)
 
 
 class DataLoader(TorchDataLoader[T_co]):
@@ -273,6 +276,9 @@ class DataLoader(TorchDataLoader[T_co]):
         if os.name != "posix":
             return super()._get_iterator()  # descriptors cannot be handed to workers there
         self.check_worker_number_rationality()
+        if not self._own.looked_at:
+            warn_of_objects(self.dataset, self.num_workers)
+            self._own.looked_at = True
         self._own.arena = ARENA.get()
         return ProcessIterator(self, self._own.arena, self._own.zygotes)
 

@@ -1,7 +1,7 @@
 """A checksum over every byte of a batch, the same for all loaders that deliver the same samples.
 
-Unlike `observe/digest.py`, which looks at a part of large batches because it runs inside of a user's training, this reads
-all of them, and takes byte strings for what they hold, not for what holds them.
+Unlike `observe/digest.py`, which looks at a part of large batches because it runs inside of a user's training, this
+reads all of them, and takes byte strings for what they hold, not for what holds them.
 """
 
 from __future__ import annotations
@@ -42,5 +42,5 @@ def extended(crc: int, part: Any) -> int:
     if isinstance(part, torch.Tensor):
         array = part.numpy()
         head = f"{array.dtype.name} {array.shape}".encode()
-        return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), zlib.crc32(head, crc))
+        return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, zlib.crc32(head, crc))
     raise TypeError(f"a {type(part).__name__} is no part of a batch of stored data")

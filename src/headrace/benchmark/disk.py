@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from headrace.formats import idx
@@ -15,8 +14,8 @@ def files_at(place: str) -> list[Path]:
 
     Empty if they cannot be told. Raises `DatasetNotFoundError` if a file of a range is missing.
     """
-    place = os.path.expanduser(place)
-    path = Path(place)
+    path = Path(place).expanduser()
+    place = str(path)
     if path.is_dir():
         return sorted(one for one in path.rglob("*") if one.is_file())
     if is_pattern(place):

@@ -43,8 +43,8 @@ ENDINGS = {
 }  # fmt: skip
 """Of the forms that are one file; the others are folders."""
 
-Report = Callable[[str, int], None]
-"""Called with what is being done and how many samples it got further."""
+Report = Callable[[str, float], None]
+"""Called with what is being done, and the share of it that is done."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,14 @@ def write_forms(source: StoredDataset, count: int, formats: Sequence[str], room:
     try:
         for name in formats:
             _begin(name, source.schema, room, running, written)
+        samples = 0
         for block in first_blocks(source, count):
             for name in list(running):
                 _step(name, running, written, lambda writer, block=block: writer.append(block))  # type: ignore[misc]
-                report(f"writing {name}", len(block))
-        for name in list(running):
-            report(f"completing {name}", 0)
+            samples += len(block)
+            report("writing the forms", samples / count)
+        for number, name in enumerate(names := list(running)):
+            report(f"completing {name}", number / len(names))
             _step(name, running, written, lambda writer: writer.seal())
             if name in running:
                 done = running.pop(name)
@@ -148,8 +150,8 @@ def first_blocks(source: StoredDataset, count: int) -> Iterator[Block]:
         yield source.reader.fetch(np.arange(run.start, min(run.stop, count)), source.schema.names)
 
 
-def in_one_line(error: HeadraceError) -> str:
+def in_one_line(error: Exception) -> str:
     """Returns what an error says, without places."""
-    first, *lines = str(error).splitlines()
+    first, *lines = str(error).splitlines() or [type(error).__name__]
     parts = [line.strip().partition(":")[::2] for line in lines]
     return "; ".join([first, *(text.strip() for name, text in parts if name in ("found", "expected", "cure"))])

@@ -66,7 +66,7 @@ def make_loader(way: Way, data: StoredDataset, count: int, batch_size: int, orde
     options["generator"] = torch.Generator().manual_seed(0)
     options["persistent_workers"] = way.workers > 0
     if way.loader == "headrace":
-        return DataLoader(given, **options)
+        return DataLoader(given, original_errors=True, **options)
     has_ragged = any(field.kind == "ragged" for field in data.schema)
     return TorchDataLoader(given, collate_fn=PaddedCollate(data.schema) if has_ragged else None, **options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import shutil
 import statistics
 import tempfile
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from headrace.benchmark.disk import bytes_of_files, files_at
-from headrace.benchmark.forms import Form, Report, place_of, write_forms
+from headrace.benchmark.forms import Form, Report, in_one_line, place_of, write_forms
 from headrace.benchmark.loading import ORDERS, Order, Way, epoch_checksum, make_loader, samples_per_second, ways_for
 from headrace.core.errors import DatasetError, HeadraceError, UsageError, explain
 from headrace.dataset import stored
@@ -65,6 +66,8 @@ class Figures:
     speeds: dict[tuple[Way, Order], list[float]] = field(default_factory=dict)
     checks: dict[Way, bool] = field(default_factory=dict)
     """Whether an epoch delivered what the source holds."""
+    failures: dict[Way, str] = field(default_factory=dict)
+    """Why there was no such epoch."""
     opening: list[float] = field(default_factory=list)
     first_sample: list[float] = field(default_factory=list)
     """Seconds, the opening included."""
@@ -72,22 +75,23 @@ class Figures:
     @property
     def is_right(self) -> bool:
         """Whether all that was checked was right."""
-        return all(self.checks.values())
+        return all(self.checks.values()) and not self.failures
 
     @property
     def is_safe_with_workers(self) -> bool | None:
         """Whether epochs with workers were right; None if none was measured."""
-        found = [right for way, right in self.checks.items() if way.workers]
+        found = [self.checks.get(way, False) for way in (*self.checks, *self.failures) if way.workers]
         return all(found) if found else None
 
-    def speed(self, way: Way, order: Order) -> float:
-        """Returns the median speed."""
-        return statistics.median(self.speeds[way, order])
+    def speed(self, way: Way, order: Order) -> float | None:
+        """Returns the median speed; None if it could not be measured."""
+        speeds = self.speeds.get((way, order))
+        return statistics.median(speeds) if speeds else None
 
-    def best_random(self) -> tuple[float, Way]:
-        """Returns the speed of headrace's loader in random order, and its best number of workers."""
-        found = [(self.speed(way, order), way) for way, order in self.speeds if order == "random"]
-        return max((one for one in found if one[1].loader == "headrace"), key=lambda one: one[0])
+    def best_random(self) -> float:
+        """Returns the speed of headrace's loader in random order, with the best number of workers; 0 if there is none."""
+        ways = {way for way, _ in self.speeds if way.loader == "headrace"}
+        return max((self.speed(way, "random") or 0.0 for way in ways), default=0.0)
 
 
 @dataclass
@@ -116,8 +120,7 @@ class Comparison:
 def compare(options: Options, report: Report | None = None) -> Comparison:
     """Writes the forms, checks and measures them.
 
-    `report` is called with what is being done and how many of `steps_of` it got further. Raises `HeadraceError`; that,
-    and an interruption, leaves nothing behind.
+    Raises `HeadraceError`; that, and an interruption, leaves nothing behind.
     """
     _check(options)
     tell = report or (lambda what, done: None)
@@ -136,11 +139,6 @@ def compare(options: Options, report: Report | None = None) -> Comparison:
         cure = "make room, or choose another folder with --keep or the variable TMPDIR"
         raise DatasetError(explain("cannot write or read a form", place=place, found=found, cure=cure)) from error
     return comparison
-
-
-def steps_of(options: Options, count: int) -> int:
-    """Returns how many samples are written at most, over all forms: what `report` counts to."""
-    return count * len(_formats(options))
 
 
 def _formats(options: Options) -> list[str]:
@@ -189,8 +187,6 @@ def _room(options: Options) -> Iterator[Path]:
 
 
 def _remove_form(folder: Path) -> None:
-    import shutil
-
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -217,23 +213,36 @@ def bytes_of_sample(source: StoredDataset) -> int:
 
 
 def _measure(comparison: Comparison, forms: Sequence[Form], report: Report) -> None:
-    options = comparison.options
-    for form in forms:
-        report(f"checking {form.format}", 0)
-        with _opened(form, comparison) as data:
-            files = files_at(form.place) if form.folder is None else files_at(str(form.folder))
-            figures = Figures(form, bytes_of_files(files), len(files), len(data))
-            if form.is_source:  # read sample by sample, and collated by torch
-                comparison.checksum = epoch_checksum(Way("torch", 0), data, comparison.samples, options.batch_size)
-            for way in comparison.ways:
-                found = epoch_checksum(way, data, comparison.samples, options.batch_size)
-                figures.checks[way] = found == comparison.checksum
-        comparison.figures.append(figures)
+    for number, form in enumerate(forms):
+        report(f"checking {form.format}", number / len(forms))
+        comparison.figures.append(_checked(comparison, form))
     for number in range(ROUNDS):
-        for figures in comparison.figures if number % 2 == 0 else comparison.figures[::-1]:
-            report(f"round {number + 1} of {ROUNDS}: {figures.form.format}", 0)
+        turns = comparison.figures if number % 2 == 0 else comparison.figures[::-1]
+        for turn, figures in enumerate(turns):
+            report(f"measuring {figures.form.format}", (number + turn / len(turns)) / ROUNDS)
             _take_turn(comparison, figures)
-    comparison.figures.sort(key=lambda one: one.best_random()[0], reverse=True)
+    comparison.figures.sort(key=Figures.best_random, reverse=True)
+
+
+def _checked(comparison: Comparison, form: Form) -> Figures:
+    """Runs one epoch in every way; that of the source, in torch's loader, says what is right."""
+    count, batch_size = comparison.samples, comparison.options.batch_size
+    files = files_at(form.place) if form.folder is None else files_at(str(form.folder))
+    with _opened(form, comparison) as data:
+        figures = Figures(form, bytes_of_files(files), len(files), len(data))
+        for way in comparison.ways:
+            is_rule = form.is_source and way == comparison.ways[0]
+            try:
+                found = epoch_checksum(way, data, count, batch_size)
+            except (HeadraceError, OSError, RuntimeError) as error:  # the last: a worker that died
+                if is_rule:
+                    raise
+                figures.failures[way] = in_one_line(error)
+                continue
+            if is_rule:
+                comparison.checksum = found
+            figures.checks[way] = found == comparison.checksum
+    return figures
 
 
 def _take_turn(comparison: Comparison, figures: Figures) -> None:
@@ -243,7 +252,7 @@ def _take_turn(comparison: Comparison, figures: Figures) -> None:
         figures.opening.append(time.perf_counter() - began)
         data[0]
         figures.first_sample.append(time.perf_counter() - began)
-        for way in comparison.ways:
+        for way in figures.checks:
             for order in ORDERS:
                 loader = make_loader(way, data, comparison.samples, comparison.options.batch_size, order)
                 speed = samples_per_second(loader, comparison.samples, comparison.options.seconds / ROUNDS)

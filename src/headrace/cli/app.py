@@ -36,7 +36,7 @@ def main() -> None:
     try:
         app()
     except HeadraceError as error:
-        errors.print(f"headrace: {error}", style="red", markup=False, highlight=False)
+        errors.print(f"headrace: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
 
 
@@ -118,3 +118,55 @@ def demo(
     from headrace.cli.demo import run_demo
 
     raise typer.Exit(run_demo(folder, photos=photos, epochs=epochs, workers=workers))
+
+
+@app.command(epilog="Example: headrace pack photos/ photos-arrow --resize 256 --workers 4")
+def pack(
+    source: Annotated[str, typer.Argument(help="A file, a folder, or a pattern such as 'train-{000..011}.tar'.")],
+    target: Annotated[str, typer.Argument(help="The file or folder to make.")],
+    format: Annotated[
+        str | None, typer.Option("--format", "-f", help="Its form; otherwise by the ending of TARGET, or arrow.")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
+    resize: Annotated[int | None, typer.Option(help="Shorter side of images in pixels; larger ones shrink.")] = None,
+    quality: Annotated[int, typer.Option(help="Of the JPEGs that --resize makes, 1 to 95.")] = 90,
+    shards: Annotated[int | None, typer.Option(help="How many files; otherwise about 512 MB each.")] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
+    shuffle: Annotated[int | None, typer.Option(help="A seed: store the samples in random order.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Convert data from any form to any other, in parallel. Interrupted, it goes on when it is run again."""
+    from headrace.cli.pack import run_pack
+    from headrace.convert.pack import defaults_of
+    from headrace.convert.plan import Options
+
+    chosen = tuple(columns.split(",")) if columns else None
+    options = Options(format or defaults_of(target), chosen, resize, quality, shards, shuffle)
+    raise typer.Exit(run_pack(source, target, options, workers=workers, trust=trust, json_output=json_output))
+
+
+@app.command(epilog="Example: headrace verify photos-arrow && python train.py")
+def verify(
+    uri: Annotated[str, typer.Argument(help="A file, a folder, or a pattern of files.")],
+    format: Annotated[str | None, typer.Option("--format", "-f", help="Its form, where it cannot be told.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Read and decode every sample, compare checksums, count duplicates. Status 1 if anything is damaged."""
+    from headrace.cli.verify import run_verify
+
+    raise typer.Exit(run_verify(uri, format=format, trust=trust, json_output=json_output))
+
+
+@app.command(epilog="Example: headrace prepare fashion-mnist data")
+def prepare(
+    name: Annotated[str, typer.Argument(help="fashion-mnist (downloaded, 31 MB) or npz-demo (generated).")],
+    folder: Annotated[Path, typer.Argument(help="Where it goes, with memory-mapped copies.")],
+    mirror: Annotated[str | None, typer.Option(help="Download from this address instead.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+) -> None:
+    """Get a small data set to try things with, and write memory-mapped copies of it."""
+    from headrace.cli.prepare import run_prepare
+
+    raise typer.Exit(run_prepare(name, folder, mirror, json_output))

@@ -249,16 +249,7 @@ def map_npy(path: Path) -> Array:
     """Maps an `.npy` file into memory, read-only. Raises `FormatError` if it is not one, or is cut off."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (
-        ValueError,
-        EOFError,
-        TypeError,
-        SyntaxError,
-        OverflowError,
-        KeyError,
-        MemoryError,
-        RecursionError,
-    ) as error:
+    except NPY_FAILURES as error:
         raise unreadable(path, ".npy file", error) from error
     except OSError as error:
         if error.filename is None and error.errno in (None, 12, 22):

@@ -35,7 +35,10 @@ from headrace.formats.tables import BlockReader
 NAME = "hdf5"
 TITLE = "HDF5 file"
 MAGIC = b"\x89HDF\r\n\x1a\n"
-ATTRIBUTE = "headrace"
+ABOUT = "__headrace__"
+"""The dataset of bytes that describes the columns. An attribute would lie in a heap that HDF5 has no checksum of."""
+
+LONGEST_TEXT = 1 << 26
 KEEP = 256 << 20
 """Bytes of decoded chunks that a process keeps."""
 
@@ -66,8 +69,8 @@ def open_reader(path: str, trust: bool) -> Reader:
         check_size(manifest, Path(path).name, Path(path))
     with _file(path) as file:
         try:
-            ours = schema_of_text(file.attrs.get(ATTRIBUTE), path)
             datasets = _datasets(file)
+            ours = schema_of_text(_text_of(datasets.pop(ABOUT, None)), path)
             if not datasets:
                 raise ValueError("no datasets in it")
             if all(_is_mappable(one) for one in datasets.values()):
@@ -98,6 +101,14 @@ def _datasets(file: Any) -> dict[str, Any]:
     return found
 
 
+def _text_of(about: Any) -> str | None:
+    if about is None:
+        return None
+    if about.dtype != np.uint8 or about.ndim != 1 or about.size > LONGEST_TEXT:
+        raise ValueError(f"{ABOUT} is not a text")
+    return bytes(about[:].tobytes()).decode("utf-8")
+
+
 def _is_mappable(dataset: Any) -> bool:
     plain = dataset.chunks is None and dataset.external is None and not dataset.is_virtual and dataset.ndim > 0
     return plain and dataset.dtype in NUMBERS and (dataset.size == 0 or dataset.id.get_offset() is not None)
@@ -117,7 +128,9 @@ def _mapped(dataset: Any) -> Array:
 def _load(path: str, schema: Schema) -> dict[str, Column]:
     with _file(path) as file:
         try:
-            return columns_from({name: _mapped(one) for name, one in _datasets(file).items()}, path, schema)[1]
+            return columns_from(
+                {name: _mapped(one) for name, one in _datasets(file).items() if name != ABOUT}, path, schema
+            )[1]
         except FAILURES as error:
             if isinstance(error, FormatError):
                 raise
@@ -211,8 +224,8 @@ def open_writer(path: str, schema: Schema) -> Writer:
 def _finish(schema: Schema, arrays: dict[str, Array], path: Path) -> None:
     h5py = extra("h5py", "hdf5")
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
-        file.attrs[ATTRIBUTE] = to_json_text(schema)
-        for name, array in arrays.items():
+        about = np.frombuffer(to_json_text(schema).encode(), np.uint8)
+        for name, array in {ABOUT: about, **arrays}.items():
             space = h5py.h5s.create_simple(array.shape)
             layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             layout.set_layout(h5py.h5d.CONTIGUOUS)

@@ -22,7 +22,8 @@ from headrace.formats.schema import Field, Schema
 NAME = "npz"
 TITLE = "NumPy archive"
 LOCAL_HEADER = struct.Struct("<4s22xHH")
-READ_FAILURES = (*NPY_FAILURES, zipfile.BadZipFile, zlib.error, NotImplementedError, struct.error, RuntimeError)  # fmt: skip
+READ_FAILURES = (*NPY_FAILURES, zipfile.BadZipFile, zlib.error, NotImplementedError, struct.error,
+                 RuntimeError)  # fmt: skip
 LARGEST_RATIO = 1100
 """Deflate makes nothing more than 1,032 times as long: an archive that promises more is damaged, or hostile."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import FormatError, explain
-from headrace.formats.arrays import unreadable
+from headrace.formats.arrays import NPY_FAILURES, unreadable
 from headrace.formats.columns import Array, Block, Column, Keys, Ragged, column_from, joined
 from headrace.formats.protocol import Handle
 from headrace.formats.schema import Field, Schema
@@ -238,15 +238,6 @@ def decoded(ending: str, data: Any, place: str) -> Any:
             return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
         if last in ("txt", "json"):
             return bytes(data).decode("utf-8", "surrogateescape")
-    except (
-        ValueError,
-        EOFError,
-        TypeError,
-        SyntaxError,
-        OverflowError,
-        KeyError,
-        MemoryError,
-        RecursionError,
-    ) as error:
+    except NPY_FAILURES as error:
         raise unreadable(f"{place}, a file ending in .{ending}", "file of a tar shard", error) from error
     return bytes(data)

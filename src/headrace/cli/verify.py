@@ -1,0 +1,48 @@
+"""`headrace verify`: what it prints."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from rich.console import Console
+
+from headrace.cli.progress import samples_bar
+from headrace.convert.verify import Verified, verify
+
+SHOWN = 20
+
+
+def run_verify(uri: str, *, format: str | None, trust: bool, json_output: bool) -> int:
+    """Verifies, prints what was found, and returns 0 if all is sound, 1 otherwise. Raises what opening raises."""
+    with samples_bar("verifying") as report:
+        found = verify(uri, format=format, trust=trust, report=report)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    if json_output:
+        console.print_json(json.dumps(asdict(found) | {"sound": found.sound}))
+    else:
+        _print(console, found)
+    return 0 if found.sound else 1
+
+
+def _print(console: Console, found: Verified) -> None:
+    console.print(f"{found.place}: {found.format}, {found.samples:,} samples read")
+    if found.checksums:
+        console.print(f"  {found.checksums:,} of {found.files:,} files compared with their checksums")
+    else:
+        console.print("  no checksums: this was not packed by headrace, so changed values cannot be told")
+    if found.images:
+        console.print(f"  {found.images:,} images decoded")
+    if found.duplicates:
+        console.print(f"  {found.duplicates:,} samples are the same as an earlier one, byte for byte")
+    for name, count in found.not_finite.items():
+        console.print(f"  {count:,} samples of column {name!r} hold infinite values or NaN")
+    count = len(found.problems) + found.more_problems
+    if not count:
+        console.print("  sound", style="green")
+        return
+    console.print(f"  {count:,} problem" + ("s" if count > 1 else ""), style="red")
+    for problem in found.problems[:SHOWN]:
+        console.print(f"    {problem}")
+    if count > SHOWN:
+        console.print(f"    ... and {count - SHOWN:,} more; --json lists up to 1,000")
