@@ -154,4 +154,4 @@ def in_one_line(error: Exception) -> str:
     """Returns what an error says, without places."""
     first, *lines = str(error).splitlines() or [type(error).__name__]
     parts = [line.strip().partition(":")[::2] for line in lines]
-    return "; ".join([first, *(text.strip() for name, text in parts if name in ("found", "expected", "cure"))])
+    return "; ".join([first, *(text.strip() for name, text in parts if name in ("found", "cure"))])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -39,11 +40,20 @@ def ways_for(workers: Sequence[int]) -> list[Way]:
     return [Way("torch", 0), *(Way("headrace", count) for count in dict.fromkeys(workers))]
 
 
-class PaddedCollate:
-    """What a user of torch's loader writes for samples of different lengths: pads them, leaves the rest to torch."""
+class OwnCollate:
+    """What a user of torch's loader writes where default collation fails; the rest is left to torch.
+
+    Samples of different lengths are padded. Single numbers of type uint64 torch cannot make a tensor of.
+    """
 
     def __init__(self, schema: Schema) -> None:
         self._ragged = {field.name for field in schema if field.kind == "ragged"}
+        self._numbers = {field.name for field in schema if field.dtype == np.uint64 and not field.shape}
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are such columns."""
+        return bool(self._ragged or self._numbers)
 
     def __call__(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         """Returns a batch."""
@@ -54,6 +64,8 @@ class PaddedCollate:
                 tensors = [torch.from_numpy(value) for value in values]
                 lengths = torch.tensor([len(value) for value in values])
                 batch[name] = Padded(pad_sequence(tensors, batch_first=True), lengths)
+            elif name in self._numbers:
+                batch[name] = torch.from_numpy(np.stack(values))
             else:
                 batch[name] = default_collate(values)
         return batch
@@ -67,8 +79,8 @@ def make_loader(way: Way, data: StoredDataset, count: int, batch_size: int, orde
     options["persistent_workers"] = way.workers > 0
     if way.loader == "headrace":
         return DataLoader(given, original_errors=True, **options)
-    has_ragged = any(field.kind == "ragged" for field in data.schema)
-    return TorchDataLoader(given, collate_fn=PaddedCollate(data.schema) if has_ragged else None, **options)
+    collate = OwnCollate(data.schema)
+    return TorchDataLoader(given, collate_fn=collate if collate.is_needed else None, **options)
 
 
 def epoch_checksum(way: Way, data: StoredDataset, count: int, batch_size: int) -> int:

@@ -30,8 +30,11 @@ ROUNDS = 3
 ENOUGH = 200_000_000
 """Bytes of samples that are taken if the user names no number."""
 
-MOST = 20_000
-"""Samples that are taken at most if the user names no number: some forms make a file of each."""
+MOST = 100_000
+"""Samples that are taken at most if the user names no number."""
+
+FILES = 5_000
+"""Samples beyond which forms that make a file of each are left out, unless the user names them."""
 
 LOOKED_AT = 64
 
@@ -89,7 +92,7 @@ class Figures:
         return statistics.median(speeds) if speeds else None
 
     def best_random(self) -> float:
-        """Returns the speed of headrace's loader in random order, with the best number of workers; 0 if there is none."""
+        """Returns the speed of headrace's loader in random order, with its best number of workers; 0 if none."""
         ways = {way for way, _ in self.speeds if way.loader == "headrace"}
         return max((self.speed(way, "random") or 0.0 for way in ways), default=0.0)
 
@@ -128,9 +131,13 @@ def compare(options: Options, report: Report | None = None) -> Comparison:
         source = stored.open(options.uri, options.columns, format=options.format, trust=options.trust, decode=False)
         count = samples_of(options, source)
         with _room(options) as room:
-            written = write_forms(source, count, _formats(options), room, tell)
+            too_many = _too_many_files(options, count)
+            formats = [name for name in _formats(options) if name not in too_many]
+            written = write_forms(source, count, formats, room, tell)
             now = Form(source.format, options.uri)
-            comparison = Comparison(options, source, count, 0, ways_for(options.workers), [], written.left_out)
+            comparison = Comparison(
+                options, source, count, 0, ways_for(options.workers), [], {**written.left_out, **too_many}
+            )
             _measure(comparison, [now, *written.forms], tell)
     except OSError as error:
         if isinstance(error, HeadraceError):
@@ -139,6 +146,14 @@ def compare(options: Options, report: Report | None = None) -> Comparison:
         cure = "make room, or choose another folder with --keep or the variable TMPDIR"
         raise DatasetError(explain("cannot write or read a form", place=place, found=found, cure=cure)) from error
     return comparison
+
+
+def _too_many_files(options: Options, count: int) -> dict[str, str]:
+    """Returns the forms that would take minutes to write, each file flushed to the disk, with the reason."""
+    if options.formats is not None or count <= FILES:
+        return {}
+    reason = f"{count:,} samples would make as many files; to have it measured, name it with --formats"
+    return dict.fromkeys(("pt", "folder"), reason)
 
 
 def _formats(options: Options) -> list[str]:
@@ -215,13 +230,18 @@ def bytes_of_sample(source: StoredDataset) -> int:
 def _measure(comparison: Comparison, forms: Sequence[Form], report: Report) -> None:
     for number, form in enumerate(forms):
         report(f"checking {form.format}", number / len(forms))
-        comparison.figures.append(_checked(comparison, form))
+        figures = _checked(comparison, form)
+        if figures.checks:
+            comparison.figures.append(figures)
+        else:
+            reasons = "; ".join(dict.fromkeys(figures.failures.values()))
+            comparison.left_out[form.format] = f"it was written, but cannot be read: {reasons}"
     for number in range(ROUNDS):
         turns = comparison.figures if number % 2 == 0 else comparison.figures[::-1]
         for turn, figures in enumerate(turns):
             report(f"measuring {figures.form.format}", (number + turn / len(turns)) / ROUNDS)
             _take_turn(comparison, figures)
-    comparison.figures.sort(key=Figures.best_random, reverse=True)
+    comparison.figures.sort(key=lambda one: (all(one.checks.values()), one.best_random()), reverse=True)
 
 
 def _checked(comparison: Comparison, form: Form) -> Figures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import select
@@ -49,6 +50,7 @@ def main(cargo: Cargo, assignment: Assignment) -> None:
         for pipe in assignment.inherited:
             pipe.close()
         enter_worker_process()
+        gc.freeze()  # a collection would write to every object of the parent, and so copy its pages
         _Worker(cargo, assignment).run()
     except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
         pass  # Ctrl-C reaches the parent too, which decides; without a parent there is nobody to tell.

@@ -72,7 +72,14 @@ def refusal(field: Field) -> str | None:
     """See `Format.refusal`."""
     if field.kind != "fixed" or field.dtype not in CODES:
         return "IDX holds arrays of uint8, int8, int16, int32, float32 and float64, of one shape"
-    return None if FILE.match(f"-{field.name}-idx1-ubyte") else "its name holds a dash"
+    match = FILE.match(f"{field.name}-idx1-ubyte")
+    plain = (
+        match is not None
+        and match["column"] == field.name
+        and not set("/\\\0") & set(field.name)
+        and field.name[0] != "."
+    )
+    return None if plain and field.name not in SINGULAR else "its name holds what has a meaning in names of IDX files"
 
 
 def open_reader(path: str, trust: bool) -> Reader:

@@ -11,6 +11,9 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
+import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from headrace.formats.arrays import schema_of_text, to_json_text, unreadable
 from headrace.formats.aside import Aside
 from headrace.formats.columns import Block, Column, Keys, Ragged
 from headrace.formats.extras import extra
+from headrace.formats.lmdb_pages import check_pages
 from headrace.formats.manifest import check_size, read_manifest, write_manifest
 from headrace.formats.protocol import Handle, Reader, Writer, even_blocks
 from headrace.formats.schema import Field, Schema
@@ -55,9 +59,10 @@ def open_reader(path: str, trust: bool) -> Reader:
     if manifest is not None:
         for name in manifest.files:
             check_size(manifest, name, Path(path) / name)
+    check_pages(data_file(path))
     try:
         environment = _open(path)
-        with environment.begin() as transaction:
+        with environment.inner.begin() as transaction:
             about = transaction.get(ABOUT)
             if about is not None:
                 plain = json.loads(about)
@@ -67,7 +72,6 @@ def open_reader(path: str, trust: bool) -> Reader:
                 return LmdbReader(path, schema, int(plain["length"]), None)
             with transaction.cursor() as cursor:
                 keys = [bytes(key) for key in cursor.iternext(values=False)]
-        environment.close()
     except (lmdb.Error, ValueError, KeyError, TypeError) as error:
         if isinstance(error, FormatError):
             raise
@@ -80,37 +84,57 @@ def _packed(keys: list[bytes]) -> Ragged:
     return Ragged(np.frombuffer(b"".join(keys), np.uint8), offsets)
 
 
-def _open(path: str) -> Any:
-    lmdb = extra("lmdb", "lmdb")
-    file = Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
-    with file.open("rb") as stream:  # the errors of the operating system, as Python words them
-        head = stream.read(1 << 13)
-    if len(head) < 1 << 13 or head[16:20] != b"\xde\xc0\xef\xbe":
-        error = ValueError(f"{len(head)} bytes that begin with {head[:20]!r}")
-        raise unreadable(file, "LMDB database", error)
-    _check_length(file, head)
-    size = max(file.stat().st_size, FIRST_MAP)
-    return lmdb.open(
-        path, map_size=size, subdir=Path(path).is_dir(), readonly=True, lock=False, readahead=False, max_spare_txns=8
-    )
+class Environment:
+    """An open database; one of a path in each process, since LMDB allows no second one."""
+
+    def __init__(self, path: str) -> None:
+        lmdb = extra("lmdb", "lmdb")
+        file = data_file(path)
+        size = max(file.stat().st_size, FIRST_MAP)
+        self.inner = lmdb.open(
+            path,
+            map_size=size,
+            subdir=Path(path).is_dir(),
+            readonly=True,
+            lock=False,
+            readahead=False,
+            max_spare_txns=8,
+        )
+
+    def __del__(self) -> None:
+        if hasattr(self, "inner"):
+            self.inner.close()
 
 
-def _check_length(file: Path, head: bytes) -> None:
-    """A map that ends behind its file would be fatal: compares the file with the last page in use."""
-    size = int.from_bytes(head[40:44], "little") or 4096
-    metas = []
-    with file.open("rb") as stream:
-        for number in range(2):
-            stream.seek(number * size)
-            meta = stream.read(152)
-            if len(meta) == 152 and meta[16:20] == b"\xde\xc0\xef\xbe":
-                metas.append((int.from_bytes(meta[144:152], "little"), int.from_bytes(meta[136:144], "little")))
-    last = max(metas, default=(0, 0))[1]
-    if not 512 <= size <= 1 << 16 or (last + 1) * size > file.stat().st_size:
-        expected = f"{(last + 1) * size:,} bytes, as its own description says"
-        found = f"{file.stat().st_size:,} bytes"
-        cure = "restore the file"
-        raise FormatError(explain("an LMDB file was cut off", place=file, found=found, expected=expected, cure=cure))
+_environments: weakref.WeakValueDictionary[str, Environment] = weakref.WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def _forget_all() -> None:
+    """Closes, in a forked child, what it has inherited: only then can it open the same databases itself."""
+    global _opening
+    _opening = threading.Lock()
+    for one in list(_environments.values()):
+        one.inner.close()
+    _environments.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def _open(path: str) -> Environment:
+    where = os.path.realpath(path)
+    with _opening:
+        found = _environments.get(where)
+        if found is None:
+            found = _environments[where] = Environment(path)
+        return found
+
+
+def data_file(path: str) -> Path:
+    """Returns the file that holds the data."""
+    return Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
 
 
 class LmdbReader:
@@ -123,7 +147,7 @@ class LmdbReader:
         self.place = path
         self.schema = schema
         self._length, self._keys = length, keys
-        self._environment: Handle[Any] = Handle(functools.partial(_open, path))
+        self._environment: Handle[Environment] = Handle(functools.partial(_open, path))
 
     def __len__(self) -> int:
         return self._length
@@ -138,7 +162,7 @@ class LmdbReader:
         columns: dict[str, Column] = {}
         lmdb = extra("lmdb", "lmdb")
         try:
-            with self._environment.get().begin(buffers=True) as transaction:
+            with self._environment.get().inner.begin(buffers=True) as transaction:
                 for field in schema:
                     columns[field.name] = self._column(transaction, field, keys)
         except lmdb.Error as error:

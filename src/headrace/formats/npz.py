@@ -139,5 +139,7 @@ def open_writer(path: str, schema: Schema) -> Writer:
 
 
 def _finish(arrays: dict[str, Array], path: Path) -> None:
-    with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in arrays.items():  # as np.savez, which has no room for some names
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from pathlib import Path
 
 import torch
@@ -37,11 +38,8 @@ def refusal(field: Field) -> str | None:
     """See `Format.refusal`."""
     if field.kind != "fixed":
         return "a TensorDict holds samples of one size"
-    return (
-        "its name holds what TensorDict keeps for itself"
-        if field.name in ("meta", "data") or "/" in field.name
-        else None
-    )
+    plain = re.fullmatch(r"[A-Za-z0-9_\-]+", field.name) and field.name not in ("meta", "data")
+    return None if plain else "its name holds what TensorDict or file names have another meaning for"
 
 
 def open_reader(path: str, trust: bool) -> Reader:
@@ -77,6 +75,8 @@ def _check_sizes(path: str) -> None:
                     continue
                 dtype = getattr(torch, str(entry["dtype"]).removeprefix("torch."))
                 expected = int(torch.Size(entry["shape"]).numel()) * dtype.itemsize
+                if expected == 0:
+                    continue  # no file is written
                 file = meta.parent / f"{name}.memmap"
                 if file.stat().st_size < expected:
                     found = f"{file.stat().st_size:,} bytes"

@@ -1,0 +1,223 @@
+"""`headrace bench`: the user's own data in every form that can hold them, and how quickly each is read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from headrace.benchmark.forms import GOOD_FOR
+from headrace.benchmark.loading import ORDERS, Way
+from headrace.benchmark.measuring import ROUNDS, Comparison, Figures, Options, compare
+from headrace.formats.registry import format_named
+
+ALIKE = 1.05
+"""Speeds that differ by less than this are not told apart."""
+
+
+def run_bench(options: Options, *, json_output: bool) -> int:
+    """Measures, prints to standard output, and returns the exit status: 1 if a form delivered wrong data, or failed.
+
+    Progress goes to standard error. Raises `HeadraceError`; nothing is left behind then.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("reading the data", total=1)  # no thread of its own: workers are forked meanwhile
+
+        def report(what: str, share: float) -> None:
+            progress.update(task, description=f"{what:<22}", completed=share)
+            progress.refresh()
+
+        comparison = compare(options, report)
+    console = Console()
+    if json_output:
+        console.out(json.dumps(as_dict(comparison), indent=2), highlight=False)
+    else:
+        _print(console, comparison)
+    return 0 if comparison.is_right else 1
+
+
+def as_dict(comparison: Comparison) -> dict[str, Any]:
+    """Returns all figures as plain values."""
+    options, source = comparison.options, comparison.source
+    fastest = comparison.figures[0]
+    return {
+        "source": {"place": options.uri, "format": source.format, "samples": len(source)},
+        "columns": source.schema.to_json(),
+        "samples": comparison.samples,
+        "batch_size": options.batch_size,
+        "seconds": options.seconds,
+        "rounds": ROUNDS,
+        "cpus": os.cpu_count(),
+        "checksum": f"{comparison.checksum:08x}",
+        "correct": comparison.is_right,
+        "forms": [_form_as_dict(comparison, one) for one in comparison.figures],
+        "left_out": [{"format": name, "reason": reason} for name, reason in comparison.left_out.items()],
+        "fastest": {"format": fastest.form.format, "is_source": fastest.form.is_source, "ratio": _ratio(comparison)},
+        "slower_with_workers": {str(count): names for count, names in slower_with_workers(comparison).items()},
+    }
+
+
+def _form_as_dict(comparison: Comparison, one: Figures) -> dict[str, Any]:
+    kept = one.form.is_source or comparison.options.keep is not None
+    return {
+        "format": one.form.format,
+        "title": format_named(one.form.format).TITLE,
+        "is_source": one.form.is_source,
+        "place": one.form.place if kept else None,
+        "good_for": GOOD_FOR.get(one.form.format),
+        "bytes": one.bytes,
+        "files": one.files,
+        "samples": one.length,
+        "write_seconds": one.form.write_seconds,
+        "open_seconds": one.opening,
+        "first_sample_seconds": one.first_sample,
+        "correct": one.is_right,
+        "safe_with_workers": one.is_safe_with_workers,
+        "failures": [
+            {"loader": way.loader, "workers": way.workers, "reason": why} for way, why in one.failures.items()
+        ],
+        "speeds": [
+            {
+                "loader": way.loader,
+                "workers": way.workers,
+                "order": order,
+                "samples_per_second": one.speed(way, order),
+                "rounds": rounds,
+            }
+            for (way, order), rounds in one.speeds.items()
+        ],
+    }
+
+
+def _ratio(comparison: Comparison) -> float | None:
+    """Returns how much faster the fastest form is than the data as they are now."""
+    now = comparison.now.best_random()
+    return comparison.figures[0].best_random() / now if now else None
+
+
+def slower_with_workers(comparison: Comparison) -> dict[int, list[str]]:
+    """Returns, for each number of workers, the forms that headrace reads more slowly with them than without."""
+    found: dict[int, list[str]] = {}
+    for way in comparison.ways:
+        if way.workers and way.loader == "headrace":
+            for one in comparison.figures:
+                alone, together = one.speed(Way("headrace", 0), "random"), one.speed(way, "random")
+                if alone and together and alone > together * ALIKE:
+                    found.setdefault(way.workers, []).append(_name(one))
+    return found
+
+
+def _name(one: Figures) -> str:
+    return f"{one.form.format} (now)" if one.form.is_source else one.form.format
+
+
+def _print(console: Console, comparison: Comparison) -> None:
+    options, samples = comparison.options, comparison.samples
+    part = "all" if samples == len(comparison.source) else "the first"
+    _say(console, f"{options.uri}: {part} {samples:,} samples, batches of {options.batch_size}")
+    for field in comparison.source.schema:
+        _say(console, f"  {field.name}: {field}")
+    console.print(_speeds(comparison))
+    console.print(_properties(comparison))
+    if comparison.left_out:
+        _say(console, "Not measured:")
+        for name, reason in comparison.left_out.items():
+            _say(console, f"  {name}: {reason}")
+    for line in sentences(comparison):
+        _say(console, line)
+
+
+def _say(console: Console, line: str) -> None:
+    safe = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
+    console.out(safe, highlight=False)
+
+
+def _speeds(comparison: Comparison) -> Table:
+    table = Table("", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title="Samples a second", title_justify="left")
+    for order in ORDERS:
+        for way in comparison.ways:
+            detail = "torch" if way.loader == "torch" else f"{way.workers} workers"
+            table.add_column(f"{order}\n{detail}", justify="right")
+    for one in comparison.figures:
+        speeds = [one.speed(way, order) for order in ORDERS for way in comparison.ways]
+        table.add_row(_name(one), *(short(speed) if speed else "-" for speed in speeds))
+    return table
+
+
+def _properties(comparison: Comparison) -> Table:
+    table = Table("", "first sample", "size", "files", "workers", "good for", box=SIMPLE_HEAD, padding=(0, 1))
+    table.pad_edge = False
+    for column in table.columns[1:4]:
+        column.justify = "right"
+    safe = {True: "safe", False: "NOT SAFE", None: "-"}
+    for one in comparison.figures:
+        share = comparison.samples / one.length
+        milliseconds = f"{1e3 * sorted(one.first_sample)[len(one.first_sample) // 2]:,.1f} ms"
+        size = decimal(int(one.bytes * share)) if one.bytes else "-"
+        workers = safe[one.is_safe_with_workers]
+        table.add_row(_name(one), milliseconds, size, f"{one.files:,}", workers, GOOD_FOR.get(one.form.format, ""))
+    return table
+
+
+def short(number: float) -> str:
+    """Returns a speed in at most five characters: 1.23M, 45.6k, 789."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            value = number / size
+            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}{unit}"
+    return f"{number:.3g}" if number < 100 else f"{number:.0f}"
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """Returns what the figures say, in words."""
+    lines = []
+    for one in comparison.figures:
+        wrong = [str(way) for way, right in one.checks.items() if not right]
+        if wrong:
+            lines.append(f"WRONG DATA: {_name(one)} did not deliver what the source holds ({'; '.join(wrong)}).")
+        lines += [f"{_name(one)} failed with {way}: {why}" for way, why in one.failures.items()]
+    if comparison.is_right:
+        lines.append("Every form delivered the same samples (checksums over whole epochs compared).")
+    lines.append(_fastest(comparison))
+    for count, names in slower_with_workers(comparison).items():
+        which = "every form" if len(names) == len(comparison.figures) else ", ".join(names)
+        lines.append(
+            f"Slower with {count} workers than without any: {which}. "
+            "A batch is made sooner there than a worker hands it over; decoding or augmenting samples changes that."
+        )
+    if comparison.options.keep is not None:
+        lines.append(f"The forms are in {comparison.options.keep}.")
+    return lines
+
+
+def _fastest(comparison: Comparison) -> str:
+    fastest, now, ratio = comparison.figures[0], comparison.now, _ratio(comparison)
+    if ratio is None:
+        return f"Fastest in random order: {_name(fastest)}; the data as they are now could not be measured."
+    if ratio < ALIKE:
+        return f"In random order no form is clearly faster than the one that the data are in now, {now.form.format}."
+    name = now.form.format
+    return f"Fastest in random order: {fastest.form.format}, {ratio:,.1f} times as fast as {name}, the form now."
+
+
+def options_from(
+    uri: str, workers: str, formats: str | None, columns: list[str] | None, keep: Path | None, **more: Any
+) -> Options:
+    """Returns the options for what stands on a command line: lists are separated by commas. Raises `UsageError`."""
+    from headrace.core.errors import UsageError, explain
+
+    try:
+        counts = [int(count) for count in workers.split(",")]
+    except ValueError as error:
+        message = explain("cannot measure", place="workers", found=repr(workers), expected="numbers, such as 0,2")
+        raise UsageError(message) from error
+    names = None if formats is None else [name.strip() for name in formats.split(",")]
+    return Options(uri, columns, workers=counts, formats=names, keep=keep, **more)
