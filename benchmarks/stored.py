@@ -1,7 +1,7 @@
 """Stored data: headrace.open with headrace.DataLoader, torch's loader, and bare loops, in turn, in one run.
 
     python benchmarks/stored.py                 all sections
-    python benchmarks/stored.py images tokens   some of: images tokens shards table paths
+    python benchmarks/stored.py images tokens   some of: images tokens table paths
 
 Every section first goes through one epoch in which all that is delivered is compared with the source, then measures in
 rounds, each loader in turn, and prints medians. A bare loop is NumPy that does nothing but the work, into memory that
@@ -11,14 +11,10 @@ is used again, so that nobody could keep a batch. Data lie in the page cache.
 from __future__ import annotations
 
 import argparse
-import io
 import os
-import statistics
 import sys
-import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,52 +23,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
-from headrace.formats.columns import Block
-from headrace.formats.registry import open_writer
-from headrace.formats.schema import Field, Schema
-
-Loop = Callable[[], Any]
-
-
-def in_turn(loops: dict[str, Loop], amount: float, rounds: int) -> dict[str, float]:
-    """Returns the median rate of each loop, in `amount` per second; one unmeasured round goes before."""
-    rates: dict[str, list[float]] = {name: [] for name in loops}
-    for number in range(rounds + 1):
-        for name, loop in loops.items():
-            begun = time.perf_counter()
-            share = loop() or 1.0
-            if number:
-                rates[name].append(amount * share / (time.perf_counter() - begun))
-    return {name: statistics.median(values) for name, values in rates.items()}
-
-
-def table(title: str, unit: str, rates: dict[str, float], ratios: Iterable[tuple[str, str]]) -> None:
-    """Prints the rates, and the ratios of pairs of them."""
-    print(f"\n{title}")
-    for name, rate in rates.items():
-        print(f"  {name:<34} {rate:>16,.2f} {unit}" if rate < 1000 else f"  {name:<34} {rate:>16,.0f} {unit}")
-    for one, other in ratios:
-        print(f"  {one} / {other}: {rates[one] / rates[other]:.2f}")
-
-
-def write(folder: Path, name: str, form: str, columns: dict[str, np.ndarray]) -> str:
-    """Writes columns of fixed size and returns the path."""
-    fields = tuple(Field(key, "fixed", value.dtype, value.shape[1:]) for key, value in columns.items())
-    path = str(folder / name)
-    writer = open_writer(path, Schema(fields), form)
-    length = len(next(iter(columns.values())))
-    for start in range(0, length, 1 << 18):
-        part = {key: value[start : start + (1 << 18)] for key, value in columns.items()}
-        writer.append(Block(Schema(fields), part))
-    writer.seal()
-    return path
-
-
-def exhaust(loader: Iterable[Any]) -> None:
-    """Iterates once, and holds each batch until the next one is there, as training does."""
-    for _ in loader:
-        pass
-
+from rates import Loop, exhaust, in_turn, table, write
 
 # -- images ------------------------------------------------------------------------------------------------------------
 
@@ -220,80 +171,6 @@ def tokens(folder: Path, rounds: int) -> None:
     path.unlink()
 
 
-# -- shards ------------------------------------------------------------------------------------------------------------
-
-
-def make_shards(folder: Path) -> list[Path]:
-    """Writes eight shards of 500 samples of 60 to 140 KB with the library for tar files; no index beside them."""
-    rng = np.random.default_rng(0)
-    folder.mkdir()
-    for shard in range(8):
-        with tarfile.open(folder / f"{shard:03d}.tar", "w", format=tarfile.USTAR_FORMAT) as file:
-            for sample in range(500):
-                name = f"{shard:03d}{sample:06d}"
-                for ending, data in (("jpg", rng.bytes(int(rng.integers(60_000, 140_000)))), ("cls", b"7")):
-                    info = tarfile.TarInfo(f"{name}.{ending}")
-                    info.size = len(data)
-                    file.addfile(info, io.BytesIO(data))
-    return sorted(folder.glob("*.tar"))
-
-
-def shards(folder: Path, rounds: int) -> None:
-    import webdataset
-
-    from headrace.formats.tar_index import keep_index
-
-    files = make_shards(folder / "shards")
-    indexed = make_shards(folder / "indexed")
-    for file in indexed:
-        keep_index(file)
-    size = sum(file.stat().st_size for file in files) / 1e9
-    expected = {}
-    for file in files:
-        with tarfile.open(file) as archive:
-            for member in archive:
-                if member.name.endswith("jpg"):
-                    expected[member.name[:-4]] = archive.extractfile(member).read()
-
-    def ours(where: Path, workers: int) -> headrace.DataLoader:
-        dataset = headrace.open(where, columns=["__key__", "jpg"], decode=False).stream()
-        return headrace.DataLoader(dataset, batch_size=64, num_workers=workers, persistent_workers=workers > 0)
-
-    for where, workers in ((folder / "shards", 0), (folder / "indexed", 2)):
-        found = {
-            key: bytes(one) for got in ours(where, workers) for key, one in zip(got["__key__"], got["jpg"], strict=True)
-        }
-        if found != expected:
-            raise SystemExit("the samples differ from those that the library for tar files reads")
-    expected.clear()
-
-    def bare() -> None:
-        buffer = bytearray(1 << 20)
-        for file in files:
-            with file.open("rb", buffering=0) as stream:
-                while stream.readinto(buffer):
-                    pass
-
-    def theirs(workers: int) -> webdataset.WebLoader:
-        dataset = webdataset.WebDataset([str(file) for file in files], shardshuffle=False)
-        return webdataset.WebLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
-
-    loaders = {
-        "headrace, 0 workers": ours(folder / "shards", 0),
-        "headrace, 0 workers, index kept": ours(folder / "indexed", 0),
-        "webdataset, 0 workers": theirs(0),
-        "headrace, 2 workers": ours(folder / "shards", 2),
-        "webdataset, 2 workers": theirs(2),
-    }
-    loops: dict[str, Loop] = {"bare loop": bare}
-    loops |= {name: lambda loader=loader: exhaust(loader) for name, loader in loaders.items()}
-    pairs = [(name, "webdataset, 0 workers") for name in loaders if "headrace, 0" in name]
-    pairs += [(name, "bare loop") for name in loaders if "headrace, 0" in name]
-    pairs += [("headrace, 2 workers", "webdataset, 2 workers")]
-    rates = in_turn(loops, size, rounds)
-    table("tar shards, (key, bytes) undecoded, 8 x 50 MB, batches of 64", "GB/s", rates, pairs)
-
-
 # -- table -------------------------------------------------------------------------------------------------------------
 
 
@@ -393,7 +270,7 @@ def paths(folder: Path, rounds: int) -> None:
     print(f"  after a second epoch: {again / 1e6:,.0f} MB ({100 * (again - after) / after:+.2f} %)")
 
 
-SECTIONS = {"images": images, "tokens": tokens, "shards": shards, "table": rows, "paths": paths}
+SECTIONS = {"images": images, "tokens": tokens, "table": rows, "paths": paths}
 
 
 def main() -> None:

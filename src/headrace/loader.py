@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from headrace.core.errors import UsageError, explain
 from headrace.core.torch_internals import DatasetKind, IterDataPipe, MapDataPipe
 from headrace.core.world import ALONE, current_world, distributed_world
-from headrace.engine.choosing import choose
+from headrace.engine.choosing import advise, choose
 from headrace.engine.epoch import EpochIterator, random_state, resumable
 from headrace.engine.inline import InlineIterator
 from headrace.engine.portion import Portion, Supply
@@ -278,6 +278,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.check_worker_number_rationality()
         if not self._own.looked_at:
             warn_of_objects(self.dataset, self.num_workers)
+            advise(self)
             self._own.looked_at = True
         self._own.arena = ARENA.get()
         return ProcessIterator(self, self._own.arena, self._own.zygotes)

@@ -57,7 +57,7 @@ class OwnCollate:
 
     def __call__(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         """Returns a batch."""
-        batch = {}
+        batch: dict[str, Any] = {}
         for name in samples[0]:
             values = [sample[name] for sample in samples]
             if name in self._ragged:

@@ -36,7 +36,7 @@ def main() -> None:
     try:
         app()
     except HeadraceError as error:
-        errors.print(f"headrace: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"headrace: {error}", style="red", markup=False, highlight=False, emoji=False, soft_wrap=True)
         sys.exit(1)
 
 
@@ -170,3 +170,46 @@ def prepare(
     from headrace.cli.prepare import run_prepare
 
     raise typer.Exit(run_prepare(name, folder, mirror, json_output))
+
+
+@app.command(epilog="Example: headrace inspect photos/ --sheet photos.png")
+def inspect(
+    uri: Annotated[str, typer.Argument(help="A file, a folder, or a pattern such as 'train-{000..011}.tar'.")],
+    columns: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
+    samples: Annotated[int, typer.Option(min=0, help="How many of the first samples to show.")] = 5,
+    sheet: Annotated[Path | None, typer.Option(help="Make a picture of up to 64 of its images.")] = None,
+    format: Annotated[str | None, typer.Option("--format", "-f", help="Its form, where it cannot be told.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+) -> None:
+    """Say what some data hold: form, columns, counts, sizes, and a few samples."""
+    from headrace.cli.inspect import run_inspect
+
+    chosen = columns.split(",") if columns else None
+    status = run_inspect(
+        uri, columns=chosen, samples=samples, format=format, trust=trust, sheet=sheet, json_output=json_output
+    )
+    raise typer.Exit(status)
+
+
+@app.command(epilog="Example: headrace bench data.csv --workers 0,2")
+def bench(
+    uri: Annotated[str, typer.Argument(help="Your own data, in any form.")],
+    columns: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 64,
+    workers: Annotated[str, typer.Option(help="Numbers of workers to try.")] = "0,2",
+    samples: Annotated[int | None, typer.Option(min=1, help="How many to use; otherwise about 200 MB.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.01, help="For each measurement.")] = 2.0,
+    formats: Annotated[str | None, typer.Option(help="Forms to try, separated by commas; otherwise all.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Leave the forms in this folder.")] = None,
+    format: Annotated[str | None, typer.Option("--format", "-f", help="Its form now, where it cannot be told.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
+) -> None:
+    """Measure your own data in every form, with torch's loader and with headrace's, and name the fastest."""
+    from headrace.cli.bench import options_from, run_bench
+
+    chosen = columns.split(",") if columns else None
+    more = {"batch_size": batch_size, "samples": samples, "seconds": seconds, "format": format, "trust": trust}
+    options = options_from(uri, workers, formats, chosen, keep, **more)
+    raise typer.Exit(run_bench(options, json_output=json_output))

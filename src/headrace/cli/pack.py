@@ -16,7 +16,7 @@ def run_pack(source: str, target: str, options: Options, *, workers: int, trust:
     """Packs, prints what was made, and returns the exit status. Raises what `pack` raises."""
     with samples_bar("packing") as report:
         made = pack(source, target, options, workers=workers, trust=trust, report=report)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if json_output:
         console.print_json(json.dumps(asdict(made)))
         return 0
@@ -25,5 +25,5 @@ def run_pack(source: str, target: str, options: Options, *, workers: int, trust:
     console.print(f"{made.target}: {made.samples:,} samples as {made.format}, {files}, {made.bytes / 1e6:,.1f} MB")
     resumed = f" ({made.kept} of {made.pieces} pieces were there from an earlier run)" if made.kept else ""
     console.print(f"{made.seconds:.1f} s, {rate:,.0f} samples/s{resumed}")
-    console.print(f'Open it with headrace.open("{made.target}").', markup=False)
+    console.print(f'Open it with headrace.open("{made.target}").')
     return 0

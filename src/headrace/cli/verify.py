@@ -17,7 +17,7 @@ def run_verify(uri: str, *, format: str | None, trust: bool, json_output: bool) 
     """Verifies, prints what was found, and returns 0 if all is sound, 1 otherwise. Raises what opening raises."""
     with samples_bar("verifying") as report:
         found = verify(uri, format=format, trust=trust, report=report)
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if json_output:
         console.print_json(json.dumps(asdict(found) | {"sound": found.sound}))
     else:

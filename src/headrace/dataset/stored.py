@@ -92,6 +92,11 @@ class StoredDataset(Dataset[dict[str, Any]]):
         """What reads the stored form."""
         return self._reader
 
+    @property
+    def lies_in_memory(self) -> bool:
+        """Whether batches are gathered from memory, or from files that are mapped into it; opens the data."""
+        return self._plan.get() is not None
+
     def __len__(self) -> int:
         if self._window is None:
             return len(self._reader)

@@ -14,11 +14,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from headrace.core.streams import SampleStreams, global_states_kept
 from headrace.core.torch_internals import DatasetKind, compute_with_one_thread
+from headrace.dataset.stored import StoredDataset
 from headrace.fetch.fetcher import MapFetcher, Positioned, is_stateful
+from headrace.fetch.whole import whole_batches
 from headrace.observe.digest import extend_digest
 from headrace.order.sampler import ElasticSampler
 
@@ -54,6 +57,30 @@ def choose(loader: Any) -> Choice:
         choice = Choice("process", hindrance) if hindrance else _measured(loader)
     LOGGER.info("backend='auto' chose %s: %s", choice.backend, choice.why)
     return choice
+
+
+def advise(loader: Any) -> None:
+    """Says in the log `headrace` if the workers of a loader will only slow it down; looks at two batches for that.
+
+    Only of a data set that makes whole batches from memory: that is often quicker than handing them over.
+    """
+    dataset, size = loader.dataset, loader.batch_size
+    if not isinstance(dataset, StoredDataset) or not size or not dataset.lies_in_memory or not len(dataset):
+        return
+    fetch = whole_batches(dataset, loader.collate_fn)
+    if fetch is None:
+        return
+    keys, seconds = np.linspace(0, len(dataset) - 1, size).astype(np.int64), []
+    for _ in range(2):
+        started = time.perf_counter()
+        fetch(keys)
+        seconds.append(time.perf_counter() - started)
+    if min(seconds) < QUICK:
+        LOGGER.warning(
+            "%d workers slow this loader down: a batch of %s takes %.3f ms to make, less than handing it over from a "
+            "worker. Use num_workers=0, or backend='auto', which decides.",
+            loader.num_workers, dataset.reader.place, min(seconds) * 1e3,
+        )  # fmt: skip
 
 
 def _hindrance(loader: Any) -> str:

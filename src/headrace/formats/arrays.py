@@ -27,7 +27,7 @@ from headrace.formats.schema import BYTE, Field, Kind, Schema
 SUFFIXES: dict[Kind, str] = {"ragged": ".values", "bytes": ".bytes", "text": ".utf8"}
 OFFSETS = ".offsets"
 NPY_FAILURES = (ValueError, EOFError, TypeError, SyntaxError, OverflowError, KeyError, MemoryError, RecursionError,
-                tokenize.TokenError)  # fmt: skip
+                tokenize.TokenError, Warning)  # fmt: skip
 """What NumPy raises when bytes of an .npy file are changed at random."""
 
 RUN = 1 << 24
@@ -248,7 +248,7 @@ class ArraysWriter:
 def map_npy(path: Path) -> Array:
     """Maps an `.npy` file into memory, read-only. Raises `FormatError` if it is not one, or is cut off."""
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.lib.format.open_memmap(path, "r")  # as np.load, which would also take an archive for what it is not
     except NPY_FAILURES as error:
         raise unreadable(path, ".npy file", error) from error
     except OSError as error:

@@ -180,7 +180,12 @@ def _numbers(chunk: pa.Array, field: Field) -> Array:
     array: Array = chunk.to_numpy(zero_copy_only=False)
     if chunk.null_count and array.dtype.kind not in "f":
         raise ValueError("empty places (null)")
-    return array if array.dtype == field.dtype else array.astype(field.dtype)
+    if array.dtype == field.dtype:
+        return array
+    halved = array.dtype == np.float32 and field.dtype == np.float16
+    if not halved and not np.can_cast(array.dtype, field.dtype):
+        raise ValueError(f"{array.dtype} where {field.dtype} was written")
+    return array.astype(field.dtype)
 
 
 def _flattened(chunk: pa.Array, shape: tuple[int, ...]) -> pa.Array:

@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -185,15 +186,33 @@ class _Writer:
             target.write_bytes(data)
             self._length += 1
 
-    def _name(self, row: dict[str, object], data: bytes) -> str:
+    def _name(self, row: dict[str, Any], data: bytes) -> str:
         if "path" in row:
-            return str(row["path"])
+            path = str(row["path"])
+            if "label" in row and self._label_of(row) != path.partition("/")[0]:
+                found = f"path {path!r} of label {self._label_of(row)!r}"
+                expected = "files in the folder of their class"
+                cure = "leave out path or label with columns="
+                raise FormatError(
+                    explain(
+                        "a folder of files cannot hold this",
+                        place=self._aside.target,
+                        found=found,
+                        expected=expected,
+                        cure=cure,
+                    )
+                )
+            return path
         ending = next((end for sign, end in SIGNS.items() if data.startswith(sign)), ".bin")
         name = f"{self._length:09d}" + (".txt" if self._content.kind == "text" else ending)
-        label = int(row["label"]) if "label" in row else -1  # type: ignore[call-overload]
-        if label < 0:
-            return name
-        return f"{self._labels[label] if label < len(self._labels) else label}/{name}"
+        return f"{self._label_of(row)}/{name}" if "label" in row else name
+
+    def _label_of(self, row: dict[str, Any]) -> str:
+        label = int(row["label"])
+        if not 0 <= label < len(self._labels):
+            found, expected = f"label {label}", f"0 to {len(self._labels) - 1}, the classes that have names"
+            raise FormatError(explain("a label has no name", place=self._aside.target, found=found, expected=expected))
+        return self._labels[label]
 
     def seal(self) -> None:
         extra = {} if "path" in self._schema.names else {"order": "name"}

@@ -71,6 +71,10 @@ def open_reader(path: str, trust: bool) -> Reader:
         try:
             datasets = _datasets(file)
             ours = schema_of_text(_text_of(datasets.pop(ABOUT, None)), path)
+            if outside := [name for name, one in datasets.items() if one.external is not None or one.is_virtual]:
+                raise ValueError(
+                    f"datasets whose values lie in other files, which are not opened: {', '.join(outside)}"
+                )
             if not datasets:
                 raise ValueError("no datasets in it")
             if all(_is_mappable(one) for one in datasets.values()):
@@ -110,7 +114,7 @@ def _text_of(about: Any) -> str | None:
 
 
 def _is_mappable(dataset: Any) -> bool:
-    plain = dataset.chunks is None and dataset.external is None and not dataset.is_virtual and dataset.ndim > 0
+    plain = dataset.chunks is None and dataset.ndim > 0
     return plain and dataset.dtype in NUMBERS and (dataset.size == 0 or dataset.id.get_offset() is not None)
 
 

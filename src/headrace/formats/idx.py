@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import math
 import re
 import struct
 import zlib
@@ -99,7 +100,20 @@ def open_reader(path: str, trust: bool) -> Reader:
 
 
 def _headers(files: dict[str, Path]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    return {name: _header_of(file, _beginning(file)) for name, file in files.items()}
+    headers = {name: _header_of(file, _beginning(file)) for name, file in files.items()}
+    for name, (dtype, shape) in headers.items():
+        _check_size(files[name], dtype, shape)
+    return headers
+
+
+def _check_size(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Raises `FormatError` for a file that cannot hold what its header promises, before anything is made that large."""
+    needed, there = math.prod(shape) * dtype.itemsize, file.stat().st_size
+    if file.suffix == ".gz":
+        if needed > LARGEST_RATIO * there:
+            raise _wrong_size(file, there, shape, dtype)
+    elif there != 4 + 4 * len(shape) + needed:
+        raise _wrong_size(file, there - 4 - 4 * len(shape), shape, dtype)
 
 
 def _beginning(file: Path) -> bytes:
@@ -123,12 +137,9 @@ def read_idx(file: Path) -> Array:
     """Returns the array of an IDX file: mapped into memory if it is not compressed and of single bytes."""
     data = _beginning(file)
     dtype, shape = _header_of(file, data)
-    start, count = 4 + 4 * len(shape), int(np.prod(shape, dtype=object))
-    if file.suffix == ".gz" and count * dtype.itemsize > LARGEST_RATIO * file.stat().st_size:
-        raise _wrong_size(file, file.stat().st_size, shape, dtype)
+    start, count = 4 + 4 * len(shape), math.prod(shape)
+    _check_size(file, dtype, shape)
     if file.suffix != ".gz":
-        if file.stat().st_size != start + count * dtype.itemsize:
-            raise _wrong_size(file, file.stat().st_size - start, shape, dtype)
         if count == 0:
             return np.empty(shape, dtype)
         mapped = np.asarray(np.memmap(file, dtype.newbyteorder(">"), "r", start, shape))
@@ -144,7 +155,7 @@ def read_idx(file: Path) -> Array:
 
 
 def _wrong_size(file: Path, found: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FormatError:
-    expected = f"{int(np.prod(shape, dtype=object)) * dtype.itemsize:,} bytes for {dtype.name} {list(shape)}"
+    expected = f"{math.prod(shape) * dtype.itemsize:,} bytes for {dtype.name} {list(shape)}"
     cure = "restore the file: it was cut off, or something was added"
     return FormatError(
         explain(

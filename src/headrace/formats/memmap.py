@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import DatasetNotFoundError, FormatError, explain
 from headrace.formats.arrays import (
     ColumnsReader,
     Spool,
@@ -52,6 +52,9 @@ def open_reader(path: str, trust: bool) -> Reader:
         names = expected
         for name in names:
             check_size(manifest, name, Path(path) / name)
+    if not names:
+        message = explain("found no .npy files", place=path, found="none", expected="one a column")
+        raise DatasetNotFoundError(message)
     schema = None if manifest is None else manifest.schema
     schema, columns = columns_from(_map(path, names), path, schema)
     length = len(next(iter(columns.values()))) if columns else 0

@@ -71,7 +71,7 @@ def _read(file: str, trust: bool) -> dict[str, Any]:
         cure = "restore the file; if you trust whoever wrote it and it holds more than tensors, open with trust=True"
         raise unreadable(file, ".pt file", error, cure) from error
     except OSError as error:
-        if error.filename is None and error.errno is None:
+        if error.filename is None:
             raise unreadable(file, ".pt file", error) from error
         raise
     if isinstance(sample, Mapping) and all(isinstance(key, str) for key in sample) and sample:

@@ -9,7 +9,8 @@ import stat
 from pathlib import Path
 from typing import cast
 
-from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, explain
+from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, UsageError, explain
+from headrace.formats.arrays import unreadable
 from headrace.formats.manifest import read_manifest
 from headrace.formats.protocol import Format, Reader, Writer
 from headrace.formats.schema import Schema
@@ -34,6 +35,11 @@ MODULES = {
     "folder": "folder",
 }
 """In the order in which they are asked: a folder of files is what is left."""
+
+
+LIBRARY_FAILURES = (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError, EOFError,
+                    MemoryError, RecursionError, Warning)  # fmt: skip
+"""What the libraries of formats have been seen to raise when they open data whose bytes were changed at random."""
 
 
 def format_named(name: str) -> Format:
@@ -89,12 +95,32 @@ def _unknown(path: Path) -> FormatError:
 def open_reader(path: str | os.PathLike[str], *, format: str | None = None, trust: bool = False) -> Reader:
     """Opens stored data. Raises `DatasetNotFoundError`, `FormatError`, `UsageError`, and `OSError` with the path."""
     place = str(Path(os.fsdecode(path)).expanduser())
+    _check_name(place)
     chosen = format_of(place) if format is None else format_named(format)
-    return chosen.open_reader(place, trust)
+    if format is not None and not os.path.lexists(place) and not is_pattern(place) and not chosen.claims(place):
+        raise DatasetNotFoundError(
+            explain("there are no such data", place=place, found="nothing", cure="correct the path")
+        )
+    try:
+        return chosen.open_reader(place, trust)
+    except LIBRARY_FAILURES as error:
+        if isinstance(error, HeadraceError):
+            raise
+        raise unreadable(place, f"{chosen.TITLE} ({chosen.NAME})", error) from error
+
+
+def _check_name(place: str) -> None:
+    """Raises `UsageError` for a path that libraries cannot be told, since they want UTF-8."""
+    try:
+        place.encode()
+    except UnicodeEncodeError as error:
+        found, cure = "a name that is not valid UTF-8", "rename it, or make a link with another name to it"
+        raise UsageError(explain("this path cannot be used", place=repr(place), found=found, cure=cure)) from error
 
 
 def open_writer(path: str | os.PathLike[str], schema: Schema, format: str) -> Writer:
     """Begins to write data. Raises `FormatError` if the format cannot hold them, `UsageError` for an unknown one."""
+    _check_name(os.fsdecode(path))
     check_holds(format, schema, path)
     return format_named(format).open_writer(os.fsdecode(path), schema)
 
@@ -103,6 +129,9 @@ def check_holds(format: str, schema: Schema, place: object) -> None:
     """Raises `FormatError` if a format cannot hold a schema."""
     chosen = format_named(format)
     reasons = [f"{field.name} ({field}): {why}" for field in schema if (why := chosen.refusal(field)) is not None]
+    if bad := [name for name in schema.names if not name or "\0" in name or not _is_text(name)]:
+        expected = "names of text, not empty"
+        raise FormatError(explain("a column name cannot be stored", place=place, found=bad, expected=expected))
     if not schema.fields:
         raise FormatError(explain("there are no columns to write", place=place, found="none", expected="one or more"))
     if reasons:
@@ -118,3 +147,11 @@ def check_holds(format: str, schema: Schema, place: object) -> None:
         raise FormatError(
             explain("a column name cannot be stored", place=place, found=", ".join(map(repr, schema.names)))
         )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def _kept(file: str) -> TarIndex | None:
             parts = {name: stored[name] for name in stored.files}
     except FileNotFoundError:
         return None
-    except (*NPY_FAILURES, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (*NPY_FAILURES, OSError, zipfile.BadZipFile, zlib.error, struct.error, RuntimeError) as error:
         cure = "delete it: it is only there to save time"
         raise unreadable(index_path(file), "index of a shard", error, cure) from error
     if set(parts) != {"names", "name_ends", "starts", "sizes", "endings", "length"}:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,9 @@ def extend_digest(digest: int, batch: Any) -> int:
         for key, value in batch.items():
             digest = extend_digest(zlib.crc32(repr(key).encode(), digest), value)
         return digest
-    if isinstance(batch, (list, tuple)):
+    if isinstance(batch, (bytes, bytearray, memoryview)):
+        return zlib.crc32(batch, zlib.crc32(b"bytes", digest))
+    if isinstance(batch, Sequence) and not isinstance(batch, str):
         for value in batch:
             digest = extend_digest(digest, value)
         return digest

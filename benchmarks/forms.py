@@ -1,0 +1,257 @@
+"""Which form of data in memory or on disk loads fastest: five forms x two data sets, traversed and trained on.
+
+    python benchmarks/forms.py [--epochs 5] [--repeats 20] [--plot docs/images/forms.svg]
+
+Forms: `raw` decodes each sample at each access; `preload` holds all samples decoded in memory; `tensorclass` is a
+TensorDict in memory, `tensorclass, memmap` one that is mapped; `numpy, memmap` a folder of .npy files. Each is loaded by
+torch's DataLoader as people write it for that form and by headrace, in turn, in one process, shuffled, in batches of 64,
+without workers. Figures are seconds for all epochs: mean (standard deviation) of the repeats. Data: 60,000 x 28 x 28
+uint8 (the shape of FashionMNIST, generated) and 10,000 x 3 x 32 x 32 float32 from an .npz. What is delivered is compared
+by checksums before anything is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from tensordict import TensorDict
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import headrace
+from headrace.formats.columns import Block
+from headrace.formats.registry import open_writer
+from headrace.formats.schema import Field, Schema
+
+FORMS = ("raw", "preload", "tensorclass", "tensorclass, memmap", "numpy, memmap")
+BATCH = 64
+
+
+class Raw(Dataset):
+    """Encoded samples, decoded at each access: PNG, or an .npy file for what PNG cannot hold."""
+
+    def __init__(self, pixels: np.ndarray, labels: np.ndarray) -> None:
+        self.labels, self.encoded = labels, []
+        for one in pixels:
+            stream = BytesIO()
+            if one.dtype == np.uint8:
+                Image.fromarray(one).save(stream, "PNG", compress_level=1)
+            else:
+                np.save(stream, one)
+            self.encoded.append(stream.getvalue())
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        data = BytesIO(self.encoded[index])
+        png = self.encoded[index].startswith(b"\x89PNG")
+        pixels = np.array(Image.open(data)) if png else np.load(data)
+        return {"image": torch.from_numpy(pixels).float(), "label": self.labels[index]}
+
+
+class Arrays(Dataset):
+    """Arrays in memory, or mapped into it, sample by sample."""
+
+    def __init__(self, pixels: Any, labels: Any) -> None:
+        self.pixels, self.labels = pixels, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"image": torch.as_tensor(np.array(self.pixels[index])).float(), "label": self.labels[index]}
+
+
+def same(batch: Any) -> Any:
+    """The collate function of data that come as whole batches."""
+    batch["image"] = batch["image"].float()
+    return batch
+
+
+class Batches(Dataset):
+    """A TensorDict, indexed by whole batches."""
+
+    def __init__(self, stored: TensorDict) -> None:
+        self.stored = stored
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitems__(self, keys: list[int]) -> TensorDict:
+        return self.stored[keys]
+
+
+def loaders(folder: Path, pixels: np.ndarray, labels: np.ndarray) -> dict[tuple[str, str], Callable[[], Any]]:
+    """Writes all forms; returns what makes a loader of each, by (form, whose)."""
+    schema = Schema((Field("image", "fixed", pixels.dtype, pixels.shape[1:]), Field("label", "fixed", labels.dtype)))
+    block = Block(schema, {"image": pixels, "label": labels})
+    paths = {}
+    for form, name in (("memmap", "m"), ("npz", "p.npz"), ("tensordict", "t")):
+        paths[form] = str(folder / name)
+        writer = open_writer(paths[form], schema, form)
+        writer.append(block)
+        writer.seal()
+    raw = Raw(pixels, labels)
+    in_memory = TensorDict({"image": torch.from_numpy(pixels), "label": torch.from_numpy(labels)}, [len(labels)])
+    mapped = {name: np.load(f"{paths['memmap']}/{name}.npy", mmap_mode="r") for name in ("image", "label")}
+    forms: dict[str, tuple[Any, Any, Any]] = {
+        "raw": (raw, raw, None),
+        "preload": (Arrays(pixels, labels), headrace.open(paths["npz"]).astype(image=torch.float32), None),
+        "tensorclass": (Batches(in_memory), Batches(in_memory), same),
+        "tensorclass, memmap": (
+            Batches(TensorDict.load_memmap(paths["tensordict"])),
+            headrace.open(paths["tensordict"]).astype(image=torch.float32),
+            same,
+        ),
+        "numpy, memmap": (
+            Arrays(mapped["image"], mapped["label"]), headrace.open(paths["memmap"]).astype(image=torch.float32), None,
+        ),
+    }  # fmt: skip
+    made: dict[tuple[str, str], Callable[[], Any]] = {}
+    for form, (theirs, ours, collate) in forms.items():
+        own = collate if isinstance(ours, Batches) else None
+        made[form, "torch"] = lambda d=theirs, c=collate: DataLoader(d, BATCH, shuffle=True, collate_fn=c)
+        made[form, "headrace"] = lambda d=ours, c=own: headrace.DataLoader(d, BATCH, shuffle=True, collate_fn=c)
+    return made
+
+
+def checksum(loader: Any) -> tuple[int, float, int]:
+    """Returns sums over an epoch that do not depend on the order."""
+    count, total, weighted = 0, 0.0, 0
+    for batch in loader:
+        count += len(batch["label"])
+        sums = batch["image"].double().flatten(1).sum(1)
+        total += round(float(sums.sum()), 3)
+        weighted += int((sums.long() * (batch["label"].long() + 1)).sum())
+    return count, round(total, 1), weighted
+
+
+class Model(nn.Module):
+    """A small network of convolutions."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        channels = shape[0] if len(shape) == 3 else 1
+        self.shape = (channels, *shape[-2:])
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, 8, 5, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 5, stride=2), nn.ReLU(), nn.Flatten(),
+            nn.LazyLinear(10),
+        )  # fmt: skip
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layers(images.view(-1, *self.shape))
+
+
+def traverse(loader: Any, epochs: int, shape: tuple[int, ...]) -> float:
+    begun = time.perf_counter()
+    for _ in range(epochs):
+        for _ in loader:
+            pass
+    return time.perf_counter() - begun
+
+
+def train(loader: Any, epochs: int, shape: tuple[int, ...]) -> float:
+    torch.manual_seed(0)
+    model = Model(shape)
+    model(torch.zeros(1, *shape))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    begun = time.perf_counter()
+    for _ in range(epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"].long())
+            loss.backward()
+            optimizer.step()
+    return time.perf_counter() - begun
+
+
+def measure(made: dict[Any, Any], given: argparse.Namespace, shape: tuple[int, ...]) -> dict[Any, list[float]]:
+    expected = checksum(made["preload", "torch"]())
+    for key, make in made.items():
+        if (found := checksum(make())) != expected:
+            raise SystemExit(f"{key} delivers something else: {found} instead of {expected}")
+    seconds: dict[Any, list[float]] = {}
+    for what, run in (("traversed", traverse), ("trained", train)):
+        for _ in range(given.repeats):
+            for form in FORMS:
+                for whose in ("torch", "headrace"):
+                    took = run(made[form, whose](), given.epochs, shape)
+                    seconds.setdefault((what, form, whose), []).append(took)
+    return seconds
+
+
+def text(values: list[float]) -> str:
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.2f} ({spread:.2f})"
+
+
+def print_table(name: str, seconds: dict[Any, list[float]]) -> None:
+    for what in ("traversed", "trained"):
+        print(f"\n{name}, {what}: seconds, mean (std)\n")
+        print("| form | torch | headrace | ratio |\n| --- | --- | --- | --- |")
+        for form in FORMS:
+            theirs, ours = seconds[what, form, "torch"], seconds[what, form, "headrace"]
+            ratio = statistics.mean(theirs) / statistics.mean(ours)
+            print(f"| {form} | {text(theirs)} | {text(ours)} | {ratio:.2f} |")
+
+
+def plot(path: Path, results: dict[str, dict[Any, list[float]]]) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "headrace"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, len(results), figsize=(11, 7), layout="constrained")
+    for column, (name, seconds) in enumerate(results.items()):
+        for row, what in enumerate(("traversed", "trained")):
+            axis = axes[row][column]
+            for place, whose in enumerate(("torch", "headrace")):
+                values = [seconds[what, form, whose] for form in FORMS]
+                axis.barh(
+                    [number + 0.4 * place for number in range(len(FORMS))], [statistics.mean(one) for one in values], 0.38,
+                    xerr=[statistics.pstdev(one) for one in values], label=whose, color=("#b0b7c3", "#1f7a8c")[place],
+                )  # fmt: skip
+            axis.set_yticks([number + 0.2 for number in range(len(FORMS))], FORMS)
+            axis.invert_yaxis()
+            axis.set_title(f"{name}, {what}")
+            axis.set_xlabel("seconds")
+    axes[0][0].legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--plot", type=Path, help="where to draw the table; needs matplotlib")
+    given = parser.parse_args()
+    rng = np.random.default_rng(0)
+    data = {
+        "FashionMNIST's shape": (rng.integers(0, 255, (60_000, 28, 28), np.uint8), rng.integers(0, 10, 60_000)),
+        ".npz": (rng.random((10_000, 3, 32, 32), np.float32), rng.integers(0, 10, 10_000)),
+    }
+    results = {}
+    for name, (pixels, labels) in data.items():
+        with tempfile.TemporaryDirectory() as folder:
+            results[name] = measure(loaders(Path(folder), pixels, labels), given, pixels.shape[1:])
+        print_table(name, results[name])
+    if given.plot is not None:
+        plot(given.plot, results)
+        print(f"\ndrawn: {given.plot}")
+
+
+if __name__ == "__main__":
+    main()

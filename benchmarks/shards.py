@@ -1,0 +1,101 @@
+"""Tar shards, undecoded: headrace, the webdataset package, and a bare loop that reads the files, in turn, in one run.
+
+    python benchmarks/shards.py [--rounds 5]
+
+The samples are compared with what Python's library for tar files reads before anything is measured. Figures are
+medians; the shards lie in the page cache. The bare loop reads into one buffer of a megabyte, again and again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import tarfile
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import webdataset
+
+import headrace
+from headrace.formats.tar_index import keep_index
+from rates import Loop, exhaust, in_turn, table
+
+
+def make_shards(folder: Path) -> list[Path]:
+    """Writes eight shards of 500 samples of 60 to 140 KB with the library for tar files; no index beside them."""
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    for shard in range(8):
+        with tarfile.open(folder / f"{shard:03d}.tar", "w", format=tarfile.USTAR_FORMAT) as file:
+            for sample in range(500):
+                name = f"{shard:03d}{sample:06d}"
+                for ending, data in (("jpg", rng.bytes(int(rng.integers(60_000, 140_000)))), ("cls", b"7")):
+                    info = tarfile.TarInfo(f"{name}.{ending}")
+                    info.size = len(data)
+                    file.addfile(info, io.BytesIO(data))
+    return sorted(folder.glob("*.tar"))
+
+
+def shards(folder: Path, rounds: int) -> None:
+    files = make_shards(folder / "shards")
+    indexed = make_shards(folder / "indexed")
+    for file in indexed:
+        keep_index(file)
+    size = sum(file.stat().st_size for file in files) / 1e9
+    expected = {}
+    for file in files:
+        with tarfile.open(file) as archive:
+            for member in archive:
+                if member.name.endswith("jpg"):
+                    expected[member.name[:-4]] = archive.extractfile(member).read()
+
+    def ours(where: Path, workers: int) -> headrace.DataLoader:
+        dataset = headrace.open(where, columns=["__key__", "jpg"], decode=False).stream()
+        return headrace.DataLoader(dataset, batch_size=64, num_workers=workers, persistent_workers=workers > 0)
+
+    for where, workers in ((folder / "shards", 0), (folder / "indexed", 2)):
+        found = {
+            key: bytes(one) for got in ours(where, workers) for key, one in zip(got["__key__"], got["jpg"], strict=True)
+        }
+        if found != expected:
+            raise SystemExit("the samples differ from those that the library for tar files reads")
+    expected.clear()
+
+    def bare() -> None:
+        buffer = bytearray(1 << 20)
+        for file in files:
+            with file.open("rb", buffering=0) as stream:
+                while stream.readinto(buffer):
+                    pass
+
+    def theirs(workers: int) -> webdataset.WebLoader:
+        dataset = webdataset.WebDataset([str(file) for file in files], shardshuffle=False)
+        return webdataset.WebLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
+
+    loaders = {
+        "headrace, 0 workers": ours(folder / "shards", 0),
+        "headrace, 0 workers, index kept": ours(folder / "indexed", 0),
+        "webdataset, 0 workers": theirs(0),
+        "headrace, 2 workers": ours(folder / "shards", 2),
+        "webdataset, 2 workers": theirs(2),
+    }
+    loops: dict[str, Loop] = {"bare loop": bare}
+    loops |= {name: lambda loader=loader: exhaust(loader) for name, loader in loaders.items()}
+    pairs = [(name, "webdataset, 0 workers") for name in loaders if "headrace, 0" in name]
+    pairs += [(name, "bare loop") for name in loaders if "headrace, 0" in name]
+    pairs += [("headrace, 2 workers", "webdataset, 2 workers")]
+    rates = in_turn(loops, size, rounds)
+    table("tar shards, (key, bytes) undecoded, 8 x 50 MB, batches of 64", "GB/s", rates, pairs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        shards(Path(folder), given.rounds)
+
+
+if __name__ == "__main__":
+    main()
