@@ -3,9 +3,9 @@
     python benchmarks/forms.py [--epochs 5] [--repeats 20] [--plot docs/images/forms.svg]
 
 Forms: `raw` decodes each sample at each access; `preload` holds all samples decoded in memory; `tensorclass` is a
-TensorDict in memory, `tensorclass, memmap` one that is mapped; `numpy, memmap` a folder of .npy files. Each is loaded by
-torch's DataLoader as people write it for that form and by headrace, in turn, in one process, shuffled, in batches of 64,
-without workers. Figures are seconds for all epochs: mean (standard deviation) of the repeats. Data: 60,000 x 28 x 28
+TensorDict in memory, `tensorclass, memmap` one that is mapped; `numpy, memmap` a folder of .npy files. Each is loaded
+by torch's DataLoader as people write it for that form and by headrace, in turn, in one process, shuffled, in batches
+of 64, without workers. Figures are seconds for all epochs: mean (standard deviation) of the repeats. Data: 60,000 x 28 x 28
 uint8 (the shape of FashionMNIST, generated) and 10,000 x 3 x 32 x 32 float32 from an .npz. What is delivered is compared
 by checksums before anything is measured.
 """

@@ -53,13 +53,14 @@ class ProcessIterator(WindowedIterator[Result], TorchProcessIterator):
     def _post(self, worker: int, task: int, lane: int, index: Any) -> None:
         self._team.post(worker, task, lane, index)
 
-    def _flush(self) -> None:
-        self._team.flush(self._epoch)
+    def _flush(self, least: int = 1) -> None:
+        self._team.flush(self._epoch, least)
 
     def _collect(self) -> None:
         """Waits until at least one result has come. Raises if workers died or the loader's timeout passed."""
         if self._team.closed:
             raise RuntimeError("this iterator has been shut down; make a new one with iter(loader)")
+        self._flush()
         deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
         came = False
         while not came:

@@ -86,10 +86,10 @@ class Team:
             member.begin = begin
             member.retired = False
 
-    def flush(self, epoch: int) -> None:
-        """Sends what is in the outboxes, except to workers that have many unread messages."""
+    def flush(self, epoch: int, least: int = 1) -> None:
+        """Sends what is in outboxes with at least so many tasks, except to workers that have many unread messages."""
         for member in self.members:
-            if (member.tasks or member.begin) and member.sent - member.read < UNREAD:
+            if (len(member.tasks) >= least or member.begin) and member.sent - member.read < UNREAD:
                 orders = Orders(epoch, member.begin, member.tasks, member.region.returned(), False)
                 member.tasks, member.begin = [], None
                 self._send(member, orders)
@@ -140,7 +140,8 @@ class Team:
             self._selector.unregister(member.pipe)
 
     def _send(self, member: Member, orders: Orders) -> None:
-        data = dumps(orders)
+        plain = all(type(index) is np.ndarray for _, _, index in orders.tasks)
+        data = pickle.dumps(orders, 5) if plain else dumps(orders)
         if len(data) > INLINE:
             slot, target = self._memory.take(len(data))
             np.copyto(target, np.frombuffer(data, np.uint8))

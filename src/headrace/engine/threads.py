@@ -199,7 +199,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
         else:
             self._waiting.append(message)
 
-    def _flush(self) -> None:
+    def _flush(self, least: int = 1) -> None:
         """Nothing waits: `_post` sends at once."""
 
     def _collect(self) -> None:

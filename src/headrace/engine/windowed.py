@@ -43,8 +43,8 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         """Has a worker do a task; it may wait until `_flush`."""
 
     @abstractmethod
-    def _flush(self) -> None:
-        """Sends what was posted."""
+    def _flush(self, least: int = 1) -> None:
+        """Sends what was posted to workers for which there are at least so many tasks by now."""
 
     @abstractmethod
     def _collect(self) -> None:
@@ -91,7 +91,9 @@ class WindowedIterator(EpochIterator, Generic[Result]):
             delivery = self._window.deliverable()
             if delivery is not None:
                 self._order_one()
-                self._flush()
+                self._flush(
+                    max(self._prefetch_factor // 2, 1)
+                )  # a message that wakes a worker costs more than a batch may
                 return self._open_result(*delivery)
             if self._window.finished:
                 if not self._persistent_workers:
