@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: demo test check lint types contracts bench clean install
+.PHONY: demo test stress check lint types contracts bench clean install
 
 install: $(STAMP)
 
@@ -23,6 +23,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest
+
+stress: $(STAMP)
+	@$(BIN)/python tests/formats/fuzz.py --seconds $(or $(SECONDS),300) --seed $(or $(SEED),$$(date +%s))
 
 check: lint types contracts test
 
@@ -41,6 +44,9 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/transport.py
 	@$(BIN)/python benchmarks/order.py
 	@$(BIN)/python benchmarks/start.py
+	@$(BIN)/python benchmarks/stored.py
+	@$(BIN)/python benchmarks/shards.py
+	@$(BIN)/python benchmarks/forms.py --repeats 3
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache headrace-demo

@@ -5,9 +5,9 @@
 Forms: `raw` decodes each sample at each access; `preload` holds all samples decoded in memory; `tensorclass` is a
 TensorDict in memory, `tensorclass, memmap` one that is mapped; `numpy, memmap` a folder of .npy files. Each is loaded
 by torch's DataLoader as people write it for that form and by headrace, in turn, in one process, shuffled, in batches
-of 64, without workers. Figures are seconds for all epochs: mean (standard deviation) of the repeats. Data: 60,000 x 28 x 28
-uint8 (the shape of FashionMNIST, generated) and 10,000 x 3 x 32 x 32 float32 from an .npz. What is delivered is compared
-by checksums before anything is measured.
+of 64, without workers. Figures are seconds for all epochs: mean (standard deviation) of the repeats. Data: 60,000 x 28
+x 28 uint8 (the shape of FashionMNIST, generated) and 10,000 x 3 x 32 x 32 float32 from an .npz. What is delivered is
+compared by checksums before anything is measured.
 """
 
 from __future__ import annotations
@@ -220,7 +220,8 @@ def plot(path: Path, results: dict[str, dict[Any, list[float]]]) -> None:
             for place, whose in enumerate(("torch", "headrace")):
                 values = [seconds[what, form, whose] for form in FORMS]
                 axis.barh(
-                    [number + 0.4 * place for number in range(len(FORMS))], [statistics.mean(one) for one in values], 0.38,
+                    [number + 0.4 * place for number in range(len(FORMS))],
+                    [statistics.mean(one) for one in values], 0.38,
                     xerr=[statistics.pstdev(one) for one in values], label=whose, color=("#b0b7c3", "#1f7a8c")[place],
                 )  # fmt: skip
             axis.set_yticks([number + 0.2 for number in range(len(FORMS))], FORMS)

@@ -8,15 +8,21 @@ from dataclasses import asdict
 from rich.console import Console
 
 from headrace.cli.progress import samples_bar
-from headrace.convert.verify import Verified, verify
+from headrace.convert.verify import Verified, one_line, verify
+from headrace.core.errors import HeadraceError
 
 SHOWN = 20
 
 
 def run_verify(uri: str, *, format: str | None, trust: bool, json_output: bool) -> int:
     """Verifies, prints what was found, and returns 0 if all is sound, 1 otherwise. Raises what opening raises."""
-    with samples_bar("verifying") as report:
-        found = verify(uri, format=format, trust=trust, report=report)
+    try:
+        with samples_bar("verifying") as report:
+            found = verify(uri, format=format, trust=trust, report=report)
+    except HeadraceError as error:
+        if not json_output:
+            raise
+        found = Verified(uri, format or "", problems=[one_line(error)])
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if json_output:
         console.print_json(json.dumps(asdict(found) | {"sound": found.sound}))

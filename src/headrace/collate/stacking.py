@@ -17,6 +17,9 @@ from headrace.core.batch_memory import BatchMemory
 from headrace.core.torch_internals import default_collate_fn_map, torch_collate, torch_collate_tensor
 
 PLAIN = {torch.Tensor}
+REGISTRY = {kind: rule for kind, rule in default_collate_fn_map.items() if kind is not torch.Tensor}
+"""Torch's rules for all but tensors, before anybody has changed them; libraries may add rules for types of their own."""
+
 DTYPE = attrgetter("dtype")
 REQUIRES_GRAD = attrgetter("requires_grad")
 
@@ -35,8 +38,9 @@ class SlotCollate:
     @property
     def memory(self) -> BatchMemory | None:
         """Where batches are made; None once the user has put something else into torch's registry."""
-        untouched = default_collate_fn_map.get(torch.Tensor) in (torch_collate_tensor, self.stack)
-        return self._memory if untouched else None
+        untouched = all(default_collate_fn_map.get(kind) is rule for kind, rule in REGISTRY.items())
+        stacks = default_collate_fn_map.get(torch.Tensor) in (torch_collate_tensor, self.stack)
+        return self._memory if untouched and stacks else None
 
     def __call__(self, batch: list[Any]) -> Any:
         if default_collate_fn_map.get(torch.Tensor) is not torch_collate_tensor:

@@ -29,13 +29,13 @@ from headrace.convert.plan import IN_SHARDS, Options, Plan, bytes_of_block, make
 from headrace.convert.resize import resized
 from headrace.core.errors import DatasetError, HeadraceError, UsageError, explain
 from headrace.formats import arrow
-from headrace.formats.aside import Aside, sync_file, sync_folder
+from headrace.formats.aside import Aside, sync_file, sync_folder, sync_tree
 from headrace.formats.columns import Keys
 from headrace.formats.file_writer import Growing
 from headrace.formats.manifest import checksum, write_manifest
 from headrace.formats.protocol import Reader
 from headrace.formats.registry import format_named, open_reader, open_writer
-from headrace.formats.shards import shard_name
+from headrace.formats.shards import shard_name, stored_files
 
 RUN = 16 << 20
 """Bytes that are read at a time."""
@@ -69,6 +69,8 @@ def pack(
     began = time.perf_counter()
     reader = open_reader(source, trust=trust)
     target = str(Path(target).expanduser())
+    if workers < 0:
+        raise UsageError(explain("wrong argument", place="workers", found=workers, expected="0 or more"))
     _check_apart(reader.place, target)
     plan = make_plan(reader, target, options)
     room = Room(plan)
@@ -92,8 +94,9 @@ def _silent(done: int, total: int) -> None:
 
 
 def _check_apart(source: str, target: str) -> None:
-    one, other = Path(source).resolve(), Path(target).resolve()
-    if one == other or other in one.parents or one in other.parents:
+    other = Path(os.path.realpath(target))
+    places = [Path(os.path.realpath(one)) for one in (source, *stored_files(source))]
+    if not Path(target).name or any(one == other or other in one.parents or one in other.parents for one in places):
         cure = "choose another target"
         message = explain("source and target overlap", place=target, found=source, expected="two places", cure=cure)
         raise UsageError(message)
@@ -116,9 +119,9 @@ class Room:
 
     def prepare(self) -> tuple[list[int], int]:
         """Returns the pieces that are missing, and how many are there from an earlier run of the same plan."""
-        Aside(self.plan.target, folder=self.plan.in_shards).abort()  # says now what would be in the way later
+        Aside(self.plan.target, folder=self.plan.in_folder).abort()  # says now what would be in the way later
         note = self.path / "plan"
-        if not note.is_file() or note.read_text() != self.plan.digest():
+        if not self.data.is_dir() or not note.is_file() or note.read_text() != self.plan.digest():
             shutil.rmtree(self.path, ignore_errors=True)
             for folder in (self.data, self.done):
                 folder.mkdir(parents=True)
@@ -150,10 +153,17 @@ class Room:
         plan = self.plan
         if plan.in_shards:
             write_manifest(self.data, plan.options.format, plan.length, plan.schema)
+            sync_tree(self.data)
             aside = Aside(plan.target, folder=True)
             aside.path.rmdir()
-            self.data.rename(aside.path)
-            aside.commit()
+            try:
+                self.data.rename(aside.path)
+                aside.commit(synced=True)
+            except BaseException:
+                if aside.path.exists():
+                    aside.path.rename(self.data)
+                aside.abort()
+                raise
         else:
             writer = open_writer(plan.target, plan.schema, plan.options.format)
             try:

@@ -18,6 +18,7 @@ from headrace.formats.columns import Block, Keys
 from headrace.formats.protocol import Reader
 from headrace.formats.registry import MODULES, check_holds
 from headrace.formats.schema import Schema
+from headrace.formats.shards import stored_files
 from headrace.order.permutation import Permutation
 
 IN_SHARDS = {
@@ -29,6 +30,9 @@ IN_SHARDS = {
     "jsonl": ".jsonl",
 }
 """Formats whose data may lie in several files, each whole in itself."""
+
+IN_FOLDERS = ("memmap", "tensordict", "idx", "lmdb", "huggingface", "pt", "folder")
+"""Formats whose data are always a folder."""
 
 PIECE = 128 << 20
 """Bytes of a piece, about: what a worker does at a time, and what a kill costs at most."""
@@ -82,6 +86,11 @@ class Plan:
         """Whether the pieces themselves are the files of the result."""
         return self.options.format in IN_SHARDS and not self.target.endswith(_file_endings(self.options.format))
 
+    @property
+    def in_folder(self) -> bool:
+        """Whether the target is a folder."""
+        return self.in_shards or self.options.format in IN_FOLDERS
+
     def digest(self) -> str:
         """Returns a text that differs if anything in the plan does."""
         plain: dict[str, Any] = {
@@ -106,6 +115,7 @@ def make_plan(reader: Reader, target: str, options: Options) -> Plan:
     rules = {
         "--resize": (options.resize is None or options.resize > 0, "a number of pixels above 0"),
         "--quality": (1 <= options.quality <= 95, "1 to 95"),
+        "--shuffle": (options.shuffle is None or 0 <= options.shuffle < 1 << 63, "a seed from 0 to 2**63 - 1"),
         "--shards": (options.shards is None or options.shards > 0, "a number above 0"),
         "--resize, ": (options.resize is None or bool(images), "a source with a column of encoded images"),
     }
@@ -153,10 +163,8 @@ def bytes_of_block(block: Block) -> int:
 
 def _stamp(place: str) -> str:
     """Returns a text that changes when the source does."""
-    path = Path(place)
-    files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.exists() else []
     digest = hashlib.sha256()
-    for file in files:
+    for file in map(Path, stored_files(place)):
         if file.is_file():
             status = file.stat()
             digest.update(f"{file}|{status.st_size}|{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))

@@ -106,7 +106,7 @@ def _readable(reader: Reader, run: range, found: Verified) -> Iterator[tuple[int
         return
     except (FormatError, SampleError, OSError) as error:
         if len(run) == 1:
-            found.add(f"sample {run.start}: {_line(error)}")
+            found.add(f"sample {run.start}: {one_line(error)}")
             return
     middle = run.start + len(run) // 2
     yield from _readable(reader, range(run.start, middle), found)
@@ -123,6 +123,8 @@ def _check_block(reader: Reader, start: int, block: Block, found: Verified, seen
                 found.not_finite[one.name] = found.not_finite.get(one.name, 0) + bad
         for index in range(len(block)):
             value = column[index]
+            if one.dtype.kind == "f" and isinstance(column, Ragged) and not np.isfinite(value).all():
+                found.not_finite[one.name] = found.not_finite.get(one.name, 0) + 1
             digests[index].update(len(value).to_bytes(8, "little") if isinstance(column, Ragged) else b"")
             digests[index].update(bytes_of(np.asarray(value)).data)
             if one.kind == "text":
@@ -149,9 +151,9 @@ def _check_image(sample: int, place: str, data: bytes, found: Verified) -> None:
     try:
         decode_image(data, place)
     except SampleError as error:
-        found.add(f"sample {sample}: {_line(error)}")
+        found.add(f"sample {sample}: {one_line(error)}")
 
 
-def _line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Returns an error in one line."""
     return "; ".join(part.strip() for part in str(error).splitlines()) or type(error).__name__

@@ -6,6 +6,8 @@ that a fork shares with its parent is copied page by page. Arrays have one refer
 
 from __future__ import annotations
 
+import operator
+import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -57,7 +59,7 @@ class Compact(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self._get(one) for one in range(*index.indices(self._length))]
-        position = index.__index__()
+        position = operator.index(index)
         if not -self._length <= position < self._length:
             raise IndexError(f"no item {position} among {self._length}")
         return self._get(position % self._length)
@@ -120,7 +122,7 @@ class _Rows:
 def _column(items: Sequence[Any]) -> Any:
     """Returns items compacted by what all of them are."""
     kinds = set(map(type, items))
-    if kinds == {str}:
+    if kinds == {str} and all(one.isascii() or _survives(one) for one in items):
         looked_at = items[:: max(len(items) // LOOKED_AT, 1)]
         paths = sum("/" in one for one in looked_at) * 2 > len(looked_at)
         return PathTable.from_paths(items) if paths else PackedStrings.from_strings(items)
@@ -141,10 +143,19 @@ def _column(items: Sequence[Any]) -> Any:
     return Compact(len(items), column.nbytes, _Pickled(column), "objects, each pickled")
 
 
+def _survives(text: str) -> bool:
+    """Tells whether a string comes back from the bytes that stand for it in a file system: all but odd surrogates."""
+    try:
+        return os.fsdecode(os.fsencode(text)) == text
+    except UnicodeEncodeError:
+        return False
+
+
 def _are_alike(arrays: Sequence[Array]) -> bool:
     """Tells whether arrays can lie end to end."""
     kinds = {(one.dtype, one.shape[1:], one.ndim > 0) for one in arrays}
-    return len(kinds) == 1 and arrays[0].ndim > 0 and not arrays[0].dtype.hasobject
+    plain = arrays[0].dtype.isnative and not arrays[0].dtype.hasobject
+    return len(kinds) == 1 and arrays[0].ndim > 0 and plain
 
 
 def _numbers(items: Sequence[Any]) -> Array | None:
@@ -153,12 +164,15 @@ def _numbers(items: Sequence[Any]) -> Array | None:
         values = np.array(items)
     except OverflowError:
         return None
-    if values.dtype.kind not in "iufb":
+    if type(items[0]) is not int:
+        return values
+    if values.dtype.kind not in "iu":
         return None
-    if values.dtype.kind == "i" and len(values):
-        low, high = int(values.min()), int(values.max())
-        return values.astype(np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high)))
-    return values
+    low, high = int(values.min()), int(values.max())
+    for name in ("u1", "u2", "u4", "u8") if low >= 0 else ("i1", "i2", "i4", "i8"):
+        if np.iinfo(name).min <= low and high <= np.iinfo(name).max:
+            return values.astype(name)
+    return None
 
 
 def _end_to_end(pieces: Sequence[Array]) -> Ragged:
@@ -174,14 +188,16 @@ def _rows(items: Sequence[Any], kinds: set[type]) -> Any:
     kind = next(iter(kinds))
     if kind is dict:
         keys = list(items[0])
-        if not keys or any(list(one) != keys for one in items):
+        types = list(map(type, keys))
+        if not keys or any(list(one) != keys or list(map(type, one)) != types for one in items):
             return None
         columns = [_column([one[key] for one in items]) for key in keys]
         return Compact(len(items), _total(columns), _Rows(columns, dict, keys), "dicts")
-    if not issubclass(kind, tuple) or len(set(map(len, items))) != 1 or len(items[0]) == 0:
+    named = issubclass(kind, tuple) and hasattr(kind, "_make")
+    if not (kind is tuple or named) or len(set(map(len, items))) != 1 or len(items[0]) == 0:
         return None
     columns = [_column([one[place] for one in items]) for place in range(len(items[0]))]
-    make = kind._make if hasattr(kind, "_make") else tuple
+    make = getattr(kind, "_make", tuple)
     return Compact(len(items), _total(columns), _Rows(columns, make, None), "tuples")
 
 

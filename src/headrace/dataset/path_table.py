@@ -10,9 +10,9 @@ from __future__ import annotations
 import operator
 import os
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ class PackedBytes:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PathTable:
+class PathTable(Sequence[str]):
     """An immutable sequence of file paths, built by `PathTable.from_paths`.
 
     Paths come back exactly as they went in, also those that are not valid UTF-8: they are kept as the bytes
@@ -90,8 +90,16 @@ class PathTable:
     def __len__(self) -> int:
         return len(self.folder_of)
 
-    def __getitem__(self, index: SupportsIndex) -> str:
-        """Path number `index`, counted from the end if negative; IndexError if there is none."""
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> str | list[str]:
+        """Path number `index`, counted from the end if negative; IndexError if there is none. A slice is a list."""
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
         count, position = len(self), operator.index(index)
         if not -count <= position < count:
             raise IndexError(f"no path {position} in a table of {count} paths")

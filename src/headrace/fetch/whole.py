@@ -22,7 +22,12 @@ def fetches_batches(dataset: Any) -> bool:
     """Tells whether a data set, or what it is a subset of, makes whole batches."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
-    return callable(getattr(dataset, "fetch_batch", None))
+    for kind in type(dataset).__mro__:
+        if "fetch_batch" in vars(kind):
+            return True
+        if not {"__getitem__", "__getitems__"}.isdisjoint(vars(kind)):
+            return False  # a class that changes what samples are, and says nothing of batches
+    return False
 
 
 def whole_batches(dataset: Any, collate: Callable[[Any], Any]) -> Callable[[Any], Any] | None:

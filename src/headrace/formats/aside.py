@@ -52,9 +52,10 @@ class Aside:
                 self._put_back(room)
                 shutil.rmtree(room, ignore_errors=True)
 
-    def commit(self, companion: Path | None = None) -> None:
+    def commit(self, companion: Path | None = None, *, synced: bool = False) -> None:
         """Puts what was made into place. `companion`: a second file made beside `path`; it goes beside the target."""
-        sync_tree(self._room)
+        if not synced:
+            sync_tree(self._room)
         beside = None if companion is None else self.target.with_name(companion.name)
         if beside is not None:
             beside.unlink(missing_ok=True)

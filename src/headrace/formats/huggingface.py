@@ -55,7 +55,12 @@ def open_reader(path: str, trust: bool) -> Reader:
     if manifest is not None:
         for name in manifest.files:
             check_size(manifest, name, Path(path) / name)
-    reader = reader_of(_from_disk(path), path)
+    dataset = _from_disk(path)
+    try:
+        dataset.data.table.validate()  # its offsets and lengths, which are used without a check
+    except FAILURES as error:
+        raise unreadable(path, "Hugging Face dataset", error) from error
+    reader = reader_of(dataset, path)
     if manifest is not None and manifest.schema.names == reader.schema.names:
         reader.schema = manifest.schema
     return reader

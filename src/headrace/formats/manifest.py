@@ -83,6 +83,10 @@ def damaged(place: object, found: str) -> FormatError:
 def check_size(manifest: Manifest, relative: str, path: Path) -> None:
     """Raises `FormatError` if a file is not as long as the manifest says: a cheap check when it is opened."""
     expected = manifest.files.get(relative)
+    if expected is not None and not path.exists():
+        cure = "restore the file, or pack the data again"
+        wanted = f"a file of {expected[0]:,} bytes, says the manifest"
+        raise FormatError(explain("a file is missing", place=path, found="nothing", expected=wanted, cure=cure))
     if expected is None or path.stat().st_size == expected[0]:
         return
     message = explain(

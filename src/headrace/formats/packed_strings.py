@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
@@ -48,6 +49,7 @@ class PackedStrings(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             return [self[one] for one in range(*index.indices(self._count))]
+        index = operator.index(index)
         if not -self._count <= index < self._count:
             raise IndexError(f"no string {index} among {self._count}")
         index %= self._count

@@ -55,3 +55,13 @@ def expanded(path: str) -> list[str]:
     width = len(match[1]) if match[1].startswith("0") else 0
     begin, end = path[: match.start()], path[match.end() :]
     return [one for number in range(first, last + 1) for one in expanded(f"{begin}{number:0{width}d}{end}")]
+
+
+def stored_files(place: str) -> list[str]:
+    """Returns all files of data at a path: a file, a folder, a pattern, or a prefix of file names; sorted."""
+    if RANGE.search(place):
+        return [one for one in expanded(place) if Path(one).is_file()]
+    path = Path(place)
+    if path.is_dir():
+        return sorted(str(one) for one in path.rglob("*") if one.is_file())
+    return [place] if path.is_file() else sorted(glob.glob(place) or glob.glob(f"{glob.escape(place)}*"))  # noqa: PTH207

@@ -25,7 +25,7 @@ def warn_of_objects(dataset: Any, workers: int) -> None:
         )
 
 
-def large_collections(dataset: Any) -> list[tuple[str, int, int]]:
+def large_collections(dataset: Any, deep: int = 8) -> list[tuple[str, int, int]]:
     """Returns (attribute, objects, bytes) of the collections of a data set, or of the one that it wraps."""
     found = []
     for name, value in getattr(dataset, "__dict__", {}).items():
@@ -34,7 +34,7 @@ def large_collections(dataset: Any) -> list[tuple[str, int, int]]:
             if nbytes > LARGE:
                 found.append((name, len(value), nbytes))
     inner = getattr(dataset, "dataset", None)
-    return found or (large_collections(inner) if inner is not None and inner is not dataset else [])
+    return found or (large_collections(inner, deep - 1) if inner is not None and deep else [])
 
 
 def _bytes_of(values: Any) -> int:

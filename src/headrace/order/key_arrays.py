@@ -28,7 +28,7 @@ def key_arrays(index_sampler: Any) -> Iterator[Keys] | None:
     if type(index_sampler) is not BatchSampler:
         return None
     sampler, size = index_sampler.sampler, index_sampler.batch_size
-    if isinstance(sampler, PositionalSampler):
+    if isinstance(sampler, PositionalSampler) and type(sampler).__iter__ is PositionalSampler.__iter__:
         return sampler.key_arrays(size, drop_last=index_sampler.drop_last)
     if type(sampler) is SequentialSampler:
         return batched(_ascending(len(sampler)), size, drop_last=index_sampler.drop_last)

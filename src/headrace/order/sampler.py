@@ -177,7 +177,7 @@ class PositionalSampler(ElasticSampler):
             for at in range(0, len(keys), size):
                 batch = keys[at : at + size]
                 if len(batch) == size or not drop_last:
-                    count[0] = done + at + len(batch)
+                    count[0] = done + at + len(batch) if len(batch) == size else self.total
                     yield batch
         count[0] = self.total
 
