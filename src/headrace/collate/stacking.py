@@ -18,7 +18,7 @@ from headrace.core.torch_internals import default_collate_fn_map, torch_collate,
 
 PLAIN = {torch.Tensor}
 REGISTRY = {kind: rule for kind, rule in default_collate_fn_map.items() if kind is not torch.Tensor}
-"""Torch's rules for all but tensors, before anybody has changed them; libraries may add rules for types of their own."""
+"""Torch's rules for all but tensors, before anybody has changed them; libraries add rules for their own types."""
 
 DTYPE = attrgetter("dtype")
 REQUIRES_GRAD = attrgetter("requires_grad")

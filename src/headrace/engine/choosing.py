@@ -37,6 +37,9 @@ TRIAL, TIMES = 0.2, 5
 WHOLE_NUMBERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, DistributedSampler, ElasticSampler)
 """Samplers whose keys are the numbers from 0 to the data set's length."""
 
+_said: set[str] = set()
+"""Of which data it was said that workers slow them down: once is enough."""
+
 LOGGER = logging.getLogger("headrace")
 
 
@@ -75,11 +78,13 @@ def advise(loader: Any) -> None:
         started = time.perf_counter()
         fetch(keys)
         seconds.append(time.perf_counter() - started)
-    if min(seconds) < QUICK:
+    place = dataset.reader.place
+    if min(seconds) < QUICK and place not in _said:
+        _said.add(place)
         LOGGER.warning(
-            "%d workers slow this loader down: a batch of %s takes %.3f ms to make, less than handing it over from a "
+            "headrace: %d workers slow this loader down: a batch of %s takes %.3f ms to make, less than handing it over from a "
             "worker. Use num_workers=0, or backend='auto', which decides.",
-            loader.num_workers, dataset.reader.place, min(seconds) * 1e3,
+            loader.num_workers, place, min(seconds) * 1e3,
         )  # fmt: skip
 
 
