@@ -75,9 +75,10 @@ def pack(
     plan = make_plan(reader, target, options)
     room = Room(plan)
     try:
-        missing, kept = room.prepare()
-        _do(room, missing, workers or min(os.cpu_count() or 1, len(missing)), trust, report or _silent)
-        room.assemble()
+        with room.locked():
+            missing, kept = room.prepare()
+            _do(room, missing, workers or min(os.cpu_count() or 1, len(missing)), trust, report or _silent)
+            room.assemble()
     except OSError as error:
         if isinstance(error, HeadraceError):
             raise
@@ -117,13 +118,35 @@ class Room:
         self.path = target.with_name(f".{target.name}.packing")
         self.data, self.done = self.path / "data", self.path / "done"
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps every other pack away from the target. Raises `DatasetError` if one is at it."""
+        Aside(self.plan.target, folder=self.plan.in_folder).abort()  # says now what would be in the way later
+        if os.name != "posix":  # two packs to one target are not told apart there
+            yield
+            return
+        import fcntl
+
+        lock = self.path / "lock"
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with lock.open("a") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    cure = "wait until it has ended, or choose another target"
+                    what = "another pack is writing this target"
+                    raise DatasetError(explain(what, place=self.plan.target, found="its lock", cure=cure)) from error
+                if lock.exists() and lock.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                    yield
+                    return
+
     def prepare(self) -> tuple[list[int], int]:
         """Returns the pieces that are missing, and how many are there from an earlier run of the same plan."""
-        Aside(self.plan.target, folder=self.plan.in_folder).abort()  # says now what would be in the way later
         note = self.path / "plan"
         if not self.data.is_dir() or not note.is_file() or note.read_text() != self.plan.digest():
-            shutil.rmtree(self.path, ignore_errors=True)
             for folder in (self.data, self.done):
+                shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
             note.write_text(self.plan.digest())
         missing = [piece for piece in range(self.plan.pieces) if not self._is_sound(piece)]
@@ -187,7 +210,7 @@ def make_piece(room: Room, reader: Reader, piece: int) -> int:
         for keys in _runs(plan, reader, piece):
             block = reader.fetch(keys, plan.schema.names)
             if plan.options.resize is not None:
-                block = resized(block, plan.options.resize, plan.options.quality, plan.source)
+                block = resized(block, keys, plan.options.resize, plan.options.quality, plan.source)
             writer.append(block)
     finally:
         writer.close()

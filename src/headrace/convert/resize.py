@@ -9,20 +9,21 @@ import numpy as np
 
 from headrace.core.errors import SampleError, explain
 from headrace.dataset.images import decode_image, holds_images
-from headrace.formats.columns import Block, Column, column_from, value_of
+from headrace.formats.columns import Block, Column, Keys, column_from, value_of
 
 
-def resized(block: Block, side: int, quality: int, place: str) -> Block:
+def resized(block: Block, keys: Keys, side: int, quality: int, place: str) -> Block:
     """Returns a block whose images have a shorter side of at most `side` pixels, as JPEG; smaller ones are kept.
 
-    Raises `SampleError` that says which image cannot be decoded.
+    keys: numbers of the samples in the source. Raises `SampleError` that says which image cannot be decoded.
     """
     columns: dict[str, Column] = dict(block.columns)
     for field in block.schema:
         if holds_images(field):
             images = [value_of(field, block.columns[field.name], index) for index in range(len(block))]
-            where = f"{place}, column {field.name!r}"
-            columns[field.name] = column_from(field, [_smaller(one, side, quality, where) for one in images])
+            where = [f"{place}, sample {key}, column {field.name!r}" for key in keys.tolist()]
+            smaller = [_smaller(one, side, quality, at) for one, at in zip(images, where, strict=True)]
+            columns[field.name] = column_from(field, smaller)
     return Block(block.schema, columns)
 
 

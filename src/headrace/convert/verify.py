@@ -54,9 +54,17 @@ class Verified:
 
 def verify(uri: str, *, format: str | None = None, trust: bool = False, report: Report | None = None) -> Verified:
     """Checks all files and samples. Raises what opening raises; damage behind that is listed, not raised."""
-    reader = open_reader(uri, format=format, trust=trust)
-    found = Verified(reader.place, reader.format)
-    _check_files(reader.place, found)
+    place = str(Path(uri).expanduser())
+    found = Verified(place, format or "")
+    _check_files(place, found)
+    try:
+        reader = open_reader(uri, format=format, trust=trust)
+    except (FormatError, OSError) as error:
+        if not found.files:
+            raise
+        found.add(one_line(error))
+        return found
+    found.place, found.format = reader.place, reader.format
     manifest = read_manifest(reader.place) if Path(reader.place).exists() else None
     if manifest is not None and manifest.length != len(reader):
         found.add(f"{reader.place}: {len(reader):,} samples where the manifest says {manifest.length:,}")

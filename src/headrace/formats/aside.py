@@ -26,6 +26,9 @@ class Aside:
         if self.target.name in ("", ".", ".."):
             expected = "a path that ends in a name"
             raise FormatError(explain("cannot write here", place=target, found=f"{target!r}", expected=expected))
+        if self.target.is_symlink() and not _leads_somewhere(self.target):
+            cure = "remove it, or choose another target"
+            raise FormatError(explain("cannot write here", place=target, found="a link that leads nowhere", cure=cure))
         if self.target.exists():
             self._check_replaceable()
         self._room = self.target.with_name(f".{self.target.name}{MARK}-{os.getpid()}")
@@ -82,6 +85,13 @@ class Aside:
         """Removes what was made."""
         self._put_back(self._room)
         shutil.rmtree(self._room, ignore_errors=True)
+
+
+def _leads_somewhere(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, RuntimeError):  # a loop of links, as Python words it before and from 3.13 on
+        return False
 
 
 def _is_running(pid: int) -> bool:

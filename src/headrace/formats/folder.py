@@ -70,7 +70,9 @@ def open_reader(path: str, trust: bool) -> Reader:
     if manifest is not None:
         if len(names) != manifest.length:
             found = f"{len(names):,} files"
-            raise FormatError(explain("files are missing", place=path, found=found, expected=f"{manifest.length:,}"))
+            raise FormatError(
+                explain("files are missing, or too many", place=path, found=found, expected=f"{manifest.length:,}")
+            )
         if manifest.extra.get("order") == "name":
             names.sort(key=lambda name: name.rpartition("/")[2])
         return FolderReader(path, names, manifest.schema)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import struct
-import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.errors import FormatError, explain
-from headrace.formats.arrays import NPY_FAILURES, unreadable
+from headrace.formats.arrays import unreadable
 from headrace.formats.columns import Array
 
+MAGIC = b"HRTARIX1"
 RECORD = 512
 REGULAR = b"0\x007"
 LONGER = b"Lx"
@@ -63,40 +61,45 @@ def index_of(file: str) -> TarIndex:
 
 def index_path(file: str | Path) -> Path:
     """Returns where the index of a shard is kept."""
-    return Path(f"{file}.index.npz")
+    return Path(f"{file}.index")
 
 
 def keep_index(file: Path) -> None:
-    """Writes the index of a shard beside it, so that nobody need walk its headers again."""
+    """Writes the index of a shard beside it, so that nobody need walk its headers again.
+
+    After `MAGIC` come little-endian 64-bit numbers: the CRC-32 of what follows it; the length of the shard, samples,
+    columns, bytes of names, bytes of endings; then `name_ends`, `starts` and `sizes` of `TarIndex`, the names, and the
+    endings, each followed by a zero byte.
+    """
     index = index_of(str(file))
-    endings = np.array([os.fsencode(ending) for ending in index.endings], np.bytes_)
-    parts = {"names": index.names, "name_ends": index.name_ends, "starts": index.starts, "sizes": index.sizes}
-    with index_path(file).open("wb") as stream:
-        np.savez(stream, allow_pickle=False, endings=endings, length=np.int64(file.stat().st_size), **parts)
+    endings = b"".join(os.fsencode(ending) + b"\0" for ending in index.endings)
+    head = [file.stat().st_size, *index.starts.shape, len(index.names), len(endings)]
+    numbers = [np.array(head), index.name_ends, index.starts.reshape(-1), index.sizes.reshape(-1)]
+    body = np.concatenate(numbers).astype("<i8").tobytes() + index.names.tobytes() + endings
+    index_path(file).write_bytes(MAGIC + zlib.crc32(body).to_bytes(8, "little") + body)
 
 
 def _kept(file: str) -> TarIndex | None:
     """Returns the index beside a shard; None if there is none, or the shard has another length by now."""
+    path = index_path(file)
     try:
-        with np.load(io.BytesIO(index_path(file).read_bytes()), allow_pickle=False) as stored:
-            parts = {name: stored[name] for name in stored.files}
+        data = path.read_bytes()
     except FileNotFoundError:
         return None
-    except (*NPY_FAILURES, OSError, zipfile.BadZipFile, zlib.error, struct.error, RuntimeError) as error:
-        cure = "delete it: it is only there to save time"
-        raise unreadable(index_path(file), "index of a shard", error, cure) from error
-    if set(parts) != {"names", "name_ends", "starts", "sizes", "endings", "length"}:
-        raise unreadable(index_path(file), "index of a shard", ValueError(f"arrays {sorted(parts)}"), "delete it")
-    length = Path(file).stat().st_size
-    if int(parts["length"]) != length:
+    start = len(MAGIC) + 8
+    if data[:8] != MAGIC or int.from_bytes(data[8:start], "little") != zlib.crc32(memoryview(data)[start:]):
+        error = ValueError(f"{len(data):,} bytes whose checksum is wrong")
+        raise unreadable(path, "index of a shard", error, "delete it: it is only there to save time")
+    head = np.frombuffer(data, "<i8", 5, start).tolist()
+    length, samples, columns, names, endings = head
+    if length != Path(file).stat().st_size:
         return None
-    starts, sizes, ends = parts["starts"], parts["sizes"], parts["name_ends"]
-    sound = starts.shape == sizes.shape and starts.ndim == 2 and len(ends) == len(starts) + 1
-    sound = sound and len(parts["endings"]) == starts.shape[1] and int(ends[-1]) == len(parts["names"])
-    if not sound or int((starts + sizes).max(initial=0)) > length or int(starts.min(initial=0)) < 0:
-        raise unreadable(index_path(file), "index of a shard", ValueError("numbers that make no sense"), "delete it")
-    endings = tuple(os.fsdecode(bytes(ending)) for ending in parts["endings"])
-    return TarIndex(parts["names"], ends, endings, starts, sizes)
+    table = np.frombuffer(data, "<i8", samples + 1 + 2 * samples * columns, start + 40).astype(np.int64, copy=False)
+    text = start + 40 + table.nbytes
+    starts, sizes = table[samples + 1 :].reshape(2, samples, columns)
+    parts = data[text + names : text + names + endings].split(b"\0")[:columns]
+    found = tuple(os.fsdecode(ending) for ending in parts)
+    return TarIndex(np.frombuffer(data, np.uint8, names, text), table[: samples + 1], found, starts, sizes)
 
 
 class _Samples:

@@ -6,7 +6,7 @@ writer names the files of other columns `KEY.NAME.npy`, `.txt` or `.bin`, so tha
 Pickles are refused unless `trust=True`; even then they come as bytes, and unpickling them is the user's own doing.
 
 Shards are read without an index: the headers of a shard are walked when it is reached, which reads 512 bytes a file.
-Random access needs the headers of all of them. Our writer keeps them in `SHARD.index.npz`, which saves that walk.
+Random access needs the headers of all of them. Our writer keeps them in `SHARD.index`, which saves that walk.
 Format: POSIX.1-1988 ustar, with GNU and pax extensions for long names.
 """
 
@@ -171,8 +171,10 @@ class _TarFile:
 
     def close(self) -> None:
         """Completes the shard."""
-        self._tar.close()
-        self._raw.close()
+        try:
+            self._tar.close()
+        finally:
+            self._raw.close()
         keep_index(self._path)
 
 
