@@ -129,7 +129,7 @@ def test_a_writer_that_is_given_up_leaves_nothing_and_one_that_is_sealed_only_th
     assert {one.name for one in tmp_path.iterdir()} <= {
         path.name,
         f"{path.name}.headrace.json",
-        f"{path.name}.index.npz",
+        f"{path.name}.index",
     }
 
 

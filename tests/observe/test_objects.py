@@ -96,11 +96,12 @@ def test_the_figure_is_about_what_the_objects_take() -> None:
         headrace.compact([(text, 1) for text in strings()]),
         strings(100),
         [None] * COUNT,
+        ["x" * 100_000] * COUNT,
         [number % 10 for number in range(COUNT)],
         "x" * 1_000_000,
         None,
     ],
-    ids=["array", "tensor", "compact strings", "compact paths", "compact tuples", "few", "one object", "few objects",
+    ids=["array", "tensor", "compact strings", "compact paths", "compact tuples", "few", "one object", "one large object", "few objects",
          "one string", "nothing"],
 )  # fmt: skip
 def test_what_does_not_grow_is_not_told(held: Any) -> None:

@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -257,9 +258,9 @@ def _do(room: Room, missing: list[int], workers: int, trust: bool, report: Repor
             cure = "run the same command again, it goes on where it was; with --workers 1 if memory is short"
             found = "a worker process ended unexpectedly (killed, or out of memory)"
             raise DatasetError(explain("packing was interrupted", place=room.path, found=found, cure=cure)) from error
-        finally:
-            for future in waiting:
-                future.cancel()
+        except BaseException:
+            _end(pool)
+            raise
 
 
 @contextlib.contextmanager
@@ -269,10 +270,21 @@ def _pool(workers: int, room: Room, trust: bool) -> Iterator[ProcessPoolExecutor
         yield pool
 
 
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Ends the workers at once: what they are at is not in place before it is complete."""
+    processes = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join()
+
+
 _worker: dict[str, Any] = {}
 
 
 def _begin_worker(plan: Plan, trust: bool) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
     _worker["room"], _worker["reader"] = Room(plan), open_reader(plan.source, trust=trust)
 
 
