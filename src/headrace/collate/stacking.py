@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import torch
 
 from headrace.core.batch_memory import BatchMemory
@@ -19,6 +20,9 @@ from headrace.core.torch_internals import default_collate_fn_map, torch_collate,
 PLAIN = {torch.Tensor}
 REGISTRY = {kind: rule for kind, rule in default_collate_fn_map.items() if kind is not torch.Tensor}
 """Torch's rules for all but tensors, before anybody has changed them; libraries add rules for their own types."""
+
+USUAL: tuple[Any, ...] = ({}, [], (), "", b"", 0, 0.0, np.empty(0), np.float32(0))
+"""What samples are made of, if not of tensors: torch has rules for these beside its registry."""
 
 DTYPE = attrgetter("dtype")
 REQUIRES_GRAD = attrgetter("requires_grad")
@@ -39,6 +43,8 @@ class SlotCollate:
     def memory(self) -> BatchMemory | None:
         """Where batches are made; None once the user has put something else into torch's registry."""
         untouched = all(default_collate_fn_map.get(kind) is rule for kind, rule in REGISTRY.items())
+        added = set(default_collate_fn_map) - set(REGISTRY) - PLAIN
+        untouched = untouched and not any(isinstance(one, kind) for one in USUAL for kind in added)
         stacks = default_collate_fn_map.get(torch.Tensor) in (torch_collate_tensor, self.stack)
         return self._memory if untouched and stacks else None
 

@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -249,7 +250,8 @@ def _do(room: Room, missing: list[int], workers: int, trust: bool, report: Repor
             report(done, total)
         return
     with _pool(min(workers, len(missing)), room, trust) as pool:
-        waiting: list[Future[int]] = [pool.submit(_piece_in_worker, piece) for piece in missing]
+        with _interrupts_ignored():  # which workers inherit: Ctrl-C reaches this process too, and it decides
+            waiting: list[Future[int]] = [pool.submit(_piece_in_worker, piece) for piece in missing]
         try:
             for future in as_completed(waiting):
                 done += future.result()
@@ -270,6 +272,19 @@ def _pool(workers: int, room: Room, trust: bool) -> Iterator[ProcessPoolExecutor
         yield pool
 
 
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignores Ctrl-C for a moment, in the main thread; elsewhere Python does not allow it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _end(pool: ProcessPoolExecutor) -> None:
     """Ends the workers at once: what they are at is not in place before it is complete."""
     processes = list((pool._processes or {}).values())
@@ -284,7 +299,7 @@ _worker: dict[str, Any] = {}
 
 
 def _begin_worker(plan: Plan, trust: bool) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _worker["room"], _worker["reader"] = Room(plan), open_reader(plan.source, trust=trust)
 
 
