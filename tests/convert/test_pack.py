@@ -16,14 +16,16 @@ import pytest
 from PIL import Image
 
 from headrace.convert import plan
-from headrace.convert.pack import defaults_of, pack
+from headrace.convert.pack import pack
 from headrace.convert.plan import Options
 from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError, HeadraceError, SampleError, UsageError
 from headrace.formats.columns import Block, column_from
 from headrace.formats.schema import Field, Schema
-from tests.convert import COUNT, PIECE, SHARDED, TARGETS, Case, files_in, hidden
+from tests.convert.packing import COUNT, PIECE, SHARDED, TARGETS, Case, files_in, hidden
 from tests.formats.columns import rows
 from tests.formats.samples import assert_same, read, usual, write
+
+STRESS = pytest.mark.stress
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +34,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "SHARD", PIECE)
 
 
-@pytest.fixture(params=TARGETS)
+@pytest.fixture(params=[one if one in ("arrow", "hdf5") else pytest.param(one, marks=STRESS) for one in TARGETS])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     made = Case(tmp_path, request.param)
     yield made
@@ -189,7 +191,9 @@ def test_a_full_disk_leaves_the_old_data_and_it_goes_on(case: Case, small_disk: 
 
 
 @pytest.mark.parametrize("other", [{}, {"shuffle": 4}], ids=["same", "other options"])
-@pytest.mark.parametrize("where", ["begin", "flush", "piece", "assemble"])
+@pytest.mark.parametrize(
+    "where", ["piece", "assemble", *(pytest.param(one, marks=STRESS) for one in ("begin", "flush"))]
+)
 def test_two_packs_at_once_do_not_mix(case: Case, where: str, other: dict[str, int]) -> None:
     allowed = [case.undisturbed(), case.undisturbed(**other)]
     first = case.child(stop=(where, 1 if where == "assemble" else 3))
@@ -382,12 +386,6 @@ def test_data_that_were_packed_before_are_replaced(case: Case) -> None:
     case.put_old_data()
     case.run()
     assert case.made() == case.undisturbed()
-
-
-@pytest.mark.parametrize("name, format", [("a.h5", "hdf5"), ("a.TAR", "webdataset"), ("a.npz", "npz"), ("a", "arrow"),
-                                          ("a.pq", "parquet"), ("a.b/c", "arrow")])  # fmt: skip
-def test_the_name_of_the_target_says_the_format(name: str, format: str) -> None:
-    assert defaults_of(name) == format
 
 
 def test_the_command_prints_json(arrow: Case) -> None:

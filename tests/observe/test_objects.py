@@ -101,9 +101,8 @@ def test_the_figure_is_about_what_the_objects_take() -> None:
         "x" * 1_000_000,
         None,
     ],
-    ids=["array", "tensor", "compact strings", "compact paths", "compact tuples", "few", "one object", "one large object",
-         "few objects",
-         "one string", "nothing"],
+    ids=["array", "tensor", "compact strings", "compact paths", "compact tuples", "few", "one object",
+         "one large object", "few objects", "one string", "nothing"],
 )  # fmt: skip
 def test_what_does_not_grow_is_not_told(held: Any) -> None:
     assert large_collections(Holding(held=held)) == []
