@@ -20,9 +20,9 @@ import numpy as np
 from headrace.core.errors import FormatError, explain
 from headrace.formats.aside import Aside
 from headrace.formats.columns import Array, Block, Column, Keys, Ragged, as_numbers
-from headrace.formats.manifest import read_manifest, write_manifest
+from headrace.formats.manifest import write_manifest
 from headrace.formats.protocol import Handle, even_blocks
-from headrace.formats.schema import BYTE, Field, Kind, Schema
+from headrace.formats.schema import Field, Kind, Schema
 
 SUFFIXES: dict[Kind, str] = {"ragged": ".values", "bytes": ".bytes", "text": ".utf8"}
 OFFSETS = ".offsets"
@@ -285,12 +285,6 @@ def array_name(file: str) -> str:
     return unquote(file.removesuffix(".npy"), errors="surrogateescape")
 
 
-def schema_in(path: str, format_name: str) -> tuple[Schema | None, int | None]:
-    """Returns schema and length as the manifest says them; None and None without one."""
-    manifest = read_manifest(path, format_name)
-    return (None, None) if manifest is None else (manifest.schema, manifest.length)
-
-
 def to_json_text(schema: Schema) -> str:
     """Returns a schema as text, for formats that have a place for it."""
     return json.dumps(schema.to_json())
@@ -327,8 +321,3 @@ def plain_files(folder: str) -> list[str]:
             )
     except OSError:
         return []
-
-
-def as_bytes_view(values: Array) -> memoryview:
-    """Returns contiguous values as bytes, without a copy."""
-    return np.ascontiguousarray(values).reshape(-1).view(BYTE).data

@@ -14,7 +14,7 @@ from headrace.formats.arrays import first_bytes, plain_files, unreadable
 from headrace.formats.arrow_columns import arrow_schema, schema_from, to_batch
 from headrace.formats.columns import Block, concatenated
 from headrace.formats.file_writer import FileWriter
-from headrace.formats.manifest import check_size, read_manifest
+from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Reader, Writer
 from headrace.formats.schema import Field, Schema
 from headrace.formats.shards import is_pattern, shards_of
@@ -44,10 +44,7 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     files = shards_of(path, SUFFIXES)
-    manifest = read_manifest(path, NAME) if not is_pattern(path) else None
-    if manifest is not None:
-        for name in manifest.files:
-            check_size(manifest, name, Path(path) / name if Path(path).is_dir() else Path(path))
+    manifest_of(path, NAME)
     table = load(files)
     schema = schema_from(table.schema, path)
     return TableReader(NAME, path, schema, table.num_rows, functools.partial(load, files))

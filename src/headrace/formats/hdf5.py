@@ -27,7 +27,7 @@ from headrace.formats.arrays import (
 )
 from headrace.formats.columns import Array, Column, column_from
 from headrace.formats.extras import extra
-from headrace.formats.manifest import check_size, read_manifest
+from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Handle, Reader, Writer
 from headrace.formats.schema import NUMBERS, Field, Schema
 from headrace.formats.tables import BlockReader
@@ -64,9 +64,7 @@ def refusal(field: Field) -> str | None:
 
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
-    manifest = read_manifest(path, NAME)
-    if manifest is not None:
-        check_size(manifest, Path(path).name, Path(path))
+    manifest_of(path, NAME)
     with _file(path) as file:
         try:
             datasets = _datasets(file)

@@ -19,7 +19,7 @@ from headrace.formats.arrow_columns import from_arrow, schema_from, to_arrow
 from headrace.formats.aside import Aside
 from headrace.formats.columns import Block, Column, Keys, Ragged
 from headrace.formats.extras import extra
-from headrace.formats.manifest import check_size, read_manifest, write_manifest
+from headrace.formats.manifest import manifest_of, write_manifest
 from headrace.formats.protocol import Reader, Writer
 from headrace.formats.schema import Field, Schema
 from headrace.formats.tables import TableReader
@@ -51,10 +51,7 @@ def refusal(field: Field) -> str | None:
 
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
-    manifest = read_manifest(path, NAME)
-    if manifest is not None:
-        for name in manifest.files:
-            check_size(manifest, name, Path(path) / name)
+    manifest = manifest_of(path, NAME)
     dataset = _from_disk(path)
     try:
         dataset.data.table.validate()  # its offsets and lengths, which are used without a check

@@ -26,7 +26,7 @@ from headrace.formats.aside import Aside
 from headrace.formats.columns import Block, Column, Keys, Ragged
 from headrace.formats.extras import extra
 from headrace.formats.lmdb_pages import check_pages
-from headrace.formats.manifest import check_size, read_manifest, write_manifest
+from headrace.formats.manifest import manifest_of, write_manifest
 from headrace.formats.protocol import Handle, Reader, Writer, even_blocks
 from headrace.formats.schema import Field, Schema
 
@@ -55,10 +55,7 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     lmdb = extra("lmdb", "lmdb")
-    manifest = read_manifest(path, NAME)
-    if manifest is not None:
-        for name in manifest.files:
-            check_size(manifest, name, Path(path) / name)
+    manifest_of(path, NAME)
     check_pages(data_file(path))
     try:
         environment = _open(path)

@@ -80,6 +80,15 @@ def damaged(place: object, found: str) -> FormatError:
     return FormatError(explain("a manifest is damaged", place=place, found=found, expected=expected, cure=cure))
 
 
+def manifest_of(path: str, format_name: str) -> Manifest | None:
+    """Returns the manifest of data in a format, None if there is none. Raises `FormatError` if a file is too short."""
+    manifest = read_manifest(path, format_name)
+    if manifest is not None:
+        for relative in manifest.files:
+            check_size(manifest, relative, Path(path) / relative if Path(path).is_dir() else Path(path))
+    return manifest
+
+
 def check_size(manifest: Manifest, relative: str, path: Path) -> None:
     """Raises `FormatError` if a file is not as long as the manifest says: a cheap check when it is opened."""
     expected = manifest.files.get(relative)

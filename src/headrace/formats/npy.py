@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.formats.arrays import ArraysWriter, ColumnsReader, columns_from, first_bytes, map_npy, unreadable
 from headrace.formats.columns import Array, Column
-from headrace.formats.manifest import check_size, read_manifest
+from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Reader, Writer
 from headrace.formats.schema import Field, Schema
 
@@ -29,9 +29,7 @@ def refusal(field: Field) -> str | None:
 
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
-    manifest = read_manifest(path, NAME)
-    if manifest is not None:
-        check_size(manifest, Path(path).name, Path(path))
+    manifest = manifest_of(path, NAME)
     schema, columns = columns_from(_arrays(path), path, None if manifest is None else manifest.schema)
     length = len(next(iter(columns.values())))
     return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema))

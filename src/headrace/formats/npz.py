@@ -15,7 +15,7 @@ import numpy as np
 from headrace.core.errors import FormatError, explain
 from headrace.formats.arrays import NPY_FAILURES, ArraysWriter, ColumnsReader, columns_from, first_bytes, unreadable
 from headrace.formats.columns import Array, Column, as_numbers
-from headrace.formats.manifest import check_size, read_manifest
+from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Reader, Writer
 from headrace.formats.schema import Field, Schema
 
@@ -40,9 +40,7 @@ def refusal(field: Field) -> str | None:
 
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
-    manifest = read_manifest(path, NAME)
-    if manifest is not None:
-        check_size(manifest, Path(path).name, Path(path))
+    manifest = manifest_of(path, NAME)
     headers = _headers(path)
     schema, columns = columns_from(headers, path, None if manifest is None else manifest.schema)
     length = len(next(iter(columns.values()))) if columns else 0

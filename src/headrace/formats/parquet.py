@@ -15,7 +15,7 @@ from headrace.formats.arrow import BatchWriter
 from headrace.formats.arrow_columns import arrow_schema, from_arrow, schema_from
 from headrace.formats.columns import Column, joined
 from headrace.formats.file_writer import FileWriter
-from headrace.formats.manifest import check_size, read_manifest
+from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Handle, Reader, Writer
 from headrace.formats.schema import Field, Schema
 from headrace.formats.shards import is_pattern, shards_of
@@ -52,10 +52,7 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     files = shards_of(path, SUFFIXES)
-    manifest = read_manifest(path, NAME) if not is_pattern(path) else None
-    if manifest is not None:
-        for name in manifest.files:
-            check_size(manifest, name, Path(path) / name if Path(path).is_dir() else Path(path))
+    manifest_of(path, NAME)
     opened = _open(files)
     schemas = [file.schema_arrow for file in opened]
     for file, schema in zip(files, schemas, strict=True):

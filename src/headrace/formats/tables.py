@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -112,7 +113,7 @@ class _Opened:
         return found
 
 
-class BlockReader:
+class BlockReader(ABC):
     """A reader of data that can only be read in blocks: blocks that were read are kept, up to a number of bytes.
 
     Random reading of data larger than that is slow, since each sample may cost its whole block.
@@ -131,9 +132,9 @@ class BlockReader:
         self._bytes = 0
         self._lock = threading.Lock()
 
+    @abstractmethod
     def read_block(self, number: int, names: Sequence[str]) -> Mapping[str, Column]:
-        """Reads columns of one block; raises `FormatError`. Subclasses define it."""
-        raise NotImplementedError
+        """Reads columns of one block; raises `FormatError`."""
 
     def __len__(self) -> int:
         return int(self.starts[-1])

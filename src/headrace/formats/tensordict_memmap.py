@@ -16,7 +16,7 @@ from headrace.core.errors import FormatError, explain
 from headrace.formats.arrays import ArraysWriter, ColumnsReader, columns_from, unreadable
 from headrace.formats.columns import Array, Column
 from headrace.formats.extras import extra
-from headrace.formats.manifest import check_size, read_manifest
+from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Reader, Writer
 from headrace.formats.schema import Field, Schema
 
@@ -44,10 +44,7 @@ def refusal(field: Field) -> str | None:
 
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
-    manifest = read_manifest(path, NAME)
-    if manifest is not None:
-        for name in manifest.files:
-            check_size(manifest, name, Path(path) / name)
+    manifest = manifest_of(path, NAME)
     schema = None if manifest is None else manifest.schema
     schema, columns = columns_from(_arrays(path), path, schema)
     length = len(next(iter(columns.values()))) if columns else 0

@@ -22,7 +22,7 @@ from headrace.core.errors import FormatError, explain
 from headrace.formats.arrays import unreadable
 from headrace.formats.arrow_columns import schema_from
 from headrace.formats.columns import Block
-from headrace.formats.manifest import Manifest, check_size, read_manifest
+from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Reader
 from headrace.formats.schema import Field, Schema
 from headrace.formats.shards import shards_of
@@ -42,10 +42,7 @@ def open_table(
 ) -> Reader:
     """Opens text of the format `name`; `parse` reads one file, by a schema if that is known."""
     files = shards_of(path, suffixes)
-    manifest: Manifest | None = read_manifest(path, name)
-    if manifest is not None:
-        for one in manifest.files:
-            check_size(manifest, one, Path(path) / one if Path(path).is_dir() else Path(path))
+    manifest = manifest_of(path, name)
     size = sum(Path(file).stat().st_size for file in files)
     if size > LARGE:
         warnings.warn(
@@ -154,10 +151,6 @@ class CsvFile:
     def close(self) -> None:
         """Completes the file."""
         self._file.close()
-
-
-class _Quoted(str):
-    """Text that is quoted whatever it holds."""
 
 
 def _cells(field: Field, block: Block) -> list[Any]:

@@ -25,7 +25,7 @@ from headrace.core.errors import FormatError, explain
 from headrace.formats.arrays import first_bytes, plain_files, unreadable
 from headrace.formats.columns import Block, field_of
 from headrace.formats.file_writer import FileWriter
-from headrace.formats.manifest import check_size, read_manifest
+from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Reader, Writer
 from headrace.formats.schema import Field, Schema
 from headrace.formats.shards import is_pattern, shards_of
@@ -66,10 +66,7 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`. Reads the headers of the first shard; those of the others are read when needed."""
     files = shards_of(path, SUFFIXES)
-    manifest = read_manifest(path, NAME) if not is_pattern(path) else None
-    if manifest is not None:
-        for name in manifest.files:
-            check_size(manifest, name, Path(path) / name if Path(path).is_dir() else Path(path))
+    manifest = manifest_of(path, NAME)
     index = index_of(files[0])
     if not trust:
         _refuse_pickles(files[0], index)
