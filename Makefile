@@ -22,7 +22,7 @@ demo: $(STAMP)
 	@$(BIN)/headrace demo
 
 # What starts and kills processes and looks for what they leave behind runs alone, the rest on two cores.
-ALONE := tests/cli tests/conformance tests/engine tests/observe tests/state tests/transport
+ALONE := tests/cli tests/engine tests/observe tests/state tests/transport
 test: $(STAMP)
 	@$(BIN)/python -m pytest -n 2 $(filter-out $(ALONE),$(patsubst %/,%,$(wildcard tests/*/)))
 	@$(BIN)/python -m pytest $(ALONE)
