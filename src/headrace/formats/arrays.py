@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tokenize
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -248,7 +249,9 @@ class ArraysWriter:
 def map_npy(path: Path) -> Array:
     """Maps an `.npy` file into memory, read-only. Raises `FormatError` if it is not one, or is cut off."""
     try:
-        array = np.lib.format.open_memmap(path, "r")  # as np.load, which would also take an archive for what it is not
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what NumPy has to say of a header that is damaged comes as an error
+            array = np.lib.format.open_memmap(path, "r")  # as np.load, which would take an archive for one, too
     except NPY_FAILURES as error:
         raise unreadable(path, ".npy file", error) from error
     except OSError as error:
