@@ -182,10 +182,13 @@ class StreamIterator:
         """Goes on behind what was handed out."""
         self._seed = state_dict["seed"]
         self._begin(*state_dict["window"])
-        used = state_dict["used"]
-        if used:
+        left = state_dict["used"]
+        while left:  # windows may be smaller than the one of the state, which was as large as a batch
             self._fill()
-            self._used = used
+            if self._window is None:
+                return
+            self._used = min(left, len(self._window))
+            left -= self._used
 
 
 def _bytes_of(out: BatchMemory, count: int) -> Array:
