@@ -68,7 +68,9 @@ def advise(loader: Any) -> None:
     Only of a data set that makes whole batches from memory: that is often quicker than handing them over.
     """
     dataset, size = loader.dataset, loader.batch_size
-    if not isinstance(dataset, StoredDataset) or not size or not dataset.lies_in_memory or not len(dataset):
+    if not isinstance(dataset, StoredDataset) or not size or dataset.reader.place in _said:
+        return
+    if not dataset.lies_in_memory or not len(dataset):
         return
     fetch = whole_batches(dataset, loader.collate_fn)
     if fetch is None:
@@ -79,7 +81,7 @@ def advise(loader: Any) -> None:
         fetch(keys)
         seconds.append(time.perf_counter() - started)
     place = dataset.reader.place
-    if min(seconds) < QUICK and place not in _said:
+    if min(seconds) < QUICK:
         _said.add(place)
         LOGGER.warning(
             "headrace: %d workers slow this loader down: a batch of %s takes %.3f ms to make, less than handing "

@@ -15,7 +15,7 @@ from headrace.core.torch_internals import DatasetKind, TorchIterator, profiler_e
 from headrace.core.world import World
 from headrace.engine.lane import Begin, Cargo
 from headrace.fetch.fetcher import Positioned, is_stateful
-from headrace.fetch.whole import fetches_batches
+from headrace.fetch.whole import makes_batches
 from headrace.order.key_arrays import key_arrays
 from headrace.state.progress import Draw, MapProgress, StreamProgress
 from headrace.state.record import EpochRecord, Terms
@@ -127,7 +127,7 @@ class EpochIterator(TorchIterator):
 
         In arrays instead for a data set that fetches whole batches, where that gives the same keys.
         """
-        arrays = key_arrays(self._index_sampler) if fetches_batches(self._dataset) else None
+        arrays = key_arrays(self._index_sampler) if makes_batches(self._dataset, self._collate_fn) else None
         if arrays is not None:
             return arrays
         return iter(self._index_sampler) if begun is None else begun

@@ -30,6 +30,11 @@ def fetches_batches(dataset: Any) -> bool:
     return False
 
 
+def makes_batches(dataset: Any, collate: Callable[[Any], Any]) -> bool:
+    """Tells whether batches come whole from a data set: it makes them, and nobody collates in another way."""
+    return fetches_batches(dataset) and memory_of(collate) is not None
+
+
 def whole_batches(dataset: Any, collate: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
     """Returns what makes a batch from its keys; None if samples must be collated one by one."""
     memory = memory_of(collate)
