@@ -59,7 +59,7 @@ class Writer(Protocol):
 
 
 class Format(Protocol):
-    """What the registry knows of a format: each of its modules has these, at its top level."""
+    """What the registry knows of a format: each has these, a module at its top level or an object."""
 
     NAME: str
     TITLE: str

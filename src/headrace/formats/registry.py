@@ -29,12 +29,12 @@ MODULES = {
     "tensordict": "tensordict_memmap",
     "huggingface": "huggingface",
     "pt": "pt_files",
-    "csv": "csv_table",
-    "tsv": "tsv_table",
-    "jsonl": "json_lines",
+    "csv": "text_formats:CSV",
+    "tsv": "text_formats:TSV",
+    "jsonl": "text_formats:JSON_LINES",
     "folder": "folder",
 }
-"""In the order in which they are asked: a folder of files is what is left."""
+"""Each a module, or something in one, in the order in which they are asked: a folder of files is what is left."""
 
 
 LIBRARY_FAILURES = (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError, EOFError,
@@ -51,7 +51,9 @@ def format_named(name: str) -> Format:
         raise UsageError(
             explain("there is no such format", place="format", found=repr(name), expected=expected, cure=cure)
         )
-    return cast(Format, importlib.import_module(f"headrace.formats.{MODULES[name]}"))
+    module, _, attribute = MODULES[name].partition(":")
+    found = importlib.import_module(f"headrace.formats.{module}")
+    return cast(Format, getattr(found, attribute) if attribute else found)
 
 
 def format_of(path: str) -> Format:

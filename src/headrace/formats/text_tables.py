@@ -1,6 +1,6 @@
 """CSV, TSV and JSON lines, read through Arrow. They are parsed whole, once per process: pack what is large.
 
-The modules `csv_table.py`, `tsv_table.py` and `json_lines.py` are the formats; this is what they share.
+The formats themselves are in `text_formats.py`.
 """
 
 from __future__ import annotations
