@@ -1,11 +1,14 @@
 """headrace: a drop-in superset of `torch.utils.data`."""
 
-from headrace import samplers
+from headrace import samplers, transforms
 from headrace.core.part import shard
 from headrace.core.streams import rng
 from headrace.dataset.compact import compact
 from headrace.dataset.image_folder import ImageFolder
+from headrace.dataset.staged.staged import Staged
+from headrace.dataset.staged.steps import step
 from headrace.dataset.stored import open
+from headrace.formats.columns import Ragged
 from headrace.loader import DataLoader
 from headrace.state.snapshot import merge_states
 from headrace.version import __version__
@@ -13,6 +16,8 @@ from headrace.version import __version__
 __all__ = [
     "DataLoader",
     "ImageFolder",
+    "Ragged",
+    "Staged",
     "__version__",
     "compact",
     "merge_states",
@@ -20,4 +25,6 @@ __all__ = [
     "rng",
     "samplers",
     "shard",
+    "step",
+    "transforms",
 ]

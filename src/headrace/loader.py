@@ -22,6 +22,7 @@ from headrace.engine.portion import Portion, Supply
 from headrace.engine.processes import ProcessIterator
 from headrace.engine.starting import ZygoteKeeper
 from headrace.engine.threads import ThreadIterator
+from headrace.fetch.whole import makes_batches
 from headrace.observe.objects import warn_of_objects
 from headrace.order.distributed import DistributedSampler
 from headrace.order.sampler import ElasticSampler
@@ -264,6 +265,8 @@ class DataLoader(TorchDataLoader[T_co]):
         return super().__len__() if self.batches_per_epoch is None else self.batches_per_epoch
 
     def _get_iterator(self) -> Any:
+        if makes_batches(self.dataset, self.collate_fn) and callable(prepare := getattr(self.dataset, "prepare", None)):
+            prepare()
         if self.backend == "auto" and self.num_workers > 0:
             self.backend = choose(self).backend
         if self.num_workers == 0 or self.backend == "inline":

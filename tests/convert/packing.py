@@ -24,6 +24,7 @@ SHARDED = ("arrow", "webdataset")
 CHILD = """
 import json, resource, sys
 from pathlib import Path
+from headrace.building import room
 from headrace.convert import pack, plan
 from headrace.formats.aside import Aside
 
@@ -51,11 +52,11 @@ if __name__ == "__main__":
             return pack.pack(*arguments, **{**more, "report": report})
         command.pack = packing
     elif where == "flush":
-        pack.sync_file = stop_before(pack.sync_file, at)
+        room.sync_file = stop_before(room.sync_file, at)
     elif where == "begin":
-        pack.Room.begin = stop_before(pack.Room.begin, at)
+        pack.Pieces.begin_file = stop_before(pack.Pieces.begin_file, at)
     elif where == "assemble":
-        pack.Room.assemble = stop_before(pack.Room.assemble, at)
+        pack.Pieces.assemble = stop_before(pack.Pieces.assemble, at)
     elif where == "commit":
         Aside.commit = stop_before(Aside.commit, at)
     elif where == "exchange":

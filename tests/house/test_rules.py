@@ -84,6 +84,8 @@ def test_the_public_words_are_few_and_known() -> None:
     assert sorted(headrace.__all__) == [
         "DataLoader",
         "ImageFolder",
+        "Ragged",
+        "Staged",
         "__version__",
         "compact",
         "merge_states",
@@ -91,4 +93,6 @@ def test_the_public_words_are_few_and_known() -> None:
         "rng",
         "samplers",
         "shard",
+        "step",
+        "transforms",
     ]

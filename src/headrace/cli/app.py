@@ -213,3 +213,32 @@ def bench(
     more = {"batch_size": batch_size, "samples": samples, "seconds": seconds, "format": format, "trust": trust}
     options = options_from(uri, workers, formats, chosen, keep, **more)
     raise typer.Exit(run_bench(options, json_output=json_output))
+
+
+@app.command(epilog="Example: headrace doctor --plan train.py:train_data --epochs 20 --run")
+def doctor(
+    plan: Annotated[
+        str,
+        typer.Option(
+            "--plan",
+            metavar="SCRIPT.py:NAME",
+            help="A headrace.Staged, or a function that returns one; or MODULE:NAME.",
+        ),
+    ],
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 64,
+    epochs: Annotated[int, typer.Option(min=1, help="Over how many a cache shall pay for itself.")] = 10,
+    run: Annotated[bool, typer.Option("--run", help="Also build every cut, and measure whole epochs.")] = False,
+    workers: Annotated[str, typer.Option(help="Numbers of workers to measure with.")] = "0,4",
+    batches: Annotated[int | None, typer.Option(min=1, help="Batches of a measured epoch, at most.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
+) -> None:
+    """Measure the steps of a pipeline, and say which of them are best computed once."""
+    from headrace.cli.bench import numbers_in
+    from headrace.cli.doctor import run_plan
+
+    numbers = numbers_in(workers, "--workers")
+    status = run_plan(
+        plan, batch_size=batch_size, epochs=epochs, measured=run, workers=numbers, batches=batches,
+        json_output=json_output,
+    )  # fmt: skip
+    raise typer.Exit(status)

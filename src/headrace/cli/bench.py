@@ -16,6 +16,7 @@ from rich.table import Table
 from headrace.benchmark.forms import GOOD_FOR
 from headrace.benchmark.loading import ORDERS, Way
 from headrace.benchmark.measuring import ROUNDS, Comparison, Figures, Options, compare
+from headrace.core.errors import UsageError, explain
 from headrace.formats.registry import format_named
 
 ALIKE = 1.05
@@ -212,12 +213,19 @@ def options_from(
     uri: str, workers: str, formats: str | None, columns: list[str] | None, keep: Path | None, **more: Any
 ) -> Options:
     """Returns the options for what stands on a command line: lists are separated by commas. Raises `UsageError`."""
-    from headrace.core.errors import UsageError, explain
 
-    try:
-        counts = [int(count) for count in workers.split(",")]
-    except ValueError as error:
-        message = explain("cannot measure", place="workers", found=repr(workers), expected="numbers, such as 0,2")
-        raise UsageError(message) from error
+    counts = numbers_in(workers, "workers")
     names = None if formats is None else [name.strip() for name in formats.split(",")]
     return Options(uri, columns, workers=counts, formats=names, keep=keep, **more)
+
+
+def numbers_in(text: str, place: str) -> list[int]:
+    """Returns the numbers in a text such as `0,2`. Raises `UsageError`."""
+    try:
+        numbers = [int(one) for one in text.split(",")]
+    except ValueError as error:
+        message = explain("cannot measure", place=place, found=repr(text), expected="numbers, such as 0,2")
+        raise UsageError(message) from error
+    if min(numbers) < 0:
+        raise UsageError(explain("cannot measure", place=place, found=repr(text), expected="numbers, 0 or more"))
+    return numbers

@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from headrace.cli.progress import samples_bar
 from headrace.convert.pack import pack
 from headrace.convert.plan import Options
+from headrace.observe.progress import samples_bar
 
 
 def run_pack(source: str, target: str, options: Options, *, workers: int, trust: bool, json_output: bool) -> int:

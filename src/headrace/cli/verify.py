@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from headrace.cli.progress import samples_bar
 from headrace.convert.verify import Verified, one_line, verify
 from headrace.core.errors import HeadraceError
+from headrace.observe.progress import samples_bar
 
 SHOWN = 20
 

@@ -18,7 +18,7 @@ from headrace.formats.columns import Block, Keys
 from headrace.formats.protocol import Reader
 from headrace.formats.registry import MODULES, check_holds
 from headrace.formats.schema import Schema
-from headrace.formats.shards import stored_files
+from headrace.formats.shards import stamp_of
 from headrace.order.permutation import Permutation
 
 IN_SHARDS = {
@@ -126,7 +126,7 @@ def make_plan(reader: Reader, target: str, options: Options) -> Plan:
             )
     check_holds(options.format, schema, target)
     length = len(reader)
-    plan = Plan(reader.place, target, length, schema, options, (0, length), _stamp(reader.place))
+    plan = Plan(reader.place, target, length, schema, options, (0, length), stamp_of(reader.place))
     if options.shards is not None and not plan.in_shards:
         expected = "a format in shards (" + ", ".join(IN_SHARDS) + ") and a folder as the target"
         raise UsageError(
@@ -159,13 +159,3 @@ def bytes_of_block(block: Block) -> int:
             _, lengths = column.pieces(np.arange(len(block)))  # type: ignore[union-attr]
             total += int(lengths.sum()) * field.dtype.itemsize * math.prod(field.shape) + 8 * len(block)
     return total
-
-
-def _stamp(place: str) -> str:
-    """Returns a text that changes when the source does."""
-    digest = hashlib.sha256()
-    for file in map(Path, stored_files(place)):
-        if file.is_file():
-            status = file.stat()
-            digest.update(f"{file}|{status.st_size}|{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()

@@ -30,6 +30,10 @@ class DatasetNotFoundError(DatasetError, FileNotFoundError):
     """A data set, or all of a class's files, is not where it was looked for; a FileNotFoundError too."""
 
 
+class StaleCacheError(DatasetError):
+    """A cache was made from other data or by other steps: delete it, or have it made anew."""
+
+
 class SampleError(HeadraceError, ValueError):
     """One sample cannot be read or decoded: fix or remove that sample."""
 

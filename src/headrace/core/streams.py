@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ START, SAMPLE, BATCH = 1, 2, 3
 class _Current(threading.local):
     key: int | None = None
     generator: np.random.Generator | None = None
+    batch: tuple[SampleStreams, Sequence[int]] | None = None
+    """The streams that this thread follows, and the positions of the samples that are being made."""
 
 
 _current = _Current()
@@ -50,6 +52,24 @@ def begin_stream(key: int | None) -> None:
     """Has `rng()` of this thread begin the stream with this key; None: no stream of the loader's."""
     _current.key = key
     _current.generator = None
+    _current.batch = None
+
+
+def drawing() -> Any:
+    """Returns the state of this thread's `rng()`, to be compared; None if nobody has asked for it yet."""
+    generator = _current.generator
+    return None if generator is None else str(generator.bit_generator.state)
+
+
+def enter_step(place: int, step: int) -> None:
+    """Begins the stream of one step of a pipeline, for sample number `place` of those that are being made together.
+
+    Each step of a sample has a stream of its own, so that its numbers do not depend on the steps before it. Without
+    `seed=` there is nothing to begin: numbers come from the worker's generators, one sample after the other.
+    """
+    if _current.batch is not None:
+        streams, positions = _current.batch
+        streams.enter_step(int(positions[place]), step)
 
 
 class SampleStreams:
@@ -70,7 +90,22 @@ class SampleStreams:
     def enter(self, purpose: int, position: int = 0) -> None:
         """Begins the stream of what is made next."""
         self._entered = purpose, position
-        key = mix((self._keys[purpose] + (position + 1) * GOLDEN) & MASK)
+        self._begin(mix((self._keys[purpose] + (position + 1) * GOLDEN) & MASK))
+        _current.batch = (self, (position,)) if purpose == SAMPLE else None
+
+    def enter_batch(self, positions: Any) -> None:
+        """Begins the stream of the first of several samples that are made together; see `enter_step`."""
+        self.enter(SAMPLE, int(positions[0]))
+        _current.batch = self, positions
+
+    def enter_step(self, position: int, step: int) -> None:
+        """Begins the stream of one step (0, 1, ...) of the sample at a position."""
+        key = mix((self._keys[SAMPLE] + (position + 1) * GOLDEN) & MASK)
+        batch = _current.batch
+        self._begin(mix((key + (step + 1) * GOLDEN) & MASK))
+        _current.batch = batch
+
+    def _begin(self, key: int) -> None:
         begin_stream(key)
         if self._watch:
             self._look()
@@ -79,7 +114,7 @@ class SampleStreams:
             np.random.seed(key & 0xFFFFFFFF)
             torch.default_generator.manual_seed(key)
         if self._watch:
-            self._seeded = _comparable_states()
+            self._seeded = comparable_states()
 
     def split(self, *words: int) -> None:
         """From here on, also within a sample that was begun, the streams are others, which `words` name."""
@@ -98,14 +133,15 @@ class SampleStreams:
         self._watch, self._seeded, self._seed_globals = False, None, seed_globals
 
     def _look(self) -> None:
-        self.drawn = self.drawn or (self._seeded is not None and self._seeded != _comparable_states())
+        self.drawn = self.drawn or (self._seeded is not None and self._seeded != comparable_states())
 
 
 def _keys(words: tuple[int, ...]) -> dict[int, int]:
     return {purpose: stream_key(*words, purpose) for purpose in (START, SAMPLE, BATCH)}
 
 
-def _comparable_states() -> list[Any]:
+def comparable_states() -> list[Any]:
+    """Returns the states of the three global generators, to be compared: other ones if anybody drew from them."""
     _, keys, *position = np.random.get_state(legacy=True)
     return [
         random.getstate(),
@@ -138,7 +174,7 @@ def set_global_states(states: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def global_states_kept() -> Iterator[None]:
     """Leaves the global generators, and this thread's `rng()`, as they were."""
-    python, numpy, ours = random.getstate(), np.random.get_state(), (_current.key, _current.generator)
+    python, numpy, ours = random.getstate(), np.random.get_state(), vars(_current).copy()
     torch_state = torch.default_generator.get_state()
     try:
         yield
@@ -146,4 +182,5 @@ def global_states_kept() -> Iterator[None]:
         random.setstate(python)
         np.random.set_state(numpy)
         torch.default_generator.set_state(torch_state)
-        _current.key, _current.generator = ours
+        vars(_current).clear()
+        vars(_current).update(ours)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import heapq
 import os
-import struct
-import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from headrace.core.errors import DatasetError, DatasetNotFoundError, MissingExtraError, SampleError, explain
+from headrace.dataset.fluent import Fluent
 from headrace.dataset.path_table import PathTable
+from headrace.transforms.decoding import DECODE_FAILURES, convert_to_rgb
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,13 +29,8 @@ IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".t
 
 LAYOUT = "one sub-folder per class with images in it: root/cat/1.jpg, root/dog/2.jpg"
 
-# OSError, ValueError and SyntaxError are what Pillow 13 raises when bytes of a file are changed at random;
-# the others are those that its own decoders expect from each other and translate, if not always.
-PILLOW_FAILURES = (OSError, ValueError, SyntaxError, EOFError, TypeError, LookupError, struct.error)
-DECODE_FAILURES = (*PILLOW_FAILURES, zlib.error)
 
-
-class ImageFolder(Dataset[tuple[Any, Any]]):
+class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
     """Pairs (image, class index) of the images below `root`, one sub-folder per class.
 
     Reads like torchvision's ImageFolder, with the same order: classes by name, then folders by path, then
@@ -59,7 +54,8 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
     ) -> None:
         """Lists the files; the cost is one directory scan and, per folder, one `stat`.
 
-        transform: applied to the image; without it, items hold a PIL image in mode RGB.
+        transform: applied to the image; without it, items hold a PIL image in mode RGB. One that decodes itself (it
+            has an attribute `takes_encoded` that is true, as `headrace.transforms.TrainImages`) gets the path.
         target_transform: applied to the class index.
         loader: path -> image, in place of `load_rgb`.
         extensions: ends of file names to accept, in upper or lower case.
@@ -110,7 +106,8 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         cannot be read.
         """
         path, target = self.samples[index]
-        image = self.loader(path)
+        encoded = self.loader is load_rgb and getattr(self.transform, "takes_encoded", False)
+        image = path if encoded else self.loader(path)
         if self.transform is not None:
             image = self.transform(image)
         return image, target if self.target_transform is None else self.target_transform(target)
@@ -204,20 +201,6 @@ def read_file(path: str) -> bytes:
     except OSError as error:
         error.filename = path
         raise
-
-
-def convert_to_rgb(image: Image) -> Image:
-    """A decoded copy in mode RGB, independent of the file that `image` reads from."""
-    from PIL import Image
-
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        # Pillow would clip 0..65535 at 255, which turns nearly every pixel white.
-        upper = np.asarray(image).astype(np.uint16) >> 8
-        return Image.fromarray(upper.astype(np.uint8)).convert("RGB")
-    if image.mode == "P" and "transparency" in image.info:
-        # Same colours as a direct conversion, without Pillow's warning.
-        return image.convert("RGBA").convert("RGB")
-    return image.convert("RGB")
 
 
 def undecodable(path: str, found: str, cure: str = "restore or remove the file") -> SampleError:

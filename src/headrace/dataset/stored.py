@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,14 +14,17 @@ from torch.utils.data import Dataset
 from headrace.core.batch_memory import BatchMemory, OwnMemory
 from headrace.core.errors import UsageError, explain
 from headrace.dataset import gather
+from headrace.dataset.fluent import Fluent
 from headrace.dataset.gather import Gather, RaggedAs, in_range, numpy_dtype
 from headrace.dataset.images import decode_image, holds_images, stacked
-from headrace.formats.columns import Block, Keys, value_of
+from headrace.formats.columns import Block, Column, Keys, Ragged, value_of
 from headrace.formats.protocol import Handle, Reader
 from headrace.formats.registry import open_reader
 from headrace.formats.schema import NUMBERS, Field, Schema
+from headrace.formats.shards import stamp_of
 
 if TYPE_CHECKING:
+    from headrace.dataset.staged.staged import Staged
     from headrace.dataset.stream import StoredStream
 
 
@@ -65,7 +69,7 @@ def open(
     return StoredDataset(reader, reader.schema.only(columns, reader.place), decode=decode, ragged=ragged)
 
 
-class StoredDataset(Dataset[dict[str, Any]]):
+class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     """Samples are dicts of their columns; made by `headrace.open`.
 
     A sample's value is a NumPy array or number (a copy), bytes or a string. A batch that headrace.DataLoader collates
@@ -91,6 +95,16 @@ class StoredDataset(Dataset[dict[str, Any]]):
     def reader(self) -> Reader:
         """What reads the stored form."""
         return self._reader
+
+    @property
+    def ragged(self) -> RaggedAs:
+        """How a batch holds samples of different lengths."""
+        return self._ragged
+
+    @property
+    def place(self) -> str:
+        """Where the data lie, as it was given."""
+        return self._reader.place
 
     @property
     def lies_in_memory(self) -> bool:
@@ -159,6 +173,19 @@ class StoredDataset(Dataset[dict[str, Any]]):
 
         return StoredStream(self, shuffle)
 
+    def map(self, function: Callable[[Any], Any], **words: Any) -> Staged:
+        """See `Fluent.map`. A step that decodes itself (`takes_encoded`), on a column of images, gets their bytes."""
+        on, images = words.get("on"), [field.name for field in self.schema if holds_images(field)]
+        if getattr(function, "takes_encoded", False) and images == [on] and self._decode:
+            return self.encoded().map(function, **words)
+        return super().map(function, **words)
+
+    def encoded(self) -> StoredDataset:
+        """Returns the same data with images as the bytes that are stored."""
+        changed = self._copy()
+        changed._decode = False
+        return changed
+
     def _copy(self) -> StoredDataset:
         changed = copy.copy(self)
         changed._types = dict(self._types)
@@ -174,12 +201,39 @@ class StoredDataset(Dataset[dict[str, Any]]):
 
     def __getitems__(self, keys: Sequence[int]) -> list[dict[str, Any]]:
         """Returns several samples, read together."""
-        checked = self._checked(keys)
+        checked = self.checked(keys)
         if self._window is not None:
             parts = self.fetch_batch(checked, OwnMemory())
             return [{name: value[place].numpy() for name, value in parts.items()} for place in range(len(checked))]
         block = self._read(checked)
         return [self.sample(block, place) for place in range(len(checked))]
+
+    def block(self, keys: Keys) -> Block | None:
+        """Returns samples as columns of their types, in memory of their own; None where they are decoded one by one.
+
+        keys: int64 [n], 0 .. length-1.
+        """
+        if self._decode and any(holds_images(field) for field in self.schema):
+            return None
+        if self._window is not None:
+            parts = self.fetch_batch(keys, OwnMemory())
+            fields = (Field(name, "fixed", part.numpy().dtype, part.shape[1:]) for name, part in parts.items())
+            return Block(Schema(tuple(fields)), {name: part.numpy() for name, part in parts.items()})
+        block = self._read(keys)
+        columns = {field.name: self._typed(field, block.columns[field.name]) for field in self.schema}
+        fields = (dataclasses.replace(field, dtype=self._types[field.name]) for field in self.schema)
+        return Block(Schema(tuple(fields)), columns)
+
+    def _typed(self, field: Field, column: Column) -> Column:
+        dtype = self._types[field.name]
+        if isinstance(column, Ragged):
+            return column if dtype == column.values.dtype else column.with_values(column.values.astype(dtype))
+        return column if dtype == column.dtype and column.flags.writeable else column.astype(dtype)
+
+    def fingerprint(self) -> str:
+        """Returns a text that changes when the stored files do, by their names, lengths and times, or what is asked."""
+        types = {name: dtype.name for name, dtype in self._types.items()}
+        return f"{stamp_of(self._reader.place)} {types} {self._window} {self._decode} {self.schema.to_json()}"
 
     def _read(self, keys: Keys) -> Block:
         return self._reader.fetch(keys, self.schema.names)
@@ -199,7 +253,7 @@ class StoredDataset(Dataset[dict[str, Any]]):
     def _place(self, field: Field) -> str:
         return f"{self._reader.place}, column {field.name!r}"
 
-    def _checked(self, keys: Any) -> Keys:
+    def checked(self, keys: Any) -> Keys:
         """Returns keys as an array, all 0 .. length-1. Raises `IndexError`."""
         return in_range(_as_array(keys), len(self))
 

@@ -19,7 +19,6 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 
 from headrace.core.streams import SampleStreams, global_states_kept
 from headrace.core.torch_internals import DatasetKind, compute_with_one_thread
-from headrace.dataset.stored import StoredDataset
 from headrace.fetch.fetcher import MapFetcher, Positioned, is_stateful
 from headrace.fetch.whole import whole_batches
 from headrace.observe.digest import extend_digest
@@ -68,19 +67,18 @@ def advise(loader: Any) -> None:
     Only of a data set that makes whole batches from memory: that is often quicker than handing them over.
     """
     dataset, size = loader.dataset, loader.batch_size
-    if not isinstance(dataset, StoredDataset) or not size or dataset.reader.place in _said:
-        return
-    if not dataset.lies_in_memory or not len(dataset):
+    if not getattr(dataset, "lies_in_memory", False) or not size or not len(dataset) or dataset.place in _said:
         return
     fetch = whole_batches(dataset, loader.collate_fn)
     if fetch is None:
         return
     keys, seconds = np.linspace(0, len(dataset) - 1, size).astype(np.int64), []
-    for _ in range(2):
-        started = time.perf_counter()
-        fetch(keys)
-        seconds.append(time.perf_counter() - started)
-    place = dataset.reader.place
+    with global_states_kept():
+        for _ in range(2):
+            started = time.perf_counter()
+            fetch(keys)
+            seconds.append(time.perf_counter() - started)
+    place = dataset.place
     if min(seconds) < QUICK:
         _said.add(place)
         LOGGER.warning(

@@ -14,7 +14,7 @@ from headrace.core.torch_internals import IterDataPipe, MapDataPipe, apply_shard
 from headrace.device.pinning import pin
 from headrace.engine.epoch import EpochIterator
 from headrace.engine.lane import LaneHost, surroundings_kept
-from headrace.fetch.whole import makes_batches
+from headrace.fetch.whole import draws_numbers, makes_batches
 from headrace.observe.replaying import ReplayBar
 from headrace.transport.leases import LocalMemory
 
@@ -34,8 +34,8 @@ class InlineIterator(EpochIterator):
         self._host = LaneHost(self.cargo(loader), 0, 1, "inline", collate)
         self._turns = deque(range(max(self.record.lanes, 1)))  # more than one only after a resume
         self._turns.rotate(-self.next_lane)
-        draws = self._terms.seed is not None and not makes_batches(self._dataset, collate)
-        self._is_plain = self._is_map and not draws and self.record.lanes == 0
+        draws = draws_numbers(self._dataset) or not makes_batches(self._dataset, collate)
+        self._is_plain = self._is_map and not (draws and self._terms.seed is not None) and self.record.lanes == 0
         with self._surroundings(), ReplayBar(self._dataset) as bar:
             for failure in self._host.begin(self.beginning(), bar.report).values():
                 raise failure

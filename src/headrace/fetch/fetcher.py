@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.streams import BATCH, SAMPLE, SampleStreams
-from headrace.fetch.whole import whole_batches
+from headrace.fetch.whole import draws_numbers, whole_batches
 
 SHOWN_KEYS = 8
 
@@ -63,6 +63,7 @@ class MapFetcher:
         self._streams = streams
         self._stateful = is_stateful(dataset)
         self._whole = whole_batches(dataset, collate) if batched else None
+        self._draws = streams is not None and draws_numbers(dataset)
 
     def fetch(self, index: Any) -> Any:
         """See `Fetcher.fetch`."""
@@ -70,6 +71,8 @@ class MapFetcher:
         if type(index) is Positioned:
             index, positions = index
         if self._whole is not None:
+            if self._draws and self._streams is not None and len(positions):
+                self._streams.enter_batch(positions)
             return self._whole_batch(self._whole, index)
         samples = self._samples(index, positions) if self._batched else self._one_by_one((index,), positions)[0]
         if self._streams is not None and len(positions):
@@ -94,7 +97,7 @@ class MapFetcher:
     def _samples(self, keys: Any, positions: Any) -> Any:
         if getattr(self._dataset, "__getitems__", None):
             if self._streams is not None and len(positions):
-                self._streams.enter(SAMPLE, int(positions[0]))
+                self._streams.enter_batch(positions)
             try:
                 return self._dataset.__getitems__(keys)
             except Exception as error:

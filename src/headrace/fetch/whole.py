@@ -3,7 +3,7 @@
 Such a data set has, besides torch's methods, `fetch_batch(keys, out)`: keys are int64 [batch] (a list of whole numbers
 will do), `out` is a `BatchMemory` in which it may put the batch's tensors, and it returns the collated batch. It is
 called in place of `__getitem__` and default collation, so a `collate_fn` of the user's turns it off. It draws no random
-numbers: none are seeded for it.
+numbers, unless its attribute `draws` is true: only then are they seeded for it, see `core.streams.enter_step`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ def fetches_batches(dataset: Any) -> bool:
 def makes_batches(dataset: Any, collate: Callable[[Any], Any]) -> bool:
     """Tells whether batches come whole from a data set: it makes them, and nobody collates in another way."""
     return fetches_batches(dataset) and memory_of(collate) is not None
+
+
+def draws_numbers(dataset: Any) -> bool:
+    """Tells whether what makes whole batches may draw random numbers for them."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return bool(getattr(dataset, "draws", False))
 
 
 def whole_batches(dataset: Any, collate: Callable[[Any], Any]) -> Callable[[Any], Any] | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError, UsageError, explain
 from headrace.formats.schema import BYTE, NUMBERS, Field, Schema
 
 Array = npt.NDArray[Any]
@@ -23,16 +23,17 @@ class Ragged:
     """Samples of different lengths in one array: number i is `values[starts[i]:stops[i]]`.
 
     values: [total, *shape]; starts, stops: whole numbers [n]. Made from offsets [n + 1], number i is
-    `values[offsets[i]:offsets[i + 1]]`: end to end, if not from 0 on.
+    `values[offsets[i]:offsets[i + 1]]`: end to end, if not from 0 on. A batched step of a staged data set gets them
+    end to end and from 0 on, in memory of its own, which it may change.
     """
 
-    __slots__ = ("place", "starts", "stops", "values")
+    __slots__ = ("_offsets", "place", "starts", "stops", "values")
 
     def __init__(
         self, values: Array, offsets: Array | None = None, starts: Any = None, stops: Any = None, place: object = None
     ) -> None:
         """place: where the samples are stored, for messages."""
-        self.values, self.place = values, place
+        self.values, self.place, self._offsets = values, place, offsets
         self.starts: Array = starts if offsets is None else offsets[:-1]
         self.stops: Array = stops if offsets is None else offsets[1:]
 
@@ -42,6 +43,28 @@ class Ragged:
     def __getitem__(self, index: int) -> Array:
         """Sample number `index` (0 .. n-1), without a copy."""
         return self.values[int(self.starts[index]) : int(self.stops[index])]
+
+    @property
+    def offsets(self) -> Array:
+        """Where samples begin, and the last one ends: whole numbers [n + 1]. Raises `UsageError` if there are gaps."""
+        if self._offsets is None:
+            if len(self) and not (self.starts[1:] == self.stops[:-1]).all():
+                cure = "take starts and stops, or Ragged(*ragged.packed())"
+                raise UsageError(explain("these samples do not lie end to end", found="gaps between them", cure=cure))
+            self._offsets = np.append(self.starts, self.stops[-1:]) if len(self) else np.zeros(1, np.int64)
+        return self._offsets
+
+    @property
+    def lengths(self) -> Array:
+        """How long each sample is: whole numbers [n]."""
+        return self.stops - self.starts
+
+    def with_values(self, values: Array) -> Ragged:
+        """Returns other values at the same offsets: [total, *any shape], as many as there are. Raises `UsageError`."""
+        if len(values) != len(self.values):
+            found, expected = f"{len(values):,}", f"{len(self.values):,} values, one for each that is replaced"
+            raise UsageError(explain("these values do not fit the offsets", found=found, expected=expected))
+        return Ragged(values, self._offsets, self.starts, self.stops, self.place)
 
     def rows(self, start: int, stop: int) -> Ragged:
         """Samples start .. stop-1, without a copy."""
@@ -109,10 +132,10 @@ def copy_pieces(source: Array, starts: Keys, lengths: Keys, out: Array, at: Arra
     if total == 0:
         return
     row = max(source.itemsize * int(np.prod(source.shape[1:])), 1)
-    if total * row < LONG * len(lengths) and source.ndim == 1:
+    if total * row < LONG * len(lengths):
         steps = np.repeat(starts - np.asarray(at[: len(lengths)]), lengths)
         steps += np.arange(total)
-        np.take(source, steps, out=out[:total], mode="clip")
+        np.take(source, steps, 0, out=out[:total], mode="clip")
         return
     for start, length, to in zip(starts.tolist(), lengths.tolist(), at[: len(lengths)].tolist(), strict=True):
         out[to : to + length] = source[start : start + length]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import re
 from pathlib import Path
 
@@ -65,3 +66,13 @@ def stored_files(place: str) -> list[str]:
     if path.is_dir():
         return sorted(str(one) for one in path.rglob("*") if one.is_file())
     return [place] if path.is_file() else sorted(glob.glob(place) or glob.glob(f"{glob.escape(place)}*"))  # noqa: PTH207
+
+
+def stamp_of(place: str) -> str:
+    """Returns a text that changes when the files of data do: their names, lengths and times of change."""
+    digest = hashlib.sha256()
+    for file in map(Path, stored_files(place)):
+        if file.is_file():
+            status = file.stat()
+            digest.update(f"{file}|{status.st_size}|{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Data made piece by piece, by several processes, so that a kill costs one piece at most."""

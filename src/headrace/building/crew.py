@@ -1,0 +1,110 @@
+"""Some processes that make pieces, until none is missing or one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Protocol
+
+from headrace.core.errors import DatasetError, HeadraceError, explain
+from headrace.core.torch_internals import compute_with_one_thread, reraise, wrap_exception
+
+Report = Callable[[int, int], None]
+"""Called with (samples done, samples in all)."""
+
+
+class Job(Protocol):
+    """What is to be made. Sent to each process once: pickled, or inherited where processes are forked."""
+
+    def begin(self) -> None:
+        """Opens what it needs, in the process that makes pieces."""
+
+    def make(self, piece: int) -> Any:
+        """Makes one piece. What it returns is pickled on its way back."""
+
+
+def make_pieces(
+    job: Job, pieces: Sequence[int], workers: int, *, method: str, place: object, made: Callable[[int, Any], None]
+) -> None:
+    """Makes pieces in `workers` processes beside this one; in this one, if that is one or there is only one piece.
+
+    method: how processes are started, as in `multiprocessing`. place: what is built, for messages. made: called here
+    with each piece and what `make` returned, in the order in which they are ready.
+
+    Raises what `make` raises (a copy with a text, as torch's loader does), and `DatasetError` if a process dies.
+    """
+    if workers <= 1 or len(pieces) <= 1:
+        job.begin()
+        for piece in pieces:
+            made(piece, job.make(piece))
+        return
+    with ProcessPoolExecutor(
+        min(workers, len(pieces)), multiprocessing.get_context(method), _begin, (job,)
+    ) as pool, _ended_at_once(pool):  # fmt: skip
+        with _interrupts_ignored():  # which workers inherit: Ctrl-C reaches this process too, and it decides
+            waiting: dict[Future[Any], int] = {pool.submit(_make, piece): piece for piece in pieces}
+        try:
+            for future in as_completed(waiting):
+                failure, result = future.result()
+                if failure is not None:
+                    reraise(failure)
+                made(waiting[future], result)
+        except BrokenProcessPool as error:
+            cure = "run the same again, it goes on where it was; with one worker if memory is short"
+            found = "a worker process ended unexpectedly (killed, or out of memory)"
+            raise DatasetError(explain("the work was interrupted", place=place, found=found, cure=cure)) from error
+
+
+@contextlib.contextmanager
+def _ended_at_once(pool: ProcessPoolExecutor) -> Iterator[None]:
+    """Ends the workers at once if anything is raised: what they are at is not in place before it is complete."""
+    try:
+        yield
+    except BaseException:
+        processes = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+        raise
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignores Ctrl-C for a moment, in the main thread; elsewhere Python does not allow it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+_jobs: list[Job] = []
+"""What this process, a worker, makes pieces of."""
+
+
+def _begin(job: Job) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    compute_with_one_thread()
+    _jobs[:] = [job]
+    job.begin()
+
+
+def _make(piece: int) -> tuple[Any, Any]:
+    try:
+        return None, _jobs[0].make(piece)
+    except HeadraceError as error:
+        raise type(error)(str(error)) from None
+    except OSError:  # with its number and file, by which the caller knows a full disk
+        raise
+    except Exception as error:  # noqa: BLE001 - raised again in the main process
+        return wrap_exception(error, "while building"), None

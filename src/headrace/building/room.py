@@ -1,0 +1,87 @@
+"""The folder beside a target in which its pieces gather, until all of them are there.
+
+.TARGET.packing/plan        digest of the plan that the pieces belong to
+.TARGET.packing/data/       pieces that are complete: each was written aside, flushed and renamed
+.TARGET.packing/done/       for each of them its length and checksum
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from headrace.core.errors import DatasetError, explain
+from headrace.formats.aside import sync_file, sync_folder
+from headrace.formats.manifest import checksum
+from headrace.formats.shards import shard_name
+
+
+class Room:
+    """The place for the pieces of one plan. `suffix`: of their names."""
+
+    def __init__(self, target: Path, digest: str, pieces: int, suffix: str) -> None:
+        self.target, self._digest, self._pieces, self._suffix = target, digest, pieces, suffix
+        self.path = target.with_name(f".{target.name}.packing")
+        self.data, self.done = self.path / "data", self.path / "done"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps every other process away from the target. Raises `DatasetError` if one is at it."""
+        if os.name != "posix":  # two processes with one target are not told apart there
+            self.path.mkdir(parents=True, exist_ok=True)
+            yield
+            return
+        import fcntl
+
+        lock = self.path / "lock"
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with lock.open("a") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    cure = "wait until it has ended, or choose another target"
+                    what = "another pack is writing this target"
+                    raise DatasetError(explain(what, place=self.target, found="its lock", cure=cure)) from error
+                if lock.exists() and lock.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                    yield
+                    return
+
+    def prepare(self) -> list[int]:
+        """Returns the pieces that are missing; those of an earlier run of the same plan stay, others are removed."""
+        note = self.path / "plan"
+        if not self.data.is_dir() or not note.is_file() or note.read_text() != self._digest:
+            for folder in (self.data, self.done):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+            note.write_text(self._digest)
+        return [piece for piece in range(self._pieces) if not self._is_sound(piece)]
+
+    def _is_sound(self, piece: int) -> bool:
+        try:
+            expected = json.loads((self.done / str(piece)).read_text())
+            return bool([*checksum(self.file(piece))] == expected)
+        except (OSError, ValueError):
+            return False
+
+    def file(self, piece: int) -> Path:
+        """Returns where a piece lies."""
+        return self.data / shard_name(piece, self._suffix)
+
+    def keep(self, piece: int, write: Callable[[Path], None]) -> None:
+        """Has `write` make a piece at a path, puts it in place, and notes that it is complete."""
+        final = self.file(piece)
+        write(final.with_name(f".{final.name}"))
+        for path in sorted(final.parent.glob(f".{final.name}*")):  # the piece, and what belongs to it
+            sync_file(path)
+            path.rename(path.with_name(path.name[1:]))
+        sync_folder(final.parent)
+        (self.done / str(piece)).write_text(json.dumps(checksum(final)))
+
+    def remove(self) -> None:
+        """Removes the room, once the target is in place."""
+        shutil.rmtree(self.path)

@@ -1,0 +1,262 @@
+"""Where computed samples lie: in memory, or in a folder that several processes and ranks share.
+
+    FOLDER/staged.json     what is in it: the layout of samples, and the fingerprint of what made them
+    FOLDER/data-DIGEST     the data, in any format that can be written
+    FOLDER/lock            held by the process that builds; the others wait for it, and then map what it made
+
+`staged.json` is exchanged in one step once new data are complete, so a cache is whole or not there, also after a kill;
+until then the old one stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headrace.building.crew import Report
+from headrace.building.room import Room
+from headrace.core.errors import (
+    DatasetError,
+    FormatError,
+    HeadraceError,
+    StaleCacheError,
+    UsageError,
+    explain,
+)
+from headrace.dataset.staged.build import Work, assemble, compute, into_memory
+from headrace.dataset.staged.fingerprint import Fingerprint
+from headrace.dataset.staged.layout import Branch, Node, from_json, schema_of, to_json
+from headrace.formats.arrays import ColumnsReader
+from headrace.formats.aside import sync_file, sync_folder
+from headrace.formats.columns import Block, Ragged
+from headrace.formats.protocol import Reader
+from headrace.formats.registry import format_named, open_reader
+from headrace.formats.schema import Schema
+
+LOGGER = logging.getLogger("headrace")
+NOTE, LOCK, DATA, VERSION = "staged.json", "lock", "data-", 1
+
+Stale = Literal["error", "rebuild"]
+
+
+@dataclass(frozen=True)
+class Cached:
+    """Computed samples. `reader` is None if there are none."""
+
+    node: Node
+    reader: Reader | None
+    length: int
+
+    @property
+    def schema(self) -> Schema:
+        """The columns that hold them."""
+        return schema_of(self.node)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What `staged.json` says."""
+
+    data: str
+    format: str
+    length: int
+    node: Node
+    fingerprint: Fingerprint
+
+
+NOTHING = Branch("dict", (), ())
+
+
+class Memory:
+    """Columns that `ColumnsReader` gets from this process, and from those that inherit it or are sent it."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+
+    def __call__(self) -> Any:
+        return self._block.columns
+
+
+def in_memory(work: Work, seconds: float, report: Report) -> Cached:
+    """Computes samples into the memory of this process. Raises what the steps raise."""
+    if not work.length:
+        return Cached(NOTHING, None, 0)
+    columns = into_memory(compute(work, range(work.pieces), seconds, "a cache in memory", report))
+    return cached_block(columns.node, columns.block, columns.count)
+
+
+def cached_block(node: Node, block: Block, length: int) -> Cached:
+    """Returns columns in memory as computed samples."""
+    for column in block.columns.values():
+        (column.values if isinstance(column, Ragged) else column).flags.writeable = False
+    return Cached(node, ColumnsReader("memory", "a cache in memory", block.schema, length, Memory(block)), length)
+
+
+class Folder:
+    """A cache on the disk."""
+
+    def __init__(self, path: Path, format: str, fingerprint: Fingerprint, stale: Stale) -> None:
+        self.path, self._format, self._fingerprint, self._stale = path, format, fingerprint, stale
+
+    def opened(self) -> Cached | None:
+        """Returns what is there, if it is what is wanted; None if there is nothing.
+
+        Raises `StaleCacheError` for anything else, unless it is to be built anew; `FormatError` if it is damaged.
+        """
+        note = read_note(self.path)
+        if note is None:
+            self._check_free()
+            return None
+        changes = self._fingerprint.changes_since(note.fingerprint)
+        if note.format != self._format:
+            changes.append(f"the format was {note.format}, is {self._format}")
+        if not changes:
+            return self._open(note)
+        if self._stale == "error":
+            raise StaleCacheError(
+                explain(
+                    "a cache is out of date",
+                    place=self.path,
+                    found="\n            ".join(changes[:12] + ["..."] * (len(changes) > 12)),
+                    expected="a cache of these data and steps",
+                    cure='undo the change, delete the folder, choose another, or have it built anew: stale="rebuild"',
+                )
+            )
+        LOGGER.warning("headrace: the cache %s is built anew: %s", self.path, "; ".join(changes))
+        return None
+
+    def _open(self, note: Note) -> Cached:
+        reader = open_reader(self.path / note.data, format=note.format) if note.length else None
+        if reader is not None and (len(reader) != note.length or not _holds(reader, note.node)):
+            found = f"{len(reader):,} samples of {', '.join(map(repr, reader.schema.names))}"
+            expected = f"{note.length:,} samples of {', '.join(map(repr, schema_of(note.node).names))}"
+            cure = "delete the folder: the cache is then built anew"
+            raise FormatError(explain("a cache is damaged", place=self.path, found=found, expected=expected, cure=cure))
+        return Cached(note.node, reader, note.length)
+
+    def _check_free(self) -> None:
+        if self.path.is_dir():
+            others = sorted(one.name for one in self.path.iterdir() if not _is_ours(one.name))
+        else:
+            others = [self.path.name] if os.path.lexists(self.path) else []
+        if others:
+            found = f"{', '.join(others[:3])}{' ...' if len(others) > 3 else ''}, which is no cache"
+            cure = "choose another folder, or remove what is there"
+            raise UsageError(explain("there is something already", place=self.path, found=found, cure=cure))
+
+    def build(self, work: Work, seconds: float, report: Report) -> Cached:
+        """Computes samples into the folder; if another process is at it, waits for it, and opens what it made.
+
+        Raises what the steps raise, `DatasetError` if the disk is full or cannot be written, and as `opened`.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with locked(self.path / LOCK, self.path):
+                return self.opened() or self._build(work, seconds, report)
+        except OSError as error:
+            if isinstance(error, HeadraceError):
+                raise
+            cure = "make room, or choose another folder, and run the same again: what is computed so far is kept"
+            found = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+            raise DatasetError(
+                explain("a cache could not be built", place=self.path, found=found, cure=cure)
+            ) from error
+
+    def _build(self, work: Work, seconds: float, report: Report) -> Cached:
+        name = DATA + self._fingerprint.digest[:16]
+        target = self.path / name
+        room = Room(target, f"{self._fingerprint.digest} {work.length} {work.piece}", work.pieces, ".arrow")
+        self._remove_others(
+            room.path.name, (read_note(self.path) or Note(name, "", 0, NOTHING, self._fingerprint)).data
+        )
+        node: Node = NOTHING
+        if work.length:
+            missing = room.prepare()
+            work.room = room
+            compute(work, missing, seconds, self.path, report)
+            node = assemble(work, room, target, self._format)
+        note = Note(name, self._format, work.length, node, self._fingerprint)
+        write_note(self.path, note)
+        self._remove_others("", name)
+        return self._open(note)
+
+    def _remove_others(self, *kept: str) -> None:
+        """Removes data that nothing points to: of an older cache, or of a build that was given up."""
+        for one in self.path.iterdir():
+            ours = one.name.startswith((DATA, f".{DATA}"))
+            if ours and not any(name and one.name.startswith((name, f".{name}.partial")) for name in kept):
+                shutil.rmtree(one) if one.is_dir() else one.unlink()
+
+
+def _holds(reader: Reader, node: Node) -> bool:
+    wanted = schema_of(node)
+    return all(name in reader.schema.names and reader.schema[name].kind == wanted[name].kind for name in wanted.names)
+
+
+def _is_ours(name: str) -> bool:
+    return name in (NOTE, LOCK) or name.startswith((DATA, f".{DATA}", f".{NOTE}"))
+
+
+@contextlib.contextmanager
+def locked(path: Path, place: object) -> Iterator[None]:
+    """Holds a lock that other processes wait for; says in the log that it waits."""
+    if os.name != "posix":  # two processes that build one cache are not told apart there
+        yield
+        return
+    import fcntl
+
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            LOGGER.info("headrace: another process is building the cache %s; waiting for it", place)
+            began = time.perf_counter()
+            fcntl.flock(file, fcntl.LOCK_EX)
+            LOGGER.info("headrace: waited %.1f s for the cache %s", time.perf_counter() - began, place)
+        yield
+
+
+def write_note(folder: Path, note: Note) -> None:
+    """Puts the description of a cache into place, in one step."""
+    plain = {
+        "headrace": VERSION, "data": note.data, "format": note.format, "length": note.length,
+        "layout": to_json(note.node), "parts": note.fingerprint.parts, "libraries": note.fingerprint.libraries,
+    }  # fmt: skip
+    new = folder / f".{NOTE}"
+    new.write_text(json.dumps(plain, indent=1) + "\n", "utf-8")
+    sync_file(new)
+    new.replace(folder / NOTE)
+    sync_folder(folder)
+
+
+def read_note(folder: Path) -> Note | None:
+    """Returns the description of a cache; None if there is none. Raises `FormatError` if it is damaged."""
+    path = folder / NOTE
+    try:
+        plain = json.loads(path.read_text("utf-8"))
+        if plain["headrace"] != VERSION:
+            raise ValueError(f"version {plain['headrace']!r}")
+        fingerprint = Fingerprint(dict(plain["parts"]), dict(plain["libraries"]))
+        data = str(plain["data"])
+        if not data.startswith(DATA) or "/" in data or "\\" in data:
+            raise ValueError(f"data in {data!r}")
+        format_named(plain["format"])
+        return Note(data, plain["format"], int(plain["length"]), from_json(plain["layout"], path), fingerprint)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        found = f"{type(error).__name__}: {error}"
+        cure = "delete the folder: the cache is then built anew"
+        raise FormatError(
+            explain("the description of a cache is damaged", place=path, found=found, cure=cure)
+        ) from error

@@ -1,0 +1,336 @@
+"""What results depend on, as text that can be compared: code, values that it uses, arguments, versions of libraries.
+
+A function stands for its bytecode, its defaults, the values of its closure and the global values that it names, and so
+on through the user's own functions and classes; what comes from an installed library stands for its name and version.
+An object stands for its class and its state, as `pickle` would take it; nothing is pickled, and no data are executed.
+An object with a method `fingerprint()` that returns text stands for that text.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import enum
+import functools
+import hashlib
+import importlib.metadata
+import io
+import json
+import logging
+import marshal
+import pathlib
+import platform
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.core.errors import UsageError, explain
+
+PLAIN = frozenset({int, float, str, bytes, bool, type(None), complex})
+NESTED = (tuple, list)
+SHOWN = 60
+INSTALLED = ("site-packages", "dist-packages")
+BUILTIN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType,
+           types.MethodDescriptorType, types.ClassMethodDescriptorType, np.ufunc)  # fmt: skip
+LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.local)
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Named parts, each a short text or a checksum. `libraries` maps their names to versions."""
+
+    parts: dict[str, str]
+    libraries: dict[str, str]
+
+    @property
+    def digest(self) -> str:
+        """Returns a text that differs if anything does."""
+        text = json.dumps([self.parts, self.libraries], sort_keys=True)
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    def changes_since(self, before: Fingerprint) -> list[str]:
+        """Returns what is different, each in a few words."""
+        said = []
+        for old, new, what in ((before.parts, self.parts, ""), (before.libraries, self.libraries, "version of ")):
+            for name in [*old, *(name for name in new if name not in old)]:
+                if name not in new:
+                    said.append(f"{what}{name} is gone")
+                elif name not in old:
+                    said.append(f"{what}{name} is new")
+                elif old[name] != new[name]:
+                    said.append(f"{what}{name} was {old[name]}, is {new[name]}")
+        return said
+
+
+def fingerprint_of(named: Iterable[tuple[str, Any]]) -> Fingerprint:
+    """Returns the fingerprint of named objects. Raises `UsageError` for one that cannot be compared."""
+    parts: dict[str, str] = {}
+    digester = _Digester()
+    for name, thing in named:
+        for inner, value in _opened(thing):
+            try:
+                parts[f"{name}{inner}"] = digester.shown(value)
+            except Incomparable as error:
+                message = explain(
+                    "results of this cannot be kept, since it cannot be told when it changes",
+                    place=f"{name}{inner}",
+                    found=str(error),
+                    expected="code and values that can be compared",
+                    cure="declare the step with headrace.step(f, version='1'), and change the version when results "
+                    "do; a data set may have a method fingerprint() that returns text",
+                )
+                raise UsageError(message) from error
+    digester.libraries["python"] = ".".join(platform.python_version_tuple()[:2])
+    return Fingerprint(parts, dict(sorted(digester.libraries.items())))
+
+
+class Incomparable(TypeError):
+    """An object has neither state nor code that can be compared."""
+
+
+def _opened(thing: Any) -> list[tuple[str, Any]]:
+    """Returns the parts of an object under which a user would look for a change, each with its name."""
+    if isinstance(thing, types.MethodType):
+        return [*_opened(thing.__func__), *_opened(thing.__self__)]
+    if isinstance(thing, functools.partial):
+        named = [(f", argument {name}", value) for name, value in sorted(thing.keywords.items())]
+        listed = [(f", argument {place}", value) for place, value in enumerate(thing.args)]
+        return [*_opened(thing.func), *listed, *named]
+    if isinstance(thing, types.FunctionType) and not is_installed(thing.__module__):
+        used = [(f", value of {name}", value) for name, value in values_used(thing)]
+        return [(", code", thing.__code__), *used]
+    state = getattr(thing, "__dict__", None)
+    kind = type(thing)
+    if not isinstance(state, dict) or isinstance(thing, type) or _is_own(thing) or is_installed(kind.__module__):
+        return [("", thing)]
+    return [(", class", kind), *((f", {name}", value) for name, value in state.items())]
+
+
+def _is_own(thing: Any) -> bool:
+    return any({"fingerprint", "__getstate__"} & vars(kind).keys() for kind in type(thing).__mro__[:-1])
+
+
+def values_used(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """Returns the names and values that a function gets from outside: defaults, closure, globals."""
+    defaults = [(f"default {place}", value) for place, value in enumerate(function.__defaults__ or ())]
+    defaults += [(f"default {name}", value) for name, value in sorted((function.__kwdefaults__ or {}).items())]
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    closed = [(name, cell.cell_contents) for name, cell in cells if _is_filled(cell)]
+    named = dict.fromkeys(_names_in(function.__code__))
+    found: list[tuple[str, Any]] = []
+    for name in named:
+        if name not in function.__globals__:
+            continue
+        value = function.__globals__[name]
+        if isinstance(value, types.ModuleType) and not is_installed(value.__name__):
+            found += [(f"{name}.{part}", getattr(value, part)) for part in named if part in vars(value)]
+        else:
+            found.append((name, value))
+    return [*defaults, *closed, *found]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - asking is what raises
+    except ValueError:
+        return False
+    return True
+
+
+def _names_in(code: types.CodeType) -> list[str]:
+    inner = [name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names_in(const)]
+    return [*code.co_names, *inner]
+
+
+@functools.cache
+def is_installed(module: str | None) -> bool:
+    """Tells whether a module is part of Python or of an installed library, which its version stands for."""
+    top = (module or "").partition(".")[0]
+    if top in sys.stdlib_module_names or top == "headrace":
+        return True
+    if top in ("", "__main__", "__mp_main__"):
+        return False
+    file = getattr(sys.modules.get(module or ""), "__file__", None) or getattr(sys.modules.get(top), "__file__", None)
+    if file is None:
+        return getattr(sys.modules.get(top), "__spec__", None) is not None
+    return any(place in pathlib.Path(file).parts for place in INSTALLED)
+
+
+@functools.cache
+def version_of(top: str) -> str:
+    """Returns the version of an installed library, by the name of its top module."""
+    known = getattr(sys.modules.get(top), "__version__", None)
+    if isinstance(known, str):
+        return known
+    try:
+        return importlib.metadata.version(top)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+class _Digester:
+    """Checksums of objects; the same one for the same values in every process."""
+
+    def __init__(self) -> None:
+        self.libraries: dict[str, str] = {}
+        self._done: dict[int, tuple[bytes, Any]] = {}
+        self._open: set[int] = set()
+
+    def shown(self, value: Any) -> str:
+        """Returns a value as text, if that is short, otherwise its checksum."""
+        if type(value) in PLAIN and len(repr(value)) <= SHOWN:
+            return repr(value)
+        return f"{type(value).__name__} {self._digest(value).hex()[:16]}"
+
+    def _digest(self, value: Any) -> bytes:
+        kind = type(value)
+        if kind in PLAIN:
+            return _hash(kind.__name__, repr(value).encode("utf-8", "surrogatepass") if kind is not bytes else value)
+        if id(value) in self._done:
+            return self._done[id(value)][0]
+        if id(value) in self._open:  # it contains itself
+            return _hash("again", kind.__qualname__.encode())
+        self._open.add(id(value))
+        try:
+            digest = next((rule(self, value) for kinds, rule in RULES if isinstance(value, kinds)), None)
+            if digest is None:
+                digest = self._object(value)
+        finally:
+            self._open.discard(id(value))
+        self._done[id(value)] = digest, value
+        return digest
+
+    def several(self, what: str, values: Iterable[Any]) -> bytes:
+        """Returns the checksum of values in their order."""
+        listed = list(values)
+        if all(type(one) in PLAIN or (type(one) in NESTED and PLAIN.issuperset(map(type, one))) for one in listed):
+            return _hash(what, marshal.dumps(listed, 2))  # version 2 writes no references, so equal lists are equal
+        return _hash(what, *(self._digest(one) for one in listed))
+
+    def unordered(self, value: Iterable[Any]) -> bytes:
+        """Returns the checksum of values in any order."""
+        return _hash("set", *sorted(self._digest(one) for one in value))
+
+    def mapping(self, value: Any) -> bytes:
+        """Returns the checksum of a dict, in its order."""
+        return _hash("dict", self.several("keys", value.keys()), self.several("values", value.values()))
+
+    def library(self, module: str | None, name: str) -> bytes:
+        """Returns the checksum of something from an installed library, whose version is noted."""
+        top = (module or "builtins").partition(".")[0]
+        if top not in sys.stdlib_module_names and top != "builtins":
+            self.libraries[top] = version_of(top)
+        return _hash("library", f"{module}.{name}".encode())
+
+    def code(self, code: types.CodeType) -> bytes:
+        """Returns the checksum of what code does; not of where it stands."""
+        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        names = (*code.co_names, "/", *code.co_varnames, "/", *code.co_freevars, "/", *code.co_cellvars)
+        return _hash("code", code.co_code, self.several("counts", counts), self.several("names", names),
+                     *(self._digest(const) for const in code.co_consts))  # fmt: skip
+
+    def function(self, value: types.FunctionType) -> bytes:
+        """Returns the checksum of a function and of what it uses."""
+        if is_installed(value.__module__):
+            return self.library(value.__module__, value.__qualname__)
+        used = values_used(value)
+        return _hash("function", self.code(value.__code__), self.several("names", [name for name, _ in used]),
+                     self.several("values", [one for _, one in used]))  # fmt: skip
+
+    def kind(self, value: type) -> bytes:
+        """Returns the checksum of a class: its code, where it is the user's own, and that of the classes above it."""
+        if is_installed(value.__module__):
+            return self.library(value.__module__, value.__qualname__)
+        skipped = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__",
+                   "__annotations__", "__annotate_func__", "__annotations_cache__", "_abc_impl")  # fmt: skip
+        members = {name: one for name, one in vars(value).items() if name not in skipped and _is_member(one)}
+        return _hash("class", value.__qualname__.encode(), self.several("bases", value.__bases__),
+                     self.mapping(members))  # fmt: skip
+
+    def array(self, value: np.ndarray[Any, Any]) -> bytes:
+        """Returns the checksum of an array's elements."""
+        if value.dtype.hasobject:
+            return self.several(f"objects {value.shape}", value.ravel().tolist())
+        return _hash(f"array {value.dtype.str} {value.shape}", np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+
+    def tensor(self, value: torch.Tensor) -> bytes:
+        """Returns the checksum of a tensor's elements."""
+        if value.layout is not torch.strided or value.is_quantized:
+            raise Incomparable(f"a tensor of layout {value.layout}")
+        plain = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return _hash(f"tensor {value.dtype} {tuple(value.shape)}", plain)
+
+    def _object(self, value: Any) -> bytes:
+        own = getattr(value, "fingerprint", None)
+        if callable(own) and not isinstance(value, type):
+            text = own()
+            if not isinstance(text, str):
+                raise Incomparable(f"fingerprint() of {type(value).__name__} returned {type(text).__name__}, not text")
+            return _hash("fingerprint", text.encode("utf-8", "surrogatepass"))
+        try:
+            registered = copyreg.dispatch_table.get(type(value))
+            reduced = value.__reduce_ex__(4) if registered is None else registered(value)
+        except (TypeError, NotImplementedError, RuntimeError) as error:
+            raise Incomparable(f"an object of type {type(value).__name__}: {error}") from error
+        if isinstance(reduced, str):
+            return self.library(type(value).__module__, reduced)
+        parts: list[Any] = [type(value), *reduced[1:3], *(list(part) for part in reduced[3:5] if part is not None)]
+        return self.several("object", [reduced[0], *parts])
+
+
+def _is_member(one: Any) -> bool:
+    return not isinstance(one, (types.GetSetDescriptorType, types.MemberDescriptorType, types.GenericAlias))
+
+
+def _hash(what: str, *parts: Any) -> bytes:
+    digest = hashlib.blake2b(what.encode("utf-8", "surrogatepass"), digest_size=16)
+    for part in parts:
+        digest.update(b"/%d/" % (part.nbytes if isinstance(part, np.ndarray) else len(part)))
+        digest.update(part)
+    return digest.digest()
+
+
+def _named(value: Any) -> tuple[str | None, str]:
+    module = getattr(value, "__module__", None)
+    return module, str(getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__))
+
+
+def _builtin(digester: _Digester, value: Any) -> bytes:
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not isinstance(owner, (types.ModuleType, type)):
+        return digester.several("method", [value.__name__, owner])
+    return digester.library(*_named(value))
+
+
+RULES: tuple[tuple[Any, Callable[[_Digester, Any], bytes]], ...] = (
+    (enum.Enum, lambda one, value: one.several("enum", [type(value).__qualname__, value.name])),
+    (np.ndarray, _Digester.array),
+    (torch.Tensor, _Digester.tensor),
+    ((np.generic, np.dtype, torch.dtype, torch.device, torch.Size, slice, range, type(Ellipsis), type(NotImplemented)),
+     lambda one, value: _hash("value", type(value).__name__.encode(), repr(value).encode())),
+    (types.CodeType, _Digester.code),
+    (types.FunctionType, _Digester.function),
+    (types.MethodType, lambda one, value: one.several("method", [value.__func__, value.__self__])),
+    (BUILTIN, _builtin),
+    (type, _Digester.kind),
+    (types.ModuleType, lambda one, value: one.library(value.__name__, "")),
+    (functools.partial, lambda one, value: one.several("partial", [value.func, value.args, value.keywords])),
+    (functools._lru_cache_wrapper, lambda one, value: one.several("cached", [value.__wrapped__])),
+    ((staticmethod, classmethod), lambda one, value: one.several("method", [value.__func__])),
+    (property, lambda one, value: one.several("property", [value.fget, value.fset])),
+    (pathlib.PurePath, lambda one, value: _hash("path", str(value).encode("utf-8", "surrogatepass"))),
+    (logging.Logger, lambda one, value: _hash("logger")),
+    (LOCKS, lambda one, value: _hash("lock")),
+    (io.IOBase, lambda one, value: _hash("file", str(getattr(value, "name", "")).encode())),
+    (torch.Generator, lambda one, value: one.tensor(value.get_state())),
+    (dict, _Digester.mapping),
+    ((set, frozenset), _Digester.unordered),
+    (list, lambda one, value: one.several("list", value)),
+    (tuple, lambda one, value: one.several(f"tuple {type(value).__name__}", value)),
+)  # fmt: skip
+"""How each type is taken, the first that fits; any other object stands for its class and state."""

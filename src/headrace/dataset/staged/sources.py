@@ -1,0 +1,109 @@
+"""Where a pipeline gets its samples: by columns where the data set can give them so, otherwise one by one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from torch.utils.data import Subset
+
+from headrace.core.streams import enter_step
+from headrace.dataset.staged.layout import layout_of_schema
+from headrace.dataset.staged.running import Columns, Data, Rows
+from headrace.dataset.stored import StoredDataset
+from headrace.formats.columns import Keys
+
+
+class Source(Protocol):
+    """Gives samples by their keys."""
+
+    draws: bool
+    """Whether it may draw random numbers for samples."""
+    streams: int
+    """How many random streams it takes of each sample: the first step of a pipeline comes behind them."""
+
+    def load(self, keys: Any) -> Data:
+        """Returns samples. keys: a list, or int64 [n]. Raises `IndexError` for those that are out of range."""
+
+
+class StoredSource:
+    """Stored data, column by column."""
+
+    draws, streams = False, 0
+
+    def __init__(self, dataset: StoredDataset) -> None:
+        self._dataset = dataset
+
+    def load(self, keys: Any) -> Data:
+        """See `Source.load`."""
+        checked = self._dataset.checked(keys)
+        block = self._dataset.block(checked)
+        if block is None:
+            return Rows(self._dataset.__getitems__(checked.tolist()))
+        types = {field.name: field.dtype for field in block.schema}
+        return Columns(layout_of_schema(block.schema, types), block, len(checked))
+
+
+class RowsSource:
+    """Any map-style data set."""
+
+    draws, streams = True, 1
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def load(self, keys: Any) -> Data:
+        """See `Source.load`."""
+        if callable(several := getattr(self._dataset, "__getitems__", None)):
+            enter_step(0, 0)
+            return Rows(list(several([_plain(key) for key in keys])))
+        samples = []
+        for place, key in enumerate(keys):
+            enter_step(place, 0)
+            try:
+                samples.append(self._dataset[_plain(key)])
+            except Exception as error:
+                error.add_note(f"headrace: raised by the data set for sample {_plain(key)!r}")
+                raise
+        return Rows(samples)
+
+
+class SubsetSource:
+    """Some samples of another source."""
+
+    def __init__(self, source: Source, indices: Sequence[int]) -> None:
+        self._source, self._indices = source, np.asarray(indices, np.int64)
+        self.draws, self.streams = source.draws, source.streams
+
+    def load(self, keys: Any) -> Data:
+        """See `Source.load`."""
+        chosen: Keys = self._indices[np.asarray(keys, np.int64)]
+        return self._source.load(chosen)
+
+
+def _plain(key: Any) -> Any:
+    return key.item() if isinstance(key, np.generic) else key
+
+
+def copied(data: Data) -> Data:
+    """Returns samples that may be changed without changing the data set, which may have handed out its own."""
+    if isinstance(data, Columns):
+        return data
+    try:
+        return Rows(copy.deepcopy(data.samples))
+    except (TypeError, NotImplementedError, RuntimeError):  # what cannot be copied, such as an open file
+        return data
+
+
+def source_of(dataset: Any) -> Source:
+    """Returns what gives the samples of a data set."""
+    if type(dataset) is Subset:
+        return SubsetSource(source_of(dataset.dataset), dataset.indices)
+    if callable(own := getattr(dataset, "as_source", None)):
+        source: Source = own()
+        return source
+    if type(dataset) is StoredDataset:
+        return StoredSource(dataset)
+    return RowsSource(dataset)

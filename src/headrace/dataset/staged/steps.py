@@ -1,0 +1,151 @@
+"""Steps: what is done with a sample, declared once, and run one by one or on whole columns."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.errors import UsageError, explain
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a pipeline; made by `step`, and callable as the function that it was made of."""
+
+    function: Callable[[Any], Any]
+    name: str
+    random: bool | None = None
+    batched: bool = False
+    on: str | int | None = None
+    version: str | None = None
+
+    def __call__(self, value: Any) -> Any:
+        """Calls the function, on a whole sample."""
+        return self.function(value)
+
+    def apply(self, sample: Any) -> Any:
+        """Returns the sample (or, for a batched step, the columns) with the step done, on its part of it."""
+        if self.on is None:
+            return self.function(sample)
+        return replaced(sample, self.on, self.function(part_of(sample, self.on)))
+
+    def __reduce__(self) -> Any:
+        """Pickles a function that was decorated by its name, which stands for the step."""
+        module, name = getattr(self.function, "__module__", None), getattr(self.function, "__qualname__", "")
+        if module and _named(module, name) is self:
+            return _named, (module, name)
+        return Step, tuple(vars(self).values())
+
+    def __str__(self) -> str:
+        words = [self.name]
+        words += [f"on {self.on!r}"] if self.on is not None else []
+        words += ["batched"] if self.batched else []
+        words += ["random"] if self.random else []
+        return ", ".join(words)
+
+
+def _named(module: str, name: str) -> Any:
+    """Returns what has a name in a module; None if nothing has."""
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def step(
+    function: Callable[[Any], Any] | None = None,
+    *,
+    random: bool | None = None,
+    batched: bool = False,
+    on: str | int | None = None,
+    name: str | None = None,
+    version: str | None = None,
+) -> Any:
+    """Declares a step of a staged data set; also as a decorator: `@headrace.step(batched=True)`.
+
+    function: takes a sample and returns one. What it does to its argument stays its own business.
+    random: whether it draws random numbers (from `headrace.rng()`, or the global generators). Such a step is not
+        computed once, in front of the cut, unless that is asked for. None: found out, when it is to be computed once.
+    batched: it takes and returns many samples at once: the structure of one, with columns in place of values. Those
+        are arrays [n, *shape] of what is of one size, `headrace.Ragged` of arrays whose first dimension differs, and
+        lists of all else (tuples stand for lists in a sample). A sample must come out the same, whatever others are
+        with it.
+    on: the key of the one part of a dict, tuple or list that it takes and returns, instead of the whole sample.
+    name: what messages call it. version: stands for its code and all values it uses, when a cache is checked: change
+        it when results change. For functions whose code cannot be compared.
+    """
+    if function is None:
+        return lambda given: step(given, random=random, batched=batched, on=on, name=name, version=version)
+    if isinstance(function, Step):
+        message = explain("this is a step already", place="headrace.step", found=str(function), cure="declare it once")
+        raise UsageError(message)
+    if not callable(function):
+        raise _not_callable(function)
+    if random is None:
+        declared = getattr(function, "random", None)
+        random = declared if isinstance(declared, bool) else None
+    _check("random", random, (bool, type(None)), "True, False or None")
+    _check("batched", batched, (bool,), "True or False")
+    _check("on", on, (str, int, type(None)), "a key of a sample")
+    _check("name", name, (str, type(None)), "text")
+    _check("version", version, (str, type(None)), "text")
+    return Step(function, name or _name_of(function), random, batched, on, version)
+
+
+def _check(word: str, value: Any, types: tuple[type, ...], expected: str) -> None:
+    if type(value) not in types:
+        message = explain("wrong argument", place=f"headrace.step({word}=)", found=repr(value), expected=expected)
+        raise UsageError(message)
+
+
+def as_steps(given: Any) -> tuple[Step, ...]:
+    """Returns steps from None, a callable, or several of them. Raises `UsageError` for anything else."""
+    if given is None:
+        return ()
+    if callable(given):
+        return (given if isinstance(given, Step) else step(given),)
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, dict)):
+        raise _not_callable(given)
+    return tuple(one if isinstance(one, Step) else step(one) for one in given)
+
+
+def _not_callable(given: Any) -> UsageError:
+    found = f"{given!r} of type {type(given).__name__}"
+    expected = "something that can be called with a sample, or a list of such"
+    return UsageError(explain("this is no step", place="a transform", found=found, expected=expected))
+
+
+def _name_of(function: Any) -> str:
+    while hasattr(function, "func"):  # functools.partial
+        function = function.func
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def part_of(sample: Any, key: str | int) -> Any:
+    """Returns one part of a sample. Raises `UsageError` if there is none."""
+    try:
+        return sample[key]
+    except (KeyError, IndexError, TypeError) as error:
+        raise _no_part(sample, key) from error
+
+
+def replaced(sample: Any, key: str | int, value: Any) -> Any:
+    """Returns a sample with another value in one part; the given one stays as it was."""
+    if isinstance(sample, dict):
+        return {**sample, key: value}
+    if type(sample) in (tuple, list) and isinstance(key, int):
+        parts = list(sample)
+        parts[key] = value
+        return parts if type(sample) is list else tuple(parts)
+    raise _no_part(sample, key)
+
+
+def _no_part(sample: Any, key: str | int) -> UsageError:
+    found = type(sample).__name__
+    if isinstance(sample, dict):
+        found = f"a dict of {', '.join(map(repr, sample))}"
+    elif type(sample) in (tuple, list):
+        found = f"a {found} of {len(sample)}"
+    return UsageError(explain("a sample has no such part", place=f"on={key!r}", found=found))

@@ -1,0 +1,34 @@
+"""The progress bar of work that goes through many samples."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+@contextlib.contextmanager
+def samples_bar(what: str, *, after: float = 0.0) -> Iterator[Callable[[int, int], None]]:
+    """Shows a bar on stderr while the block runs; yields what is to be called with (done, in all).
+
+    after: seconds of work before it is shown: what is done sooner shows nothing.
+    """
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("samples"), TimeRemainingColumn())
+    console = Console(stderr=True)
+    bar = Progress(*columns, console=console, transient=True, disable=after > 0 and not console.is_terminal)
+    task, began = bar.add_task(what, total=None), time.perf_counter()
+
+    def report(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+        if not bar.live.is_started and time.perf_counter() - began >= after:
+            bar.start()
+
+    if after <= 0:
+        bar.start()
+    try:
+        yield report
+    finally:
+        bar.stop()

@@ -1,0 +1,296 @@
+"""Transforms of other libraries as steps, with targets carried along and with the loader's random numbers.
+
+None of the libraries is imported before it is used, or needed to unpickle anything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from headrace.core.errors import MissingExtraError, UsageError, explain
+from headrace.core.streams import global_states_kept, rng
+from headrace.transforms.decoding import decode
+from headrace.transforms.entries import Names, as_array, as_names, like, refuse_missing
+
+SEEDS = 1 << 63
+
+
+def albumentations(
+    compose: Any,
+    image: str = "image",
+    masks: Names = None,
+    bboxes: str | None = None,
+    keypoints: str | None = None,
+    labels: Names = None,
+) -> Albumentations:
+    """Wraps a transform of Albumentations (2.0 or newer), per sample.
+
+    compose: a `Compose` or a single transform; it is copied for each thread, never changed.
+    image, masks, bboxes, keypoints: names of the sample's entries. The image is anything that `decode` takes; several
+        masks are named by a sequence. Boxes and key points need `bbox_params` and `keypoint_params` of the compose.
+    labels: entries that belong to boxes or key points, row by row, under the names in `label_fields`; by default all
+        those fields that the sample has. A row goes when its box goes.
+
+    See `Albumentations` for what comes back. Raises `UsageError` if `compose` cannot be seeded.
+    """
+    return Albumentations(compose, image, as_names(masks), bboxes, keypoints, labels)
+
+
+class Albumentations:
+    """A step that applies a transform of Albumentations to a dictionary, or to an image alone.
+
+    The result is a copy of the sample with the named entries replaced: arrays for arrays, tensors for tensors (an image
+    tensor is [channels, height, width]), lists for lists, with their numbers' types. An image that was bytes, a path or
+    a PIL image comes back as an array uint8 [height, width, 3]; what `ToTensorV2` makes stays as it is.
+
+    Random numbers: both generators of the transform are set anew for each sample, from `headrace.rng()`, so that
+    results depend on the sample's stream alone: the same in any backend. A `seed` of the compose has no effect.
+    """
+
+    random: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        compose: Any,
+        image: str,
+        masks: tuple[str, ...],
+        bboxes: str | None,
+        keypoints: str | None,
+        labels: Names,
+    ) -> None:
+        if not callable(getattr(compose, "set_random_state", None)):
+            expected = "a transform of albumentations 2.0 or newer"
+            raise UsageError(explain("cannot seed a transform", found=type(compose).__name__, expected=expected))
+        self.compose, self.image, self.masks = compose, image, masks
+        self.bboxes, self.keypoints = bboxes, keypoints
+        self.labels = _label_fields(compose) if labels is None else as_names(labels)
+        self._needed = (image, *masks, *filter(None, (bboxes, keypoints)), *(() if labels is None else self.labels))
+        self._of_thread = threading.local()
+
+    def __call__(self, sample: Any) -> Any:
+        """Returns the sample, transformed. Raises as `decode` and the transform do, and `UsageError` for a sample
+        without the named entries."""
+        if not isinstance(sample, Mapping):
+            return self({self.image: sample})[self.image]
+        refuse_missing(sample, self._needed, "albumentations")
+        given = self._given(sample)
+        generator, transform = rng(), self._transform()
+        transform.set_random_state(generator, random.Random(int(generator.integers(SEEDS))))
+        made = transform(**given)
+        result = dict(sample)
+        result[self.image] = _image_back(made["image"], sample[self.image])
+        for name, mask in zip(self.masks, made.get("masks", ()), strict=False):
+            result[name] = mask if isinstance(mask, torch.Tensor) else like(mask, sample[name])
+        result.update({name: like(made[role], sample[name]) for name, role in self._rows()})
+        for name in self.labels:
+            if name in given:
+                result[name] = like(made[name], sample[name])
+        return result
+
+    def fingerprint(self) -> str:
+        """Returns text that changes when results do: the transform without the state of its generators.
+
+        Raises `UsageError` if the transform cannot be serialized; declare the step with `version=` then.
+        """
+        try:
+            made = self.compose.to_dict()
+        except (NotImplementedError, ValueError) as error:
+            cure = "give its Lambda a name, and declare the step with headrace.step(..., version=...)"
+            raise UsageError(explain("cannot compare a transform", found=str(error), cure=cure)) from error
+        names = (self.image, self.masks, self.bboxes, self.keypoints, self.labels)
+        return json.dumps([names, made], default=repr, sort_keys=True)
+
+    def _given(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        image = sample[self.image]
+        given: dict[str, Any] = {"image": image if _is_pixels(image) else decode(image)}
+        if isinstance(image, torch.Tensor) and image.ndim == 3:
+            given["image"] = np.ascontiguousarray(image.numpy().transpose(1, 2, 0))
+        if self.masks:
+            given["masks"] = [as_array(sample[name]) for name in self.masks]
+        for name, role in self._rows():
+            rows = as_array(sample[name])
+            given[role] = rows if rows.size else rows.reshape(0, 4 if role == "bboxes" else 2)
+        given.update({name: as_array(sample[name]) for name in self.labels if name in sample})
+        return given
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Pairs (entry, Albumentations' name for it) of what comes in rows."""
+        pairs = ((self.bboxes, "bboxes"), (self.keypoints, "keypoints"))
+        return [(name, role) for name, role in pairs if name is not None]
+
+    def _transform(self) -> Any:
+        """This thread's copy: Albumentations keeps state in its transforms while one runs."""
+        if not hasattr(self._of_thread, "compose"):
+            self._of_thread.compose = copy.deepcopy(self.compose)
+        return self._of_thread.compose
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_of_thread"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _of_thread=threading.local())
+
+    def __repr__(self) -> str:
+        roles = {"masks": self.masks, "bboxes": self.bboxes, "keypoints": self.keypoints, "labels": self.labels}
+        said = "".join(f", {role}={name!r}" for role, name in roles.items() if name)
+        return f"albumentations({type(self.compose).__name__}, image={self.image!r}{said})"
+
+
+def _label_fields(compose: Any) -> tuple[str, ...]:
+    fields = (processor.params.label_fields or () for processor in getattr(compose, "processors", {}).values())
+    return tuple(dict.fromkeys(name for names in fields for name in names))
+
+
+def _is_pixels(image: Any) -> bool:
+    return isinstance(image, (np.ndarray, torch.Tensor)) and image.ndim in (2, 3)
+
+
+def _image_back(made: Any, original: Any) -> Any:
+    if isinstance(made, torch.Tensor) or not isinstance(original, torch.Tensor):
+        return made
+    return torch.from_numpy(np.ascontiguousarray(made.transpose(2, 0, 1) if made.ndim == 3 else made))
+
+
+def torchvision(
+    transform: Any,
+    image: str = "image",
+    mask: Names = None,
+    boxes: str | None = None,
+    keypoints: str | None = None,
+) -> Torchvision:
+    """Wraps a transform of torchvision, per sample.
+
+    transform: any callable of `torchvision.transforms.v2`; without targets also of `torchvision.transforms`.
+    image, mask, boxes, keypoints: names of the sample's entries. Several masks are named by a sequence. Boxes are
+        [n, 4], left, top, right, bottom in pixels; key points [n, 2], x and y.
+
+    See `Torchvision` for what comes back.
+    """
+    return Torchvision(transform, image, as_names(mask), boxes, keypoints)
+
+
+class Torchvision:
+    """A step that applies a transform of torchvision to a dictionary, or to an image alone.
+
+    With targets, the image goes in as `tv_tensors.Image`, the others as `Mask`, `BoundingBoxes` and `KeyPoints`, and
+    all come back as plain tensors, or as arrays where arrays were given; an image that was an array [height, width,
+    channels] comes back as one. Without targets the transform gets the image itself: an array, a tensor or a PIL
+    image as it is, encoded bytes and paths as a PIL image, and what it returns is the result.
+
+    Random numbers: torchvision draws from torch's global generator. For each sample it, `random` and NumPy's are seeded
+    from `headrace.rng()` and afterwards put back: the same results in any backend. Threads take turns, since those
+    generators are the process's: use worker processes.
+    """
+
+    random: ClassVar[bool] = True
+
+    def __init__(
+        self, transform: Any, image: str, mask: tuple[str, ...], boxes: str | None, keypoints: str | None
+    ) -> None:
+        if not callable(transform):
+            raise UsageError(explain("not a transform", found=type(transform).__name__, expected="a callable"))
+        self.transform, self.image, self.mask = transform, image, mask
+        self.boxes, self.keypoints = boxes, keypoints
+        self._targets = (*mask, *filter(None, (boxes, keypoints)))
+
+    def __call__(self, sample: Any) -> Any:
+        """Returns the sample, transformed. Raises as `decode` and the transform do, `UsageError` for a sample without
+        the named entries, and `MissingExtraError` if targets are to be carried along without torchvision."""
+        if not isinstance(sample, Mapping):
+            return self({self.image: sample})[self.image]
+        refuse_missing(sample, (self.image, *self._targets), "torchvision")
+        if not self._targets:
+            image = sample[self.image]
+            with seeded_globals(int(rng().integers(SEEDS))):
+                made = self.transform(image if _is_pixels(image) or hasattr(image, "getbands") else _pil(image))
+            return {**sample, self.image: made}
+        given = self._wrapped(sample)
+        with seeded_globals(int(rng().integers(SEEDS))):
+            changed = self.transform(given)
+        return {**sample, **{name: _plain(changed[name], sample[name], name == self.image) for name in changed}}
+
+    def _wrapped(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        kinds = _tv_tensors()
+        image = sample[self.image]
+        if not isinstance(image, torch.Tensor) or image.ndim != 3:
+            pixels = image if _is_pixels(image) else decode(image)
+            pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+            image = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+        canvas = (image.shape[-2], image.shape[-1])
+        given = {self.image: kinds.Image(image)}
+        given.update({name: kinds.Mask(torch.from_numpy(as_array(sample[name]).copy())) for name in self.mask})
+        if self.boxes is not None:
+            rows = torch.from_numpy(as_array(sample[self.boxes]).copy()).reshape(-1, 4)
+            given[self.boxes] = kinds.BoundingBoxes(rows, format="XYXY", canvas_size=canvas)
+        if self.keypoints is not None:
+            rows = torch.from_numpy(as_array(sample[self.keypoints]).copy()).reshape(-1, 2)
+            given[self.keypoints] = kinds.KeyPoints(rows, canvas_size=canvas)
+        return given
+
+    def __repr__(self) -> str:
+        roles = {"mask": self.mask, "boxes": self.boxes, "keypoints": self.keypoints}
+        said = "".join(f", {role}={name!r}" for role, name in roles.items() if name)
+        return f"torchvision({type(self.transform).__name__}, image={self.image!r}{said})"
+
+
+def _pil(encoded: Any) -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        cure = "pip install 'headrace[images]'"
+        raise MissingExtraError(explain("images need Pillow", found=str(error), cure=cure)) from error
+    return Image.fromarray(decode(encoded))
+
+
+def _tv_tensors() -> Any:
+    try:
+        from torchvision import tv_tensors
+    except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
+        cure = "pip install torchvision, in the version that belongs to torch"
+        raise MissingExtraError(explain("targets need torchvision", found=str(error), cure=cure)) from error
+    return tv_tensors
+
+
+def _plain(made: Any, original: Any, is_image: bool) -> Any:
+    if not isinstance(made, torch.Tensor):
+        return made
+    plain = made.as_subclass(torch.Tensor)
+    if isinstance(original, np.ndarray) and original.ndim > 1:
+        array = plain.numpy()
+        return np.ascontiguousarray(array.transpose(1, 2, 0)) if is_image and original.ndim == 3 else array
+    return plain
+
+
+class _Turns:
+    """A lock that is free again in a forked child, where the thread that held it does not exist."""
+
+    def __init__(self) -> None:
+        self._lock, self._process = threading.Lock(), os.getpid()
+
+    def lock(self) -> threading.Lock:
+        if self._process != os.getpid():
+            self.__init__()  # type: ignore[misc]
+        return self._lock
+
+
+_turns = _Turns()
+
+
+@contextlib.contextmanager
+def seeded_globals(seed: int) -> Iterator[None]:
+    """Seeds the global generators of torch's CPU, NumPy and `random`, and puts them back; one thread at a time."""
+    with _turns.lock(), global_states_kept():
+        random.seed(seed)
+        np.random.seed(seed & 0xFFFFFFFF)
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -1,0 +1,77 @@
+"""Sizes of JPEG and PNG images from their first bytes, without a decoder.
+
+Sources: ITU-T T.81 (JPEG), annex B; W3C, Portable Network Graphics (third edition), sections 5.2 and 11.2.1.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+JPEG_START, JPEG_END = b"\xff\xd8", b"\xff\xd9"
+PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Markers of a frame header; C4, C8 and CC are tables and a reserved word."""
+
+BARE = frozenset((0x01, *range(0xD0, 0xD8)))
+"""Markers without a length."""
+
+SCAN, END = 0xDA, 0xD9
+
+
+class Header(NamedTuple):
+    """What the first bytes of an image say. Sizes in pixels.
+
+    plain: gray or RGB (also as YCbCr) with 8 bits a channel; every decoder makes the same pixels of it.
+    """
+
+    format: Literal["jpeg", "png"]
+    height: int
+    width: int
+    plain: bool
+
+
+def read_header(data: memoryview) -> Header | None:
+    """Returns the header of a JPEG or PNG; None for all else, and if `data` (bytes, flat) end before it does."""
+    if bytes(data[:2]) == JPEG_START:
+        return _jpeg(data)
+    return _png(data) if bytes(data[:8]) == PNG_START else None
+
+
+def is_complete(data: memoryview, header: Header) -> bool:
+    """Tells whether an image ends as its format asks for, so that nothing was cut off; zeros may follow."""
+    last = bytes(data[-64:]).rstrip(b"\0")
+    return last.endswith(JPEG_END if header.format == "jpeg" else PNG_END)
+
+
+def _jpeg(data: memoryview) -> Header | None:
+    place, end = 2, len(data)
+    while place + 9 < end:
+        if data[place] != 0xFF:
+            return None
+        marker = data[place + 1]
+        if marker == 0xFF or marker in BARE:  # filling, or a marker alone
+            place += 1 if marker == 0xFF else 2
+            continue
+        if marker in FRAMES:
+            precision, channels = data[place + 4], data[place + 9]
+            height, width = _number(data, place + 5), _number(data, place + 7)
+            plain = precision == 8 and channels in (1, 3)
+            return Header("jpeg", height, width, plain) if height and width else None
+        if marker in (SCAN, END):
+            return None
+        place += 2 + _number(data, place + 2)
+    return None
+
+
+def _png(data: memoryview) -> Header | None:
+    if len(data) < 26 or bytes(data[12:16]) != b"IHDR":
+        return None
+    width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    depth, color = data[24], data[25]
+    plain = depth == 8 and color in (0, 2)
+    return Header("png", height, width, plain) if height and width else None
+
+
+def _number(data: memoryview, place: int) -> int:
+    return data[place] << 8 | data[place + 1]

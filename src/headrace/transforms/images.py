@@ -1,0 +1,221 @@
+"""Whole pipelines for vision: from encoded bytes, a path, a PIL image or an array to uint8 [3, height, width]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace.core.errors import UsageError, explain
+from headrace.core.streams import rng
+from headrace.transforms.decoding import REDUCTIONS, Pixels, Size, Source, open_source
+from headrace.transforms.drawing import (
+    Box,
+    Jitter,
+    Range,
+    as_jitter,
+    checked_range,
+    checked_share,
+    checked_size,
+    draw_crop,
+    draw_shift,
+)
+from headrace.transforms.pixels import Interpolation, checked_interpolation, resize, shifted
+
+AREA, SHAPE = (0.08, 1.0), (3 / 4, 4 / 3)
+"""The usual range of a random crop's share of the area, and of its width / height."""
+
+LONGEST = 8
+"""Of an image more than so many times as long as it is wide, only so much of the middle is resized for evaluation."""
+
+
+@dataclass(frozen=True)
+class TrainImages:
+    """Decodes, crops at random, resizes, mirrors and jitters an image: uint8 [3, height, width], RGB.
+
+    Takes what `decode` takes. Where to crop is drawn from the header's size, before anything is decoded; a JPEG whose
+    crop has at least twice the target's height and width is decoded at 1/2, 1/4 or 1/8 of its size, with the crop's
+    edges moved to multiples of that (for other forms of images too). So hand it bytes or a path rather than a decoded
+    image.
+
+    size: of the result, in pixels: a number or (height, width).
+    scale, ratio: ranges of the crop's share of the area and of its width / height.
+    flip: probability that the image is mirrored left to right.
+    jitter: up to four of (brightness, contrast, saturation, hue), as in `ColorJitter`; None for none.
+    interpolation: "bilinear", "bicubic" (both antialiased) or "nearest".
+
+    Numbers come from `headrace.rng()` alone: under `DataLoader(seed=)` the same pixels for any backend and workers.
+    May be pickled, and called by many threads at once. Raises `UsageError` for arguments that cannot be; calls raise as
+    `decode` does.
+    """
+
+    random: ClassVar[bool] = True
+    takes_encoded: ClassVar[bool] = True
+
+    size: int | Size = 224
+    scale: Range = AREA
+    ratio: Range = SHAPE
+    flip: float = 0.5
+    jitter: tuple[float | Range, ...] | None = None
+    interpolation: Interpolation = "bilinear"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", checked_size(self.size))
+        object.__setattr__(self, "scale", checked_range("scale", self.scale, 0, 1))
+        object.__setattr__(self, "ratio", checked_range("ratio", self.ratio, 0))
+        object.__setattr__(self, "flip", checked_share("flip", self.flip))
+        checked_interpolation(self.interpolation)
+        object.__setattr__(self, "_jitter", None if self.jitter is None else as_jitter(self.jitter))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the result: (3, height, width)."""
+        return 3, *checked_size(self.size)
+
+    @property
+    def dtype(self) -> np.dtype[np.uint8]:
+        """Type of the result's numbers: uint8."""
+        return np.dtype(np.uint8)
+
+    def __call__(self, value: Any) -> Pixels:
+        """Returns one view of an image as uint8 [3, height, width], contiguous; the memory is the caller's."""
+        out = np.empty(self.shape, np.uint8)
+        self.into(value, out)
+        return out
+
+    def into(self, value: Any, out: NDArray[Any]) -> None:
+        """Writes what `__call__` returns to `out`, uint8 [3, height, width], writable, of any strides from 0 up."""
+        check_out(out, self.shape)
+        generator, source = rng(), open_source(value, None)
+        target = checked_size(self.size)
+        box = draw_crop(generator, source.size, self.scale, self.ratio)
+        mirrored = bool(generator.random() < self.flip)
+        divisor = spare(box, target)
+        part = cropped(source, on_grid(box, divisor, source.size), divisor)
+        view = resize(part, target, self.interpolation)[0]
+        view = view.flip(-1) if mirrored else view
+        jitter: Jitter | None = getattr(self, "_jitter", None)
+        torch.from_numpy(out).copy_(view if jitter is None else shifted(view, draw_shift(generator, jitter)))
+
+
+@dataclass(frozen=True)
+class EvalImages:
+    """Decodes, resizes and crops the middle of an image: uint8 [3, height, width], RGB; nothing is drawn at random.
+
+    Takes what `decode` takes. A JPEG of four times the size that is needed, or more, is decoded at 1/2, 1/4 or 1/8,
+    so that twice that size is left to shrink.
+
+    size: of the result, in pixels: a number or (height, width).
+    resize: the shorter side before the crop; None: 8/7 of `size`, so 256 for 224. The crop has to fit: `UsageError`
+        if `resize` is less than either side of `size`.
+    interpolation: "bilinear", "bicubic" (both antialiased) or "nearest".
+
+    May be pickled, and called by many threads at once. Calls raise as `decode` does.
+    """
+
+    random: ClassVar[bool] = False
+    takes_encoded: ClassVar[bool] = True
+
+    size: int | Size = 224
+    resize: int | None = None
+    interpolation: Interpolation = "bilinear"
+
+    def __post_init__(self) -> None:
+        size = checked_size(self.size)
+        shorter = round(max(size) * 8 / 7) if self.resize is None else self.resize
+        if shorter < max(size):
+            expected = f"{max(size)} pixels or more"
+            raise UsageError(explain("resize leaves less than the crop", found=self.resize, expected=expected))
+        checked_interpolation(self.interpolation)
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "resize", shorter)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the result: (3, height, width)."""
+        return 3, *checked_size(self.size)
+
+    @property
+    def dtype(self) -> np.dtype[np.uint8]:
+        """Type of the result's numbers: uint8."""
+        return np.dtype(np.uint8)
+
+    def __call__(self, value: Any) -> Pixels:
+        """Returns the middle of an image as uint8 [3, height, width], contiguous; the memory is the caller's."""
+        out = np.empty(self.shape, np.uint8)
+        self.into(value, out)
+        return out
+
+    def into(self, value: Any, out: NDArray[Any]) -> None:
+        """Writes what `__call__` returns to `out`, uint8 [3, height, width], writable, of any strides from 0 up."""
+        check_out(out, self.shape)
+        source = open_source(value, None)
+        height, width = source.size
+        longest = LONGEST * min(height, width)
+        part = central(source.size, (min(height, longest), min(width, longest)))
+        whole = fitted((part.height, part.width), self.resize or 1)
+        divisor = spare(part, (2 * whole[0], 2 * whole[1])) if source.is_jpeg else 1
+        image = resize(cropped(source, part, divisor), whole, self.interpolation)[0]
+        box = central(whole, checked_size(self.size))
+        rows, columns = slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)
+        torch.from_numpy(out).copy_(image[:, rows, columns])
+
+
+def fitted(size: Size, shorter: int) -> Size:
+    """Returns `size` scaled so that its shorter side is `shorter`; the longer is rounded down, as in torchvision."""
+    height, width = size
+    if height <= width:
+        return shorter, int(shorter * width / height)
+    return int(shorter * height / width), shorter
+
+
+def central(size: Size, crop: Size) -> Box:
+    """Returns the box of `crop` in the middle of `size`, rounded as in torchvision."""
+    return Box(round((size[0] - crop[0]) / 2), round((size[1] - crop[1]) / 2), *crop)
+
+
+def spare(box: Box, target: Size) -> int:
+    """Returns the largest divisor (8, 4, 2 or 1) by which `box` shrinks to no less than `target`."""
+    return next((by for by in REDUCTIONS if box.height >= by * target[0] and box.width >= by * target[1]), 1)
+
+
+def on_grid(box: Box, divisor: int, size: Size) -> Box:
+    """Returns `box` with its edges at the nearest multiples of `divisor` that lie in the image.
+
+    So a crop lies between the pixels of the reduced image, and is the same whether that or the whole is decoded. An
+    edge moves by no more than half a pixel of the reduced image, by less than one where the image ends.
+    """
+    top, bottom = (_nearest(edge, divisor, size[0]) for edge in (box.top, box.top + box.height))
+    left, right = (_nearest(edge, divisor, size[1]) for edge in (box.left, box.left + box.width))
+    return Box(top, left, bottom - top, right - left)
+
+
+def _nearest(edge: int, divisor: int, end: int) -> int:
+    return min(edge + divisor // 2, end) // divisor * divisor
+
+
+def cropped(source: Source, box: Box, divisor: int) -> Tensor:
+    """Decodes, a JPEG at 1/`divisor` of its size, and returns `box` (in pixels of the whole image) to the nearest
+    pixel that there is, as uint8 [1, 3, height, width] with channels last in memory."""
+    image = source.pixels(divisor if source.is_jpeg else 1)
+    if image.shape[:2] != source.size:
+        top, bottom, left, right = (
+            (edge + divisor // 2) // divisor for edge in (box.top, box.top + box.height, box.left, box.left + box.width)
+        )
+        box = Box(top, left, bottom - top, right - left)
+    part = image[box.top : box.top + box.height, box.left : box.left + box.width]
+    if min(part.strides) < 0 or not part.flags.writeable:  # torch takes neither
+        part = part.copy()
+    return torch.from_numpy(part).permute(2, 0, 1)[None]
+
+
+def check_out(out: Any, shape: tuple[int, ...]) -> None:
+    """Raises `UsageError` unless `out` is a writable array uint8 of this shape."""
+    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != np.uint8 or not out.flags.writeable:
+        found = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+        expected = f"a writable array uint8 {list(shape)}"
+        raise UsageError(explain("cannot write an image there", found=found, expected=expected))

@@ -1,0 +1,125 @@
+"""Kornia's augmentations of whole batches, on the device that holds them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from headrace.core.counter import stream_key
+from headrace.core.errors import UsageError, explain
+from headrace.core.streams import rng
+from headrace.transforms.adapters import SEEDS, seeded_globals
+from headrace.transforms.entries import refuse_missing
+
+IMAGE = "input"
+KINDS = {IMAGE: 4, "image": 4, "mask": 4, "bbox": 4, "bbox_xyxy": 3, "bbox_xywh": 3, "keypoints": 3}
+"""Kornia's names of what it carries along, and how many dimensions it wants them to have."""
+
+
+def kornia(augmentation: Any, data_keys: Mapping[str, str] | None = None, seed: int | None = None) -> Kornia:
+    """Wraps an augmentation of Kornia for batches: a dictionary of tensors, or one tensor of images.
+
+    augmentation: `AugmentationSequential` where targets are carried along; else any augmentation.
+    data_keys: entry of the batch -> Kornia's name for it: "input", "mask", "bbox_xyxy", "bbox_xywh", "bbox" or
+        "keypoints"; {"image": "input"} by default.
+    seed: numbers then depend on it and on the count of calls, `calls`, which may be set to resume. None: each call
+        draws from `headrace.rng()`.
+
+    See `Kornia` for what comes back. Raises `UsageError` for names that Kornia does not know.
+    """
+    return Kornia(augmentation, {"image": IMAGE} if data_keys is None else dict(data_keys), seed)
+
+
+class Kornia:
+    """A step that applies an augmentation of Kornia to a batch, on its device; the other entries stay as they are.
+
+    Images uint8 [batch, channels, height, width] become float32, 0 to 1; floating point stays what it is. Masks [batch,
+    height, width] or [batch, channels, height, width] keep shape and type, and are not interpolated; boxes are [batch,
+    n, 4], key points [batch, n, 2], or a `Padded` of them, whose lengths stay. Coordinates are Kornia's: those of
+    pixels' centres, so that x becomes width - 1 - x when an image of that width is mirrored.
+
+    For the length of a call, torch's global generators (of the CPU and the batch's device) are seeded, and then put
+    back: the same seed gives the same numbers, whatever else draws.
+    """
+
+    random: ClassVar[bool] = True
+
+    def __init__(self, augmentation: Any, data_keys: dict[str, str], seed: int | None) -> None:
+        unknown = [kind for kind in data_keys.values() if kind not in KINDS]
+        if unknown or not data_keys:
+            found = ", ".join(map(repr, unknown)) or "no entries"
+            raise UsageError(explain("unknown data keys", found=found, expected=", ".join(KINDS)))
+        self.augmentation, self.data_keys, self.seed = augmentation, data_keys, seed
+        self.calls = 0
+
+    def __call__(self, batch: Any) -> Any:
+        """Returns the batch, augmented, in memory of its own. Raises `UsageError` for a batch without those entries."""
+        names = list(self.data_keys)
+        if not isinstance(batch, Mapping):
+            if len(names) != 1 or not isinstance(batch, Tensor):
+                found = type(batch).__name__
+                raise UsageError(explain("not a batch of these entries", found=found, expected=f"entries {names}"))
+            return self({names[0]: batch})[names[0]]
+        refuse_missing(batch, names, "kornia")
+        given = [_entering(batch[name], self.data_keys[name]) for name in names]
+        with _seeded(self._next_seed(), given[0].device):
+            if len(given) == 1 and self.data_keys[names[0]] in (IMAGE, "image"):
+                made = [self.augmentation(given[0])]
+            else:
+                made = self.augmentation(*given, data_keys=list(self.data_keys.values()))
+        made = made if isinstance(made, (list, tuple)) else [made]
+        changed = zip(names, made, strict=True)
+        return {**batch, **{name: _leaving(value, batch[name], self.data_keys[name]) for name, value in changed}}
+
+    def _next_seed(self) -> int:
+        if self.seed is None:
+            return int(rng().integers(SEEDS))
+        self.calls += 1
+        return stream_key(self.seed, self.calls) % SEEDS
+
+    def __repr__(self) -> str:
+        seeded = "" if self.seed is None else f", seed={self.seed}"
+        return f"kornia({type(self.augmentation).__name__}, data_keys={self.data_keys}{seeded})"
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(seeded_globals(seed))
+        if device.type == "cuda":
+            stack.enter_context(torch.random.fork_rng([device]))
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+def _values(entry: Any) -> Tensor:
+    values = getattr(entry, "values", entry)  # of a Padded; a tensor's `values` is a method
+    tensor = entry if isinstance(entry, Tensor) else values
+    if not isinstance(tensor, Tensor):
+        cure = "stack or pad the entry in the loader first"
+        raise UsageError(explain("not a tensor", found=type(entry).__name__, expected="a tensor", cure=cure))
+    return tensor
+
+
+def _entering(entry: Any, kind: str) -> Tensor:
+    """The entry in the form that Kornia wants: floating point, with its number of dimensions."""
+    tensor = _values(entry)
+    if kind in (IMAGE, "image"):
+        return tensor.to(torch.float32).div_(255) if tensor.dtype == torch.uint8 else tensor
+    tensor = tensor if tensor.is_floating_point() else tensor.to(torch.float32)
+    return tensor[:, None] if kind == "mask" and tensor.ndim == 3 else tensor
+
+
+def _leaving(made: Any, entry: Any, kind: str) -> Any:
+    """What Kornia made, in the entry's own form."""
+    if kind in (IMAGE, "image"):
+        return made
+    given = _values(entry)
+    made = made[:, 0] if kind == "mask" and given.ndim == 3 else made
+    made = made if given.is_floating_point() else made.round().to(given.dtype)
+    return made if isinstance(entry, Tensor) else entry._replace(values=made)

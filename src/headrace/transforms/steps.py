@@ -1,0 +1,189 @@
+"""Single steps on images that are decoded: arrays [height, width, channels] or tensors [..., channels, height, width].
+
+An array comes back as an array, a tensor as a tensor on the same device. A tensor of four or more dimensions is a
+batch, each image of which gets random numbers of its own. Anything else that `decode` takes (bytes, a path, a PIL
+image) becomes an array uint8 [height, width, 3] first. uint8 means 0 to 255, floating point 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.core.errors import UsageError, explain
+from headrace.core.streams import rng
+from headrace.transforms.decoding import Size, decode
+from headrace.transforms.drawing import (
+    Range,
+    as_jitter,
+    checked_range,
+    checked_share,
+    checked_size,
+    draw_crop,
+    draw_shift,
+)
+from headrace.transforms.images import AREA, SHAPE, central, fitted
+from headrace.transforms.pixels import Interpolation, checked_interpolation, resize, shifted
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """Crops a random part and resizes it to `size`: a number of pixels, or (height, width). See `TrainImages`."""
+
+    random: ClassVar[bool] = True
+
+    size: int | Size
+    scale: Range = AREA
+    ratio: Range = SHAPE
+    interpolation: Interpolation = "bilinear"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", checked_size(self.size))
+        object.__setattr__(self, "scale", checked_range("scale", self.scale, 0, 1))
+        object.__setattr__(self, "ratio", checked_range("ratio", self.ratio, 0))
+        checked_interpolation(self.interpolation)
+
+    def __call__(self, value: Any) -> Any:
+        """Returns an image or a batch with height and width `size`, in memory of its own."""
+        generator, size = rng(), checked_size(self.size)
+
+        def one(image: Tensor) -> Tensor:
+            box = draw_crop(generator, (image.shape[-2], image.shape[-1]), self.scale, self.ratio)
+            part = image[:, box.top : box.top + box.height, box.left : box.left + box.width]
+            return resize(part[None], size, self.interpolation)[0]
+
+        return _each(value, one)
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Resizes to `size`: (height, width), or one number for the shorter side (the longer is rounded down)."""
+
+    random: ClassVar[bool] = False
+
+    size: int | Size
+    interpolation: Interpolation = "bilinear"
+
+    def __post_init__(self) -> None:
+        checked_size(self.size)
+        checked_interpolation(self.interpolation)
+
+    def __call__(self, value: Any) -> Any:
+        """Returns an image or a batch of the new size, in memory of its own."""
+
+        def all_of_them(images: Tensor) -> Tensor:
+            size = (images.shape[-2], images.shape[-1])
+            target = fitted(size, self.size) if isinstance(self.size, int) else checked_size(self.size)
+            return resize(images, target, self.interpolation)
+
+        return _batch(value, all_of_them)
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """Crops the middle: `size` pixels, or (height, width). What an image lacks is filled with zeros all round."""
+
+    random: ClassVar[bool] = False
+
+    size: int | Size
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", checked_size(self.size))
+
+    def __call__(self, value: Any) -> Any:
+        """Returns the middle of an image or a batch, in memory of its own."""
+        height, width = checked_size(self.size)
+
+        def all_of_them(images: Tensor) -> Tensor:
+            down, across = max(0, height - images.shape[-2]), max(0, width - images.shape[-1])
+            margins = (across // 2, across - across // 2, down // 2, down - down // 2)
+            images = torch.nn.functional.pad(images, margins) if any(margins) else images
+            box = central((images.shape[-2], images.shape[-1]), (height, width))
+            return images[..., box.top : box.top + height, box.left : box.left + width]
+
+        return _batch(value, all_of_them)
+
+
+@dataclass(frozen=True)
+class RandomHorizontalFlip:
+    """Mirrors left to right with probability `p`."""
+
+    random: ClassVar[bool] = True
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", checked_share("p", self.p))
+
+    def __call__(self, value: Any) -> Any:
+        """Returns an image or a batch, mirrored or not, in memory of its own."""
+        generator = rng()
+        return _each(value, lambda image: image.flip(-1) if generator.random() < self.p else image)
+
+
+@dataclass(frozen=True)
+class ColorJitter:
+    """Changes brightness, contrast, saturation and hue by random factors, in random order.
+
+    brightness, contrast, saturation: s draws a factor from max(0, 1 - s) to 1 + s; (low, high) from that range.
+    hue: h, up to 0.5, draws a shift of -h to h turns of the colour circle; (low, high) from that range.
+
+    Formulae and ranges as torchvision documents them for its `ColorJitter`; numbers are rounded once, at the end.
+    """
+
+    random: ClassVar[bool] = True
+
+    brightness: float | Range = 0.0
+    contrast: float | Range = 0.0
+    saturation: float | Range = 0.0
+    hue: float | Range = 0.0
+
+    def __post_init__(self) -> None:
+        as_jitter((self.brightness, self.contrast, self.saturation, self.hue))
+
+    def __call__(self, value: Any) -> Any:
+        """Returns a gray or RGB image, or a batch, with other colours, in memory of its own."""
+        generator, jitter = rng(), as_jitter((self.brightness, self.contrast, self.saturation, self.hue))
+
+        def one(image: Tensor) -> Tensor:
+            if len(image) not in (1, 3):
+                raise UsageError(explain("cannot jitter", found=f"{len(image)} channels", expected="1 or 3"))
+            return shifted(image, draw_shift(generator, jitter))
+
+        return _each(value, one)
+
+
+def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Applies `change` to each image [channels, height, width]."""
+    return _batch(value, lambda images: torch.stack([change(image) for image in images]))
+
+
+def _batch(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Applies `change` to the images as one tensor [batch, channels, height, width]; see the module for `value`."""
+    if isinstance(value, Tensor) and value.ndim >= 3:
+        images = _checked(value)
+        changed = change(images.reshape(-1, *images.shape[-3:]))
+        changed = changed.reshape(*images.shape[:-3], *changed.shape[-3:])
+        return changed.clone() if changed.untyped_storage().data_ptr() == _start(value) else changed.contiguous()
+    array = value if isinstance(value, np.ndarray) and value.ndim in (2, 3) else decode(value)
+    pixels = array[:, :, None] if array.ndim == 2 else array
+    tensor = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
+    changed = change(_checked(tensor)[None])[0].permute(1, 2, 0)
+    result = np.ascontiguousarray(changed.numpy())
+    return result[:, :, 0] if array.ndim == 2 else result
+
+
+def _start(value: Tensor) -> int:
+    return value.untyped_storage().data_ptr()
+
+
+def _checked(images: Tensor) -> Tensor:
+    if (images.dtype != torch.uint8 and not images.is_floating_point()) or 0 in images.shape[-3:]:
+        expected = "uint8 (0 to 255) or floating point (0 to 1), not empty"
+        raise UsageError(explain("no images", found=f"{images.dtype} {list(images.shape)}", expected=expected))
+    return images
