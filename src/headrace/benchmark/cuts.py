@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,9 +82,12 @@ def measure_cuts(
 
 
 def _epoch(data: Staged, batch_size: int, workers: int, batches: int | None) -> MeasuredEpoch:
-    loader = DataLoader(data, batch_size=batch_size, shuffle=True, num_workers=workers, seed=0)
     done = samples = 0
-    with _Peak() as peak:
+    with _Peak() as peak, warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "This DataLoader will create", UserWarning
+        )  # more workers than cores: asked for
+        loader = DataLoader(data, batch_size=batch_size, shuffle=True, num_workers=workers, seed=0)
         began = time.perf_counter()
         for _ in loader:
             done += 1
@@ -104,8 +109,6 @@ class _Peak:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def _watch(self) -> None:
-        import os
-
         while True:
             self.bytes = max(self.bytes, tree_memory(os.getpid()))
             if self._ended.wait(self.EVERY):

@@ -228,15 +228,18 @@ def doctor(
     batch_size: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 64,
     epochs: Annotated[int, typer.Option(min=1, help="Over how many a cache shall pay for itself.")] = 10,
     run: Annotated[bool, typer.Option("--run", help="Also build every cut, and measure whole epochs.")] = False,
-    workers: Annotated[str, typer.Option(help="Numbers of workers to measure with.")] = "0,4",
+    workers: Annotated[
+        str | None, typer.Option(help="Numbers of workers to measure with; otherwise 0 and one for each core.")
+    ] = None,
     batches: Annotated[int | None, typer.Option(min=1, help="Batches of a measured epoch, at most.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
     """Measure the steps of a pipeline, and say which of them are best computed once."""
     from headrace.cli.bench import numbers_in
     from headrace.cli.doctor import run_plan
+    from headrace.dataset.staged.build import cores
 
-    numbers = numbers_in(workers, "--workers")
+    numbers = numbers_in(workers, "--workers") if workers is not None else [0, cores()]
     status = run_plan(
         plan, batch_size=batch_size, epochs=epochs, measured=run, workers=numbers, batches=batches,
         json_output=json_output,

@@ -142,7 +142,7 @@ def check_holds(format: str, schema: Schema, place: object) -> None:
             place=place,
             found="; ".join(reasons),
             expected="fields that it can hold",
-            cure="leave columns out with columns=, or choose memmap or arrow, which hold them all",
+            cure="leave such columns out, or choose memmap or arrow, which hold them all",
         )
         raise FormatError(message)
     if format == "npy" and len(schema) > 1 and any(not name.isprintable() for name in schema.names):

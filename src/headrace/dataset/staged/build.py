@@ -22,7 +22,7 @@ from headrace.building.room import Room
 from headrace.core.errors import SampleError, UsageError, explain
 from headrace.core.streams import SampleStreams, begin_stream, comparable_states, drawing, global_states_kept
 from headrace.dataset.staged.layout import Node, from_json, joined, schema_of, to_json
-from headrace.dataset.staged.running import Columns, Data, Pipeline, as_columns, as_rows
+from headrace.dataset.staged.running import Columns, Data, Pipeline, as_columns, as_rows, named
 from headrace.dataset.staged.sample_columns import fitted
 from headrace.dataset.staged.sources import Source, copied
 from headrace.dataset.staged.steps import Step
@@ -64,6 +64,8 @@ class Work:
     freeze_random: bool
     room: Room | None = field(default=None)
     """Where pieces are kept; None: in memory."""
+    node: Node | None = None
+    """How samples are built, as far as some of them tell."""
 
     @property
     def pieces(self) -> int:
@@ -83,7 +85,12 @@ class Work:
             begin_stream(None)
             keys = self.keys(piece)
             spans = [keys[at : at + self.block] for at in range(0, len(keys), self.block)]
-            made = one_layout([self.computed(span) for span in spans])
+            try:
+                parts = [self.computed(span) for span in spans]
+            except OSError as error:  # to be told from those of the disk that the cache is written to
+                error.of_a_step = True  # type: ignore[attr-defined]
+                raise
+            made = one_layout(parts)
         if self.room is None:
             return made
         room, block = self.room, made.block
@@ -99,9 +106,7 @@ class Work:
     def computed(self, keys: Any) -> Columns:
         """Returns some samples with all steps done. Raises `UsageError` if a step draws random numbers."""
 
-        def place(index: int) -> str:
-            return f"sample {keys[index]}"
-
+        place = named(keys)
         if self.freeze_random:
             SampleStreams(FROZEN, seed_globals=True).enter_batch(keys)
             data = self.pipeline.run(copied(self.source.load(keys)), place)
@@ -168,9 +173,13 @@ def plan_work(source: Source, steps: tuple[Step, ...], length: int, *, freeze_ra
     keys = looked_at(length)
     with global_states_kept():
         begin_stream(None)
-        work.pipeline.learn(copied(source.load(keys)))
+        work.pipeline.learn(copied(source.load(keys)), named(keys))
         began = time.perf_counter()
         data = work.computed(keys)
+        work.node = data.node
+        if not data.block.schema.fields:
+            found, cure = "no arrays, numbers or strings", "have the steps return some, or leave cache= out"
+            raise SampleError(explain("samples hold nothing that could be kept", found=found, cure=cure))
         seconds = time.perf_counter() - began
         if not freeze_random:
             _check_steady(work, keys)
@@ -212,7 +221,7 @@ def _trail(work: Work, keys: Keys) -> list[Data]:
     """Returns samples as they come from the source, and after each step."""
     trail = [copied(work.source.load(keys))]
     for number, step in enumerate(work.pipeline.steps, work.pipeline.first):
-        trail.append(work.pipeline.part((step,), number, copied(trail[-1], columns=True), str))
+        trail.append(work.pipeline.part((step,), number, copied(trail[-1], columns=True), named(keys)))
     return trail
 
 

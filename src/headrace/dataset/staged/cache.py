@@ -11,9 +11,12 @@ until then the old one stays.
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -25,6 +28,7 @@ from headrace.building.crew import Report
 from headrace.building.room import Room
 from headrace.core.errors import (
     DatasetError,
+    DatasetNotFoundError,
     FormatError,
     HeadraceError,
     StaleCacheError,
@@ -38,11 +42,15 @@ from headrace.formats.arrays import ColumnsReader
 from headrace.formats.aside import sync_file, sync_folder
 from headrace.formats.columns import Block, Ragged
 from headrace.formats.protocol import Reader
-from headrace.formats.registry import format_named, open_reader
+from headrace.formats.registry import check_holds, format_named, open_reader
 from headrace.formats.schema import Schema
 
 LOGGER = logging.getLogger("headrace")
 NOTE, LOCK, DATA, VERSION = "staged.json", "lock", "data-", 1
+OURS = re.compile(r"\.?data-[0-9a-f]{16}(\..*)?")
+"""Names of data, and of what is around them while they are made."""
+
+ANEW = "delete the folder: the cache is then built anew"
 
 Stale = Literal["error", "rebuild"]
 
@@ -105,12 +113,26 @@ class Folder:
 
     def __init__(self, path: Path, format: str, fingerprint: Fingerprint, stale: Stale) -> None:
         self.path, self._format, self._fingerprint, self._stale = path, format, fingerprint, stale
+        self._said = False
 
     def opened(self) -> Cached | None:
-        """Returns what is there, if it is what is wanted; None if there is nothing.
+        """Returns what is there, if it is what is wanted; None if there is nothing, or if it is to be built anew.
 
-        Raises `StaleCacheError` for anything else, unless it is to be built anew; `FormatError` if it is damaged.
+        Raises `StaleCacheError` for anything else, `FormatError` if it is damaged, `DatasetError` if it cannot be read.
         """
+        try:
+            return self._opened()
+        except FormatError as error:
+            if self._stale == "error":
+                raise
+            self._say(str(error).splitlines()[0])
+            return None
+        except OSError as error:
+            if isinstance(error, HeadraceError):
+                raise
+            raise self._disk_error("a cache cannot be opened", error, "choose another folder") from error
+
+    def _opened(self) -> Cached | None:
         note = read_note(self.path)
         if note is None:
             self._check_free()
@@ -130,16 +152,26 @@ class Folder:
                     cure='undo the change, delete the folder, choose another, or have it built anew: stale="rebuild"',
                 )
             )
-        LOGGER.warning("headrace: the cache %s is built anew: %s", self.path, "; ".join(changes))
+        self._say("; ".join(changes))
         return None
 
+    def _say(self, why: str) -> None:
+        if not self._said:
+            LOGGER.warning("headrace: the cache %s is built anew: %s", self.path, why)
+            self._said = True
+
     def _open(self, note: Note) -> Cached:
-        reader = open_reader(self.path / note.data, format=note.format) if note.length else None
+        data = self.path / note.data
+        try:
+            reader = open_reader(data, format=note.format) if note.length or data.exists() else None
+        except (DatasetNotFoundError, FormatError) as error:
+            lines = [line.strip() for line in str(error).splitlines() if "cure:" not in line]
+            raise FormatError(explain("a cache is damaged", place=data, found="; ".join(lines), cure=ANEW)) from error
         if reader is not None and (len(reader) != note.length or not _holds(reader, note.node)):
-            found = f"{len(reader):,} samples of {', '.join(map(repr, reader.schema.names))}"
-            expected = f"{note.length:,} samples of {', '.join(map(repr, schema_of(note.node).names))}"
-            cure = "delete the folder: the cache is then built anew"
-            raise FormatError(explain("a cache is damaged", place=self.path, found=found, expected=expected, cure=cure))
+            found = f"{len(reader):,} samples of {', '.join(f'{one.name} ({one})' for one in reader.schema)}"
+            wanted = ", ".join(f"{one.name} ({one})" for one in schema_of(note.node))
+            expected = f"{note.length:,} samples of {wanted}"
+            raise FormatError(explain("a cache is damaged", place=data, found=found, expected=expected, cure=ANEW))
         return Cached(note.node, reader, note.length)
 
     def _check_free(self) -> None:
@@ -162,21 +194,24 @@ class Folder:
             with locked(self.path / LOCK, self.path):
                 return self.opened() or self._build(work, seconds, report)
         except OSError as error:
-            if isinstance(error, HeadraceError):
+            if isinstance(error, HeadraceError) or getattr(error, "of_a_step", False):
                 raise
-            cure = "make room, or choose another folder, and run the same again: what is computed so far is kept"
-            found = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
-            raise DatasetError(
-                explain("a cache could not be built", place=self.path, found=found, cure=cure)
-            ) from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            cure = "make room" if full else "choose a folder that can be written"
+            cure += ", and run the same again: what is computed so far is kept"
+            raise self._disk_error("a cache could not be built", error, cure) from error
+
+    def _disk_error(self, what: str, error: OSError, cure: str) -> DatasetError:
+        found = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        return DatasetError(explain(what, place=self.path, found=found, cure=cure))
 
     def _build(self, work: Work, seconds: float, report: Report) -> Cached:
-        name = DATA + self._fingerprint.digest[:16]
+        if work.node is not None:
+            check_holds(self._format, schema_of(work.node), self.path)
+        name = DATA + hashlib.blake2b(f"{self._fingerprint.digest} {self._format}".encode(), digest_size=8).hexdigest()
         target = self.path / name
         room = Room(target, f"{self._fingerprint.digest} {work.length} {work.piece}", work.pieces, ".arrow")
-        self._remove_others(
-            room.path.name, (read_note(self.path) or Note(name, "", 0, NOTHING, self._fingerprint)).data
-        )
+        self._remove_others(room.path.name, self._data_now())
         node: Node = NOTHING
         if work.length:
             missing = room.prepare()
@@ -188,21 +223,35 @@ class Folder:
         self._remove_others("", name)
         return self._open(note)
 
+    def _data_now(self) -> str:
+        """Returns the name of the data that the cache has until new ones are complete; empty without."""
+        try:
+            note = read_note(self.path)
+        except FormatError:
+            return ""
+        return "" if note is None else note.data
+
     def _remove_others(self, *kept: str) -> None:
         """Removes data that nothing points to: of an older cache, or of a build that was given up."""
         for one in self.path.iterdir():
-            ours = one.name.startswith((DATA, f".{DATA}"))
-            if ours and not any(name and one.name.startswith((name, f".{name}.partial")) for name in kept):
+            is_kept = any(name and one.name.startswith((name, f".{name}.partial")) for name in kept)
+            if OURS.fullmatch(one.name) and not is_kept:
                 shutil.rmtree(one) if one.is_dir() else one.unlink()
 
 
 def _holds(reader: Reader, node: Node) -> bool:
-    wanted = schema_of(node)
-    return all(name in reader.schema.names and reader.schema[name].kind == wanted[name].kind for name in wanted.names)
+    """Tells whether stored data have the columns of a layout; formats of text may hold numbers in wider types."""
+    for wanted in schema_of(node):
+        if wanted.name not in reader.schema.names:
+            return False
+        have = reader.schema[wanted.name]
+        if have.kind != wanted.kind or have.shape != wanted.shape:
+            return False
+    return True
 
 
 def _is_ours(name: str) -> bool:
-    return name in (NOTE, LOCK) or name.startswith((DATA, f".{DATA}", f".{NOTE}"))
+    return name in (NOTE, LOCK, f".{NOTE}") or OURS.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
@@ -246,17 +295,17 @@ def read_note(folder: Path) -> Note | None:
             raise ValueError(f"version {plain['headrace']!r}")
         fingerprint = Fingerprint(dict(plain["parts"]), dict(plain["libraries"]))
         data = str(plain["data"])
-        if not data.startswith(DATA) or "/" in data or "\\" in data:
+        if not OURS.fullmatch(data) or "/" in data or "\\" in data:
             raise ValueError(f"data in {data!r}")
+        if type(plain["length"]) is not int or plain["length"] < 0:
+            raise ValueError(f"a length of {plain['length']!r}")
         format_named(plain["format"])
-        return Note(data, plain["format"], int(plain["length"]), from_json(plain["layout"], path), fingerprint)
+        return Note(data, plain["format"], plain["length"], from_json(plain["layout"], path), fingerprint)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        if isinstance(error, FormatError):
-            raise
-        found = f"{type(error).__name__}: {error}"
-        cure = "delete the folder: the cache is then built anew"
+        lines = str(error).splitlines() or [""]
+        found, cure = f"{type(error).__name__}: {lines[0]}", ANEW
         raise FormatError(
             explain("the description of a cache is damaged", place=path, found=found, cure=cure)
         ) from error

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import FormatError, SampleError, explain
-from headrace.formats.schema import BYTE, NUMBERS, Field, Schema
+from headrace.formats.schema import NUMBERS, Field, Schema
 
 SHAPE = ".shape"
 FIXED, RAGGED, SHAPED = "fixed", "ragged", "shaped"
+TYPES = ("array", "tensor", "scalar", "int", "float", "bool", "str", "bytes", "none")
 
 
 @dataclass(frozen=True)
@@ -159,13 +160,21 @@ def from_json(plain: Any, place: object) -> Node:
     try:
         if isinstance(plain, list):
             name, kind, dtype, form, shape = plain
-            if form not in (FIXED, RAGGED, SHAPED) or (BYTE if kind == "none" else np.dtype(dtype)) not in NUMBERS:
+            sizes = tuple(int(length) for length in shape)
+            if kind not in TYPES or form not in (FIXED, RAGGED, SHAPED) or min(sizes, default=0) < 0:
                 raise ValueError(f"a column {plain!r}")
-            return Leaf(str(name), str(kind), str(dtype), form, tuple(int(length) for length in shape))
+            if np.dtype(dtype) not in NUMBERS:
+                raise ValueError(f"a column of {dtype!r}")
+            return Leaf(str(name), kind, np.dtype(dtype).name, form, sizes)
         parts = tuple(from_json(part, place) for part in plain["parts"])
-        if plain["type"] not in ("dict", "tuple", "list") or len(plain["keys"]) != len(parts):
-            raise ValueError(f"a part of type {plain['type']!r}")
-        return Branch(plain["type"], tuple(plain["keys"]), parts)
+        keys = tuple(plain["keys"])
+        if plain["type"] not in ("dict", "tuple", "list") or len(set(keys)) != len(parts) or len(keys) != len(parts):
+            raise ValueError(f"a {plain['type']!r} of {keys!r}")
+        node = Branch(plain["type"], keys, parts)
+        names = [leaf.name for leaf in leaves(node)]
+        if len(set(names)) != len(names):
+            raise ValueError(f"columns {names!r}, one of them twice")
+        return node
     except (TypeError, KeyError, ValueError, RecursionError) as error:
         found = f"{type(error).__name__}: {error}"
         raise FormatError(explain("a description of samples is damaged", place=place, found=found)) from error

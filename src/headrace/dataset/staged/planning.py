@@ -34,7 +34,7 @@ from headrace.core.streams import begin_stream, global_states_kept
 from headrace.dataset.staged.batches import collate
 from headrace.dataset.staged.build import bytes_of, cores, one_layout, plan_work
 from headrace.dataset.staged.cache import cached_block
-from headrace.dataset.staged.running import Columns, Data, Pipeline, as_columns
+from headrace.dataset.staged.running import Columns, Data, Pipeline, as_columns, named
 from headrace.dataset.staged.sources import Source, copied, source_of
 from headrace.dataset.stored import StoredDataset
 from headrace.formats import arrow
@@ -184,7 +184,8 @@ def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:
     batches = _batches(length, batch_size)
     with global_states_kept(), tempfile.TemporaryDirectory(prefix="headrace-plan-") as folder:
         begin_stream(None)
-        pipeline.learn(copied(source.load(np.concatenate(batches)[:: max(len(batches[0]) // 4, 1)])))
+        some = np.concatenate(batches)[:: max(len(batches[0]) // 4, 1)]
+        pipeline.learn(copied(source.load(some)), named(some))
         measured = _Measured(pipeline)
         for keys in batches:
             measured.batch(functools.partial(_loaded, source, keys), staged)

@@ -128,16 +128,16 @@ class Pipeline:
         batched = [step.batched for step in self.steps]
         return any(batched) or (batches and not all(batched)) or not batched
 
-    def learn(self, data: Data) -> None:
+    def learn(self, data: Data, place: Place) -> None:
         """Runs the steps on some samples, and notes how those are built that come one by one."""
         self.known, self.learned = {}, True
         for number, step in enumerate(self.steps, self.first):
             if isinstance(data, Rows) and step.batched:
-                self.known[number] = as_columns(data, str).node
-            data = self.part((step,), number, data, str)
+                self.known[number] = as_columns(data, place).node
+            data = self.part((step,), number, data, place)
         if isinstance(data, Rows):
             with contextlib.suppress(SampleError):  # samples that columns cannot hold may leave a pipeline, one by one
-                self.known[self.last] = as_columns(data, str).node
+                self.known[self.last] = as_columns(data, place).node
 
 
 def _one_by_one(steps: Sequence[Step], first: int, samples: list[Any], place: Place) -> list[Any]:

@@ -88,9 +88,19 @@ def _keys(values: list[Any], path: tuple[Any, ...], place: Any) -> tuple[Any, ..
             found = f"{_kind_of(value)} in {place(index)}, {_kind_of(first)} in {place(0)}"
             raise _differ(path, found, "the same parts in each sample")
     keys = tuple(first) if kind is dict else tuple(range(len(first)))
-    if not all(type(key) in (str, int) for key in keys):
-        raise _unfit(path, place(0), f"keys {list(keys)!r}", "keys that are strings or whole numbers")
+    if not all(type(key) is int or (type(key) is str and is_name(key)) for key in keys):
+        raise _unfit(path, place(0), f"keys {list(keys)!r}", "keys that are whole numbers, or strings of valid text")
     return keys
+
+
+@functools.lru_cache(1024)
+def is_name(key: str) -> bool:
+    """Tells whether a key can be part of a column's name, in any format."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in key
 
 
 def _plain(
@@ -109,15 +119,18 @@ def _plain(
     try:
         columns[name] = np.array(values, dtype)
     except OverflowError as error:
-        raise _unfit(path, place(0), str(error), "whole numbers that fit into 64 bits") from error
+        wrong = next(index for index, value in enumerate(values) if not -(1 << 63) <= value < 1 << 63)
+        raise _unfit(path, place(wrong), str(error), "whole numbers that fit into 64 bits") from error
     return Leaf(name, kind.__name__ if kind in PLAIN else "scalar", dtype)
 
 
 def _texts(values: list[Any], path: tuple[Any, ...], place: Any) -> Ragged:
-    try:
-        texts = [value.encode("utf-8", "surrogateescape") if type(value) is str else value for value in values]
-    except UnicodeEncodeError as error:
-        raise _unfit(path, place(0), str(error), "text that can be written as UTF-8") from error
+    texts = []
+    for index, value in enumerate(values):
+        try:
+            texts.append(value.encode("utf-8", "surrogateescape") if type(value) is str else value)
+        except UnicodeEncodeError as error:
+            raise _unfit(path, place(index), str(error), "text that can be written as UTF-8") from error
     return Ragged(
         np.frombuffer(b"".join(texts), np.uint8), offsets_of(np.array([len(text) for text in texts], np.int64))
     )

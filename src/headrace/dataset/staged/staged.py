@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import os
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -21,10 +22,12 @@ from headrace.dataset.staged.batches import Collation
 from headrace.dataset.staged.build import looked_at, plan_work
 from headrace.dataset.staged.cache import Cached, Folder, Stale, in_memory
 from headrace.dataset.staged.fingerprint import Fingerprint, fingerprint_of
-from headrace.dataset.staged.running import Columns, Data, Pipeline, as_rows, named
+from headrace.dataset.staged.running import Columns, Data, Pipeline, Rows, as_rows, named
 from headrace.dataset.staged.sources import copied, source_of
 from headrace.dataset.staged.steps import Step, as_steps
 from headrace.dataset.stored import StoredDataset
+from headrace.formats.columns import Keys
+from headrace.formats.registry import format_named
 from headrace.observe.progress import samples_bar
 
 if TYPE_CHECKING:
@@ -249,7 +252,8 @@ class Staged(Fluent, Dataset[Any]):
             expected = '"memory", a path, or None'
             raise UsageError(explain("wrong argument", place="cache=", found=repr(where), expected=expected))
         length, steps = len(self.dataset), self.initial_transform
-        self._where = MEMORY if where == MEMORY else Path(where).expanduser()
+        self._where = MEMORY if where == MEMORY else folder_named(where)
+        format_named(format)
 
         def work() -> tuple[Any, float]:
             return plan_work(self._source, steps, length, freeze_random=freeze_random)
@@ -267,6 +271,8 @@ class Staged(Fluent, Dataset[Any]):
             with samples_bar("computing samples into memory", after=BAR_AFTER) as report:
                 cached = in_memory(*work(), report)
         self._cached, self._stored = cached, self._opened(cached)
+        if self._stored is not None:
+            _ = self._stored.lies_in_memory  # maps the files now, while they are there
 
     def _opened(self, cached: Cached) -> StoredDataset | None:
         if cached.reader is None:
@@ -297,10 +303,10 @@ class Staged(Fluent, Dataset[Any]):
         """Returns samples as they are before the steps of each access."""
         if self._cached is None:
             return self._source.load(keys)
-        checked = in_range(np.asarray(keys, np.int64).reshape(-1), len(self))
+        checked = in_range(whole_numbers(keys), len(self))
         block = self._stored.block(checked) if self._stored is not None else None
         if block is None:
-            raise IndexError(f"there is no sample {keys[0]} in an empty data set")
+            return Rows([])
         return Columns(self._cached.node, block, len(checked))
 
     def pipeline(self, *, batches: bool = False) -> Pipeline:
@@ -316,7 +322,8 @@ class Staged(Fluent, Dataset[Any]):
         if not pipeline.learned and len(self) and pipeline.must_learn(batches=batches):
             with global_states_kept():
                 begin_stream(None)
-                pipeline.learn(copied(self.before_steps(looked_at(len(self)))))
+                keys = looked_at(len(self))
+                pipeline.learn(copied(self.before_steps(keys)), named(keys))
         return pipeline
 
     def prepare(self) -> None:
@@ -332,6 +339,30 @@ class Staged(Fluent, Dataset[Any]):
         lists, and byte strings `Blobs`.
         """
         return self._collation.fetch(keys, out)
+
+
+def folder_named(where: Any) -> Path:
+    """Returns the folder of a cache. Raises `UsageError` for a name that cannot be one."""
+    try:
+        path = Path(os.fsdecode(where)).expanduser()
+        if str(path).encode().find(0) >= 0:
+            raise ValueError("a zero byte")
+    except (RuntimeError, ValueError) as error:
+        expected = "the path of a folder"
+        raise UsageError(
+            explain("this cannot be a folder", place="cache=", found=f"{where!r}: {error}", expected=expected)
+        ) from error
+    return path
+
+
+def whole_numbers(keys: Any) -> Keys:
+    """Returns keys as int64 [n]. Raises `TypeError` for others than whole numbers, `IndexError` for huge ones."""
+    if isinstance(keys, np.ndarray) and keys.dtype == np.int64 and keys.ndim == 1:
+        return keys
+    try:
+        return np.array([operator.index(key) for key in keys], np.int64)
+    except OverflowError:
+        raise IndexError(f"there is no sample {max(keys, key=abs)}") from None
 
 
 def _check(*, stale: Any, ragged: Any) -> None:
