@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.connection
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -94,9 +96,18 @@ _jobs: list[Job] = []
 
 def _begin(job: Job) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     compute_with_one_thread()
     _jobs[:] = [job]
     job.begin()
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that started it has ended, however: nobody else would tell it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _make(piece: int) -> tuple[Any, Any]:

@@ -183,6 +183,10 @@ def plan_work(source: Source, steps: tuple[Step, ...], length: int, *, freeze_ra
         seconds = time.perf_counter() - began
         if not freeze_random:
             _check_steady(work, keys)
+        elif not _same(data, work.computed(keys)):
+            found = "another result for the same random streams: a step has a generator of its own"
+            cure = "have it draw from headrace.rng(), or from the global generators"
+            raise UsageError(explain("random steps cannot be computed once", found=found, cure=cure))
     size = max(bytes_of(data.block) / len(keys), _bytes_loaded(source, keys), 1.0)
     work.piece = int(min(max(PIECE / size, 1), LONGEST_PIECE))
     work.block = max(min(work.piece, LONGEST_BLOCK), 1)

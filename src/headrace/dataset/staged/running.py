@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from headrace.core.errors import SampleError, explain
+from headrace.core.errors import FormatError, SampleError, explain
 from headrace.core.streams import enter_step, follows_streams
 from headrace.dataset.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, joined, leaves, schema_of
 from headrace.dataset.staged.sample_columns import Names, columns_of_samples, fitted, samples_of
 from headrace.dataset.staged.steps import Step
-from headrace.formats.columns import Block, Column, Ragged
+from headrace.formats.columns import Array, Block, Column, Ragged
 from headrace.formats.schema import NUMBERS
 
 Place = Callable[[int], str]
@@ -172,7 +172,11 @@ def _on_columns(step: Step, number: int, data: Columns, place: Place) -> Columns
         error.add_note(f"headrace: raised by the step {step.name!r} on {data.count} samples, the first {place(0)}")
         raise
     taken = _Taken(step, data, shown, place)
-    node = taken.take(tree, ())
+    try:
+        node = taken.take(tree, ())
+    except SampleError as error:
+        error.add_note(f"headrace: in what the step {step.name!r} has returned")
+        raise
     return Columns(node, Block(schema_of(node), taken.columns), data.count, taken.lists)
 
 
@@ -227,18 +231,30 @@ class _Taken:
             unchanged = known is not None and known.copy == tree
             return self._unchanged(known.leaf, tree, path) if known and unchanged else self._list(tree, path)
         name = self._names.take(path)
-        self.columns[name] = tree.detach().cpu().numpy() if isinstance(tree, torch.Tensor) else tree
+        self.columns[name] = self._array(tree, path) if isinstance(tree, torch.Tensor) else tree
         if known is not None:
             return replace(known.leaf, name=name)
         if isinstance(tree, Ragged):
             if tree.values.dtype not in NUMBERS:
                 raise self._wrong(path, f"values of {tree.values.dtype}", "numbers; strings as a list")
+            try:
+                tree.pieces(np.arange(len(tree)))
+            except FormatError as error:
+                raise self._wrong(path, "offsets that descend, or lead outside of the values", "sound ones") from error
             return Leaf(name, "array", tree.values.dtype.name, RAGGED, tree.values.shape[1:])
         kind = "tensor" if isinstance(tree, torch.Tensor) else "array" if tree.ndim > 1 else "scalar"
         column: Any = self.columns[name]
         if column.dtype not in NUMBERS:
             raise self._wrong(path, f"an array of {column.dtype}", "numbers; strings as a list")
         return Leaf(name, kind, column.dtype.name, FIXED, column.shape[1:])
+
+    def _array(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> Array:
+        try:
+            array: Array = tensor.detach().cpu().numpy()
+        except (TypeError, RuntimeError) as error:
+            expected = "a dense tensor of a type that NumPy knows"
+            raise self._wrong(path, f"a tensor of {tensor.dtype}, {tensor.layout}", expected) from error
+        return array
 
     def _unchanged(self, leaf: Leaf, values: list[Any], path: tuple[Any, ...]) -> Leaf:
         """Keeps strings that the step passed on, which then need not be put together again."""
