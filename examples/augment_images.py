@@ -38,9 +38,9 @@ def write_photos(root: Path) -> None:
 
 
 def loaders(root: Path, backend: str = "process") -> tuple[headrace.DataLoader, headrace.DataLoader]:
-    """`loader=str` hands the path on, so that the pipeline itself decodes, at no larger a scale than it needs."""
-    train = headrace.ImageFolder(root / "train", TrainImages(96, jitter=JITTER), loader=str)
-    val = headrace.ImageFolder(root / "val", EvalImages(96), loader=str)
+    """The pipelines get the path of the image (`on=0`), decode what they need of it, and write it into the batch."""
+    train = headrace.ImageFolder(root / "train").map(TrainImages(96, jitter=JITTER), on=0)
+    val = headrace.ImageFolder(root / "val").map(EvalImages(96), on=0)
     how = {"batch_size": 16, "num_workers": 2, "seed": 0, "backend": backend}
     return headrace.DataLoader(train, shuffle=True, **how), headrace.DataLoader(val, **how)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import heapq
 import os
 from bisect import bisect_right
@@ -24,6 +25,8 @@ from headrace.transforms.decoding import DECODE_FAILURES, convert_to_rgb
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from headrace.dataset.staged.staged import Staged
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -111,6 +114,15 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
         if self.transform is not None:
             image = self.transform(image)
         return image, target if self.target_transform is None else self.target_transform(target)
+
+    def map(self, function: Callable[[Any], Any], **words: Any) -> Staged:
+        """See `Fluent.map`. A step on the image (`on=0`) that decodes itself (`takes_encoded`) gets its path."""
+        plain = self.transform is None and self.loader is load_rgb
+        if plain and words.get("on") == 0 and getattr(function, "takes_encoded", False):
+            paths = copy.copy(self)
+            paths.loader = os.fspath
+            return Fluent.map(paths, function, **words)
+        return super().map(function, **words)
 
     def __repr__(self) -> str:
         shown = ", ".join(self.classes[:8]) + (", ..." if len(self.classes) > 8 else "")
