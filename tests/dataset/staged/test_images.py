@@ -24,7 +24,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(12):
         path = root / "ab"[number % 2] / f"{number:02}.jpg"
         path.parent.mkdir(exist_ok=True)
-        pixels = np.kron(rng.integers(0, 255, (6, 8, 3)), np.ones((10 + number, 10, 1))).astype(np.uint8)
+        pixels = np.kron(rng.integers(0, 255, (6, 8, 3)), np.ones((10 + number, 10 + number % 3, 1))).astype(np.uint8)
         Image.fromarray(pixels).save(path, quality=90)
     return root
 

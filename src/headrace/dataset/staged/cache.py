@@ -141,6 +141,7 @@ class Folder:
         if note.format != self._format:
             changes.append(f"the format was {note.format}, is {self._format}")
         if not changes:
+            self._tidy(note)
             return self._open(note)
         if self._stale == "error":
             raise StaleCacheError(
@@ -223,6 +224,14 @@ class Folder:
         self._remove_others("", name)
         return self._open(note)
 
+    def _tidy(self, note: Note) -> None:
+        """Removes what a build has left that was killed when its data were in place already."""
+        beside = [one.name for one in self.path.iterdir() if OURS.fullmatch(one.name)]
+        if all(name.startswith(note.data) for name in beside):
+            return
+        with contextlib.suppress(OSError), locked(self.path / LOCK, self.path, wait=False):
+            self._remove_others(note.data)
+
     def _data_now(self) -> str:
         """Returns the name of the data that the cache has until new ones are complete; empty without."""
         try:
@@ -255,8 +264,8 @@ def _is_ours(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def locked(path: Path, place: object) -> Iterator[None]:
-    """Holds a lock that other processes wait for; says in the log that it waits."""
+def locked(path: Path, place: object, *, wait: bool = True) -> Iterator[None]:
+    """Holds a lock that other processes wait for; says in the log that it waits. Without: raises `BlockingIOError`."""
     if os.name != "posix":  # two processes that build one cache are not told apart there
         yield
         return
@@ -266,6 +275,8 @@ def locked(path: Path, place: object) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if not wait:
+                raise
             LOGGER.info("headrace: another process is building the cache %s; waiting for it", place)
             began = time.perf_counter()
             fcntl.flock(file, fcntl.LOCK_EX)
