@@ -2,7 +2,7 @@
 
 .TARGET.packing/plan        digest of the plan that the pieces belong to
 .TARGET.packing/data/       pieces that are complete: each was written aside, flushed and renamed
-.TARGET.packing/done/       for each of them its length and checksum
+.TARGET.packing/done/       for each of them the lengths and checksums of its files
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Room:
 
     def _is_sound(self, piece: int) -> bool:
         try:
-            expected = json.loads((self.done / str(piece)).read_text())
-            return bool([*checksum(self.file(piece))] == expected)
-        except (OSError, ValueError):
+            files = json.loads((self.done / str(piece)).read_text())
+            return bool(files) and all([*checksum(self.data / name)] == expected for name, expected in files.items())
+        except (OSError, ValueError, AttributeError):
             return False
 
     def file(self, piece: int) -> Path:
@@ -76,11 +76,13 @@ class Room:
         """Has `write` make a piece at a path, puts it in place, and notes that it is complete."""
         final = self.file(piece)
         write(final.with_name(f".{final.name}"))
+        files = {}
         for path in sorted(final.parent.glob(f".{final.name}*")):  # the piece, and what belongs to it
             sync_file(path)
+            files[path.name[1:]] = checksum(path)
             path.rename(path.with_name(path.name[1:]))
         sync_folder(final.parent)
-        (self.done / str(piece)).write_text(json.dumps(checksum(final)))
+        (self.done / str(piece)).write_text(json.dumps(files))
 
     def remove(self) -> None:
         """Removes the room, once the target is in place."""
