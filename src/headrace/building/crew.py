@@ -69,9 +69,9 @@ def _ended_at_once(pool: ProcessPoolExecutor) -> Iterator[None]:
         yield
     except BaseException:
         processes = list((pool._processes or {}).values())
-        pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)
         for process in processes:
             process.join()
         raise
@@ -114,7 +114,10 @@ def _make(piece: int) -> tuple[Any, Any]:
     try:
         return None, _jobs[0].make(piece)
     except HeadraceError as error:
-        raise type(error)(str(error)) from None
+        plain = type(error)(str(error))
+        for note in getattr(error, "__notes__", ()):
+            plain.add_note(note)
+        raise plain from None
     except OSError:  # with its number and file, by which the caller knows a full disk
         raise
     except Exception as error:  # noqa: BLE001 - raised again in the main process

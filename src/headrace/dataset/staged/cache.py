@@ -250,9 +250,9 @@ class Folder:
 
 def _holds(reader: Reader, node: Node) -> bool:
     """Tells whether stored data have the columns of a layout; formats of text may hold numbers in wider types."""
+    if set(schema_of(node).names) != set(reader.schema.names):
+        return False
     for wanted in schema_of(node):
-        if wanted.name not in reader.schema.names:
-            return False
         have = reader.schema[wanted.name]
         if have.kind != wanted.kind or have.shape != wanted.shape:
             return False

@@ -126,7 +126,7 @@ class Pipeline:
     def must_learn(self, *, batches: bool) -> bool:
         """Tells whether samples may come one by one to a batched step, or to where batches are made."""
         batched = [step.batched for step in self.steps]
-        return any(batched) or (batches and not all(batched)) or not batched
+        return any(batched) or (batches and not (batched and all(batched)))
 
     def learn(self, data: Data, place: Place) -> None:
         """Runs the steps on some samples, and notes how those are built that come one by one."""

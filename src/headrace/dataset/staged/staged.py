@@ -322,9 +322,26 @@ class Staged(Fluent, Dataset[Any]):
         if not pipeline.learned and len(self) and pipeline.must_learn(batches=batches):
             with global_states_kept():
                 begin_stream(None)
-                keys = looked_at(len(self))
-                pipeline.learn(copied(self.before_steps(keys)), named(keys))
+                self._learn(pipeline, looked_at(len(self)).tolist())
         return pipeline
+
+    def _learn(self, pipeline: Pipeline, keys: list[int]) -> None:
+        """Has a pipeline look at some samples; those that cannot be had are left out, since nobody may ask for them."""
+        try:
+            pipeline.learn(copied(self.before_steps(keys)), named(keys))
+        except Exception:
+            sound = [key for key in keys if self._is_sound(pipeline, key)]
+            if sound == keys:
+                raise
+            if sound:
+                pipeline.learn(copied(self.before_steps(sound)), named(sound))
+
+    def _is_sound(self, pipeline: Pipeline, key: int) -> bool:
+        try:
+            pipeline.learn(copied(self.before_steps([key])), named([key]))
+        except Exception:  # noqa: BLE001 - an access to that very sample will raise it
+            return False
+        return True
 
     def prepare(self) -> None:
         """Looks at what it must before batches are made; a loader calls it before it starts workers."""
