@@ -277,7 +277,7 @@ def locked(path: Path, place: object, *, wait: bool = True) -> Iterator[None]:
         except BlockingIOError:
             if not wait:
                 raise
-            LOGGER.info("headrace: another process is building the cache %s; waiting for it", place)
+            LOGGER.warning("headrace: another process is building the cache %s; waiting for it", place)
             began = time.perf_counter()
             fcntl.flock(file, fcntl.LOCK_EX)
             LOGGER.info("headrace: waited %.1f s for the cache %s", time.perf_counter() - began, place)

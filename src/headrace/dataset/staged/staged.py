@@ -251,6 +251,9 @@ class Staged(Fluent, Dataset[Any]):
         if not isinstance(where, (str, os.PathLike)) or not os.fspath(where):
             expected = '"memory", a path, or None'
             raise UsageError(explain("wrong argument", place="cache=", found=repr(where), expected=expected))
+        if not hasattr(self.dataset, "__len__"):
+            found, expected = f"a {type(self.dataset).__name__} without a length", "one that has a length"
+            raise UsageError(explain("only a data set of known length can be kept", found=found, expected=expected))
         length, steps = len(self.dataset), self.initial_transform
         self._where = MEMORY if where == MEMORY else folder_named(where)
         format_named(format)
