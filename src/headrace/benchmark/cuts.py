@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 from headrace.core.errors import SampleError, UsageError
 from headrace.dataset.staged.staged import Staged
 from headrace.loader import DataLoader
-from headrace.observe.memory import tree_memory
+from headrace.observe.memory import PeakMemory
 
 Report = Callable[[str, float], None]
 """Called with what is being measured, and the share that is done."""
@@ -83,7 +82,7 @@ def measure_cuts(
 
 def _epoch(data: Staged, batch_size: int, workers: int, batches: int | None) -> MeasuredEpoch:
     done = samples = 0
-    with _Peak() as peak, warnings.catch_warnings():
+    with PeakMemory(os.getpid()) as memory, warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", "This DataLoader will create", UserWarning
         )  # more workers than cores: asked for
@@ -95,29 +94,4 @@ def _epoch(data: Staged, batch_size: int, workers: int, batches: int | None) -> 
             if done == batches:
                 break
         seconds = time.perf_counter() - began
-    return MeasuredEpoch(workers, seconds, done, samples, peak.bytes)
-
-
-class _Peak:
-    """Looks at the memory of this process and its children from time to time, from a thread of its own."""
-
-    EVERY = 0.25
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def _watch(self) -> None:
-        while True:
-            self.bytes = max(self.bytes, tree_memory(os.getpid()))
-            if self._ended.wait(self.EVERY):
-                return
-
-    def __enter__(self) -> _Peak:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
+    return MeasuredEpoch(workers, seconds, done, samples, memory.peak)

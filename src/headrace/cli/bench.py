@@ -10,7 +10,6 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from headrace.benchmark.forms import GOOD_FOR
@@ -18,6 +17,7 @@ from headrace.benchmark.loading import ORDERS, Way
 from headrace.benchmark.measuring import ROUNDS, Comparison, Figures, Options, compare
 from headrace.core.errors import UsageError, explain
 from headrace.formats.registry import format_named
+from headrace.observe.progress import stages_bar
 
 ALIKE = 1.05
 """Speeds that differ by less than this are not told apart."""
@@ -28,14 +28,7 @@ def run_bench(options: Options, *, json_output: bool) -> int:
 
     Progress goes to standard error. Raises `HeadraceError`; nothing is left behind then.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("reading the data", total=1)  # no thread of its own: workers are forked meanwhile
-
-        def report(what: str, share: float) -> None:
-            progress.update(task, description=f"{what:<22}", completed=share)
-            progress.refresh()
-
+    with stages_bar("reading the data") as report:
         comparison = compare(options, report)
     console = Console()
     if json_output:

@@ -7,7 +7,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from headrace.cli.photos import make_photo_folder
-from headrace.observe.memory import tree_memory
-
-SAMPLING = 0.25
-"""Seconds between two looks at the memory of a run."""
+from headrace.observe.memory import PeakMemory
 
 
 @dataclass
@@ -85,7 +81,7 @@ def _train(console: Console, name: str, arguments: list[str]) -> Run:
         with (
             complaints.open("w") as stderr,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
-            _PeakMemory(process.pid) as memory,
+            PeakMemory(process.pid) as memory,
         ):
             try:
                 for line in process.stdout or []:
@@ -97,28 +93,6 @@ def _train(console: Console, name: str, arguments: list[str]) -> Run:
             console.print(complaints.read_text(), style="red", markup=False, highlight=False)
         measurement = json.loads(report.read_text()) if report.exists() else {}
     return Run(name, process.returncode, measurement, memory.peak)
-
-
-class _PeakMemory:
-    """Looks at the memory of a process tree from a thread, inside a `with`; `peak` is in bytes."""
-
-    def __init__(self, pid: int) -> None:
-        self.peak = 0
-        self._pid = pid
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> _PeakMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(SAMPLING):
-            self.peak = max(self.peak, tree_memory(self._pid))
 
 
 def _print_table(console: Console, torch_run: Run, our_run: Run) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,17 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from headrace.benchmark.cuts import MeasuredCut, Report, measure_cuts
+from headrace.benchmark.cuts import MeasuredCut, measure_cuts
 from headrace.core.errors import UsageError, explain
 from headrace.dataset.staged.planning import Plan, time_text
 from headrace.dataset.staged.staged import Staged, unbuilt
+from headrace.observe.progress import stages_bar
 
-EXPECTED = "SCRIPT.py:NAME or MODULE:NAME, where NAME is a headrace.Staged, or a function that returns one"
+EXPECTED = (
+    "SCRIPT.py:NAME or MODULE:NAME, where NAME is a headrace.Staged, or a function without arguments that returns one"
+)
 
 
 def run_plan(
@@ -35,7 +37,7 @@ def run_plan(
     plan = staged.plan(batch_size=batch_size, epochs=epochs)
     cuts: list[MeasuredCut] = []
     if measured:
-        with _bar() as report:
+        with stages_bar("measuring") as report:
             cuts = measure_cuts(staged, batch_size=batch_size, workers=workers, batches=batches, report=report)
     console = Console()
     if json_output:
@@ -67,7 +69,7 @@ def staged_at(target: str) -> Staged:
                 )
             found = getattr(found, part)
         if callable(found) and not isinstance(found, Staged):
-            found = found()
+            found = _called(found, target)
     finally:
         unbuilt.reset(token)
     if not isinstance(found, Staged):
@@ -75,6 +77,17 @@ def staged_at(target: str) -> Staged:
             explain("this is no staged data set", place=target, found=type(found).__name__, expected=EXPECTED)
         )
     return found
+
+
+def _called(function: Any, target: str) -> Any:
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError) as error:
+        found_text = f"a function that wants more: {error}"
+        raise UsageError(
+            explain("this is no staged data set", place=target, found=found_text, expected=EXPECTED)
+        ) from error
+    return function()
 
 
 def _module(name: str) -> Any:
@@ -98,19 +111,6 @@ def _script(path: Path) -> Any:
     sys.modules[path.stem] = module
     specification.loader.exec_module(module)
     return module
-
-
-@contextmanager
-def _bar() -> Iterator[Report]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("measuring", total=1)  # no thread of its own: workers are forked meanwhile
-
-        def report(what: str, share: float) -> None:
-            progress.update(task, description=f"{what:<26}", completed=share)
-            progress.refresh()
-
-        yield report
 
 
 def _table(plan: Plan, cuts: list[MeasuredCut], workers: Sequence[int]) -> Table:

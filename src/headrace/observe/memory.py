@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+
+SAMPLING = 0.25
+"""Seconds between two looks at the memory."""
 
 
 def tree_memory(pid: int) -> int:
@@ -12,6 +16,32 @@ def tree_memory(pid: int) -> int:
     0 where the machine does not tell, or once the process is gone.
     """
     return sum(_proportional_bytes(member) for member in _tree(pid))
+
+
+class PeakMemory:
+    """Looks at the memory of a process tree from a thread, inside a `with`; `peak` is in bytes."""
+
+    def __init__(self, pid: int) -> None:
+        self.peak = 0
+        self._pid = pid
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._look()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(SAMPLING):
+            self._look()
+
+    def _look(self) -> None:
+        self.peak = max(self.peak, tree_memory(self._pid))
 
 
 def machine_memory() -> int:

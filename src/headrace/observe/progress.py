@@ -1,4 +1,4 @@
-"""The progress bar of work that goes through many samples."""
+"""Progress bars, on stderr."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 
 @contextlib.contextmanager
@@ -32,3 +39,20 @@ def samples_bar(what: str, *, after: float = 0.0) -> Iterator[Callable[[int, int
         yield report
     finally:
         bar.stop()
+
+
+@contextlib.contextmanager
+def stages_bar(first: str) -> Iterator[Callable[[str, float], None]]:
+    """Shows a bar for work in stages; yields what is to be called with (what is done now, the share that is done).
+
+    It has no thread of its own, so that processes may be forked meanwhile.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task = progress.add_task(first, total=1)
+
+        def report(what: str, share: float) -> None:
+            progress.update(task, description=f"{what:<26}", completed=share)
+            progress.refresh()
+
+        yield report

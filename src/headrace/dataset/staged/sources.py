@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch.utils.data import Subset
 
+from headrace.core.errors import DatasetError, explain
 from headrace.core.streams import enter_step
 from headrace.dataset.staged.layout import layout_of_schema
 from headrace.dataset.staged.running import Columns, Data, Rows
@@ -58,7 +59,12 @@ class RowsSource:
         """See `Source.load`."""
         if callable(several := getattr(self._dataset, "__getitems__", None)):
             enter_step(0, 0)
-            return Rows(list(several([_plain(key) for key in keys])))
+            together = list(several([_plain(key) for key in keys]))
+            if len(together) != len(keys):
+                place = f"{type(self._dataset).__name__}.__getitems__"
+                what, found = "a data set returned another number of samples", f"{len(together)} for {len(keys)} keys"
+                raise DatasetError(explain(what, place=place, found=found, expected="one sample for each key"))
+            return Rows(together)
         samples = []
         for place, key in enumerate(keys):
             enter_step(place, 0)

@@ -240,7 +240,7 @@ class Staged(Fluent, Dataset[Any]):
         """
         from headrace.dataset.staged.planning import plan
 
-        if batch_size < 1 or epochs < 1:
+        if not all(type(one) is int and one > 0 for one in (batch_size, epochs)):
             found = f"batch_size={batch_size}, epochs={epochs}"
             raise UsageError(explain("wrong argument", place="plan", found=found, expected="whole numbers above 0"))
         return plan(self, batch_size=batch_size, epochs=epochs)
