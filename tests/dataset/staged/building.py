@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import multiprocessing
 import os
+import resource
+import select
 import signal
-import subprocess
 import sys
+import warnings
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 
+import headrace
 from headrace import Staged, step
 from headrace.dataset.staged import build, cache
 from headrace.dataset.staged.build import looked_at
+from tests.dataset.staged.pipelines import same
 
 COUNT, PIECE = 120, 12
 """Samples, and how many of them make a piece."""
@@ -23,7 +32,13 @@ COUNT, PIECE = 120, 12
 GATE = 53
 """A sample that is not looked at beforehand, in the middle of a piece."""
 
-ROOT = Path(__file__).parents[3]
+SERVER = multiprocessing.get_context("forkserver")
+"""Starts processes that have imported everything already, and nothing else in common with this one."""
+
+pyarrow.array(np.zeros(1))  # has it load what it loads late
+
+CHANNEL: list[Any] = []
+"""By which a process that a test has started says where it is."""
 
 
 class Marked:
@@ -39,17 +54,13 @@ class Marked:
         with open(self.calls, "a") as file:
             file.write(f"{one['id']}\n")
         if os.environ.get("GATE") == str(one["id"]):
-            print("here", flush=True)
+            CHANNEL[0].send("here")
             signal.pause()
-        if os.environ.get("FAIL") == str(one["id"]):
-            raise RuntimeError("told to fail")
         return {**one, "x": one["x"] * self.factor, "text": "t" * one["id"]}
 
 
 def drawn(one: dict[str, Any]) -> dict[str, Any]:
     """Draws from each generator."""
-    import headrace
-
     numbers = [headrace.rng().random(), np.random.random()]
     return {**one, "drawn": np.array(numbers)}
 
@@ -91,36 +102,41 @@ def stop_before(function: Any, at: int) -> Any:
     def stopping(*arguments: Any, **words: Any) -> Any:
         calls.append(1)
         if len(calls) == at:
-            print("here", flush=True)
-            sys.stdin.readline()
+            CHANNEL[0].send("here")
+            CHANNEL[0].recv()
         return function(*arguments, **words)
 
     return stopping
 
 
-def child(root: str, workers: str, where: str, at: str, factor: str, random: str) -> None:
+def child(channel: Any, root: Path, given: dict[str, Any]) -> None:
     """What a process does that a test has started."""
-    small_pieces(int(workers), crowd=int(workers) > 1)
-    number = int(at)
+    os.setsid()
+    multiprocessing.set_start_method("fork", force=True)
+    warnings.simplefilter("error")
+    CHANNEL[:] = [channel]
+    small_pieces(given["workers"], crowd=given["workers"] > 1)
+    if given["limit"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (given["limit"], given["limit"]))
+    if given["gate"] is not None:
+        os.environ["GATE"] = str(given["gate"])
+    where, at = given["stop"]
     if where == "keep":
-        cache.Room.keep = stop_before(cache.Room.keep, number)  # type: ignore[method-assign]
-    elif where == "assemble":
-        cache.assemble = stop_before(cache.assemble, number)
-    elif where == "note":
-        cache.write_note = stop_before(cache.write_note, number)
-    elif where == "exchange":
-        cache.sync_folder = stop_before(cache.sync_folder, number)
+        cache.Room.keep = stop_before(cache.Room.keep, at)  # type: ignore[method-assign]
     elif where == "begin":
-        print("here", flush=True)
-        sys.stdin.readline()
-    made = opened(Path(root), factor=float(factor), random=random == "True", stale="rebuild")
-    print(f"opened {len(made)} {digest(made)}", flush=True)
+        stop_before(int, 1)()
+    elif where:  # a function that the cache calls
+        setattr(cache, where, stop_before(getattr(cache, where), at))
+    try:
+        made = opened(root, factor=given["factor"], random=given["random"], stale="rebuild")
+        channel.send(f"opened {len(made)} {digest(made)}")
+    except BaseException as error:  # noqa: BLE001 - told to the test
+        channel.send(f"{type(error).__name__} {error}")
+        raise SystemExit(1) from None
 
 
 def digest(made: Staged) -> str:
     """Returns a text that is the same for the same samples."""
-    import hashlib
-
     told = hashlib.sha256()
     for one in made:
         for name, value in sorted(one.items()):
@@ -134,55 +150,73 @@ class Child:
 
     def __init__(self, root: Path, *, workers: int = 1, stop: tuple[str, int] = ("", 0), factor: float = 2.0,
                  random: bool = False, gate: int | None = None, limit: int = 0) -> None:  # fmt: skip
-        code = "from tests.dataset.staged import building; import sys; building.child(*sys.argv[1:])"
-        if limit:
-            code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); {code}"
-        given = [str(root), str(workers), stop[0], str(stop[1]), str(factor), str(random)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        space = {**os.environ, "PYTHONPATH": str(ROOT)} | ({} if gate is None else {"GATE": str(gate)})
-        self.process = subprocess.Popen([sys.executable, "-W", "error", "-c", code, *given], **pipes, text=True,
-                                        start_new_session=True, env=space)  # fmt: skip
+        given = {"workers": workers, "stop": stop, "factor": factor, "random": random, "gate": gate, "limit": limit}
+        self._channel, theirs = SERVER.Pipe()
+        self.process = SERVER.Process(target=child, args=(theirs, root, given))
+        self.process.start()
+        theirs.close()
+
+    @property
+    def number(self) -> int:
+        """The number of the main process, and of the session."""
+        assert self.process.pid is not None
+        return self.process.pid
 
     def wait_until_there(self) -> None:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if line != "here\n":
-            pytest.fail(f"it ended before: {line}{self.end()}")
+        told = self._channel.recv()
+        if told != "here":
+            pytest.fail(f"it ended before: {told}")
 
     def go_on(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self._channel.send("go on")
 
-    def end(self, number: int | None = None, *, alone: bool = False) -> tuple[int, str]:
-        """Sends a signal to all its processes (to the main one), and waits until it has ended."""
-        if number is not None and alone:
-            self.process.send_signal(number)
-            return self.process.wait(60), ""
-        if number is not None:
-            os.killpg(self.process.pid, number)
-        out, error = self.process.communicate("\n" if number is None else None, timeout=60)
-        return self.process.returncode, out + error
+    def end(self, number: int | None = None, *, alone: bool = False) -> tuple[int | None, str]:
+        """Sends a signal to all its processes (or to the main one), or lets it go on; waits until it has ended."""
+        if number is None:
+            with contextlib.suppress(BrokenPipeError):  # it has ended already
+                self.go_on()
+        else:
+            (os.kill if alone else os.killpg)(self.number, number)
+        told = ""
+        self.process.join(60)
+        with contextlib.suppress(EOFError, ConnectionResetError):
+            while self._channel.poll():
+                told = self._channel.recv()
+        return self.process.exitcode, told
 
     def running(self) -> list[int]:
         """Returns which of its processes still run."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    words = (entry / "stat").read_text().rpartition(")")[2].split()
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-                if words[3] == str(self.process.pid) and words[0] not in "ZX":
-                    found.append(int(entry.name))
-        return found
+        return [number for number, state, _, session in processes() if session == self.number and state not in "ZX"]
+
+    def outlived(self) -> list[int]:
+        """Returns which of its processes still run although they were given ten seconds to end."""
+        for process in self.running():
+            with contextlib.suppress(ProcessLookupError):
+                descriptor = os.pidfd_open(process)
+                select.select([descriptor], [], [], 10)
+                os.close(descriptor)
+        return self.running()
 
     def close(self) -> None:
         """Ends what a test that failed has left."""
         for process in self.running():
             os.kill(process, signal.SIGKILL)
-        self.process.kill()
-        self.process.communicate()
+        self.process.join()
+        self._channel.close()
+
+
+def processes() -> Iterator[tuple[int, str, int, int]]:
+    """Yields of each process its number, its state, its parent and its session."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                words = (entry / "stat").read_text().rpartition(")")[2].split()
+                yield int(entry.name), words[0], int(words[1]), int(words[3])
+
+
+def children() -> set[int]:
+    """Returns the processes that this one has started, zombies too."""
+    return {number for number, _, parent, _ in processes() if parent == os.getpid()}
 
 
 def times_run(root: Path) -> Counter[int]:
@@ -207,3 +241,21 @@ def expected(factor: float = 2.0) -> str:
 def left_in(folder: Path) -> list[str]:
     """Returns the names in a cache's folder, without what each cache has."""
     return sorted(one.name for one in folder.iterdir() if one.name not in ("staged.json", "lock"))
+
+
+class Counting:
+    """A step that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, one: Any) -> Any:
+        self.calls += 1
+        return one
+
+    def fingerprint(self) -> str:
+        return "counting"
+
+
+def is_whole(staged: Any, expected: Any) -> bool:
+    return len(staged) == len(expected) and all(same(staged[key], one) for key, one in enumerate(expected))

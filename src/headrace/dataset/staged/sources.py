@@ -61,9 +61,9 @@ class RowsSource:
             enter_step(0, 0)
             together = list(several([_plain(key) for key in keys]))
             if len(together) != len(keys):
-                place = f"{type(self._dataset).__name__}.__getitems__"
+                asked = f"{type(self._dataset).__name__}.__getitems__"
                 what, found = "a data set returned another number of samples", f"{len(together)} for {len(keys)} keys"
-                raise DatasetError(explain(what, place=place, found=found, expected="one sample for each key"))
+                raise DatasetError(explain(what, place=asked, found=found, expected="one sample for each key"))
             return Rows(together)
         samples = []
         for place, key in enumerate(keys):
