@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -118,7 +119,19 @@ def _make(piece: int) -> tuple[Any, Any]:
         for note in getattr(error, "__notes__", ()):
             plain.add_note(note)
         raise plain from None
-    except OSError:  # with its number and file, by which the caller knows a full disk
-        raise
+    except OSError as error:
+        if _is_portable(error):
+            raise  # with its number and file, by which the caller knows a full disk
+        failure = wrap_exception(error, "while building")
+        failure.exc_type = RuntimeError
+        return failure, None
     except Exception as error:  # noqa: BLE001 - raised again in the main process
         return wrap_exception(error, "while building"), None
+
+
+def _is_portable(error: Exception) -> bool:
+    """Tells whether an exception can be made again in another process."""
+    try:
+        return type(pickle.loads(pickle.dumps(error))) is type(error)
+    except Exception:  # noqa: BLE001 - pickling may raise anything
+        return False

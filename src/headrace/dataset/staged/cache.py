@@ -230,7 +230,8 @@ class Folder:
         if all(name.startswith(note.data) for name in beside):
             return
         with contextlib.suppress(OSError), locked(self.path / LOCK, self.path, wait=False):
-            self._remove_others(note.data)
+            if now := self._data_now():  # another process may have put new data in place since
+                self._remove_others(now)
 
     def _data_now(self) -> str:
         """Returns the name of the data that the cache has until new ones are complete; empty without."""
