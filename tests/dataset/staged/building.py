@@ -24,6 +24,7 @@ import headrace
 from headrace import Staged, step
 from headrace.dataset.staged import build, cache
 from headrace.dataset.staged.build import looked_at
+from headrace.formats.aside import Aside
 from tests.dataset.staged.pipelines import same
 
 COUNT, PIECE = 120, 12
@@ -123,6 +124,8 @@ def child(channel: Any, root: Path, given: dict[str, Any]) -> None:
     where, at = given["stop"]
     if where == "keep":
         cache.Room.keep = stop_before(cache.Room.keep, at)  # type: ignore[method-assign]
+    elif where == "commit":
+        Aside.commit = stop_before(Aside.commit, at)  # type: ignore[method-assign]
     elif where == "begin":
         stop_before(int, 1)()
     elif where:  # a function that the cache calls

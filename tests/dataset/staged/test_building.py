@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import shutil
@@ -16,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from headrace.core.errors import DatasetError, UsageError
-from headrace.dataset.staged import build, staged
+from headrace.core.errors import DatasetError, FormatError, StaleCacheError
+from headrace.dataset.staged import build, cache, staged
 from headrace.dataset.staged.build import looked_at
 from tests.dataset.staged import building
 from tests.dataset.staged.building import COUNT, GATE, PIECE, Child, digest, expected, left_in, opened, times_run
@@ -76,6 +77,7 @@ STOPS = {
     "first piece": ("keep", 1, 0),
     "between two pieces": ("keep", 4, 3),
     "assembling": ("assemble", 1, COUNT // PIECE),
+    "before the data are in place": ("commit", 1, COUNT // PIECE),
     "before the note": ("write_note", 1, COUNT // PIECE),
 }
 """Where a process is stopped, before which call; how many pieces are complete then."""
@@ -162,6 +164,15 @@ def test_a_piece_that_was_damaged_in_between_is_made_again(tmp_path: Path, start
     assert_whole(tmp_path)
 
 
+def test_pieces_of_another_size_are_not_mixed(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = start(stop=("keep", 4))
+    child.wait_until_there()
+    child.end(signal.SIGKILL)
+    monkeypatch.setattr(building, "PIECE", PIECE + 5)
+    opened(tmp_path)
+    assert_whole(tmp_path)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_frozen_random_numbers_are_the_same_after_a_kill(tmp_path: Path, start: Start, workers: int) -> None:
     child = start(workers=workers, gate=GATE, random=True)
@@ -196,6 +207,27 @@ def test_a_rebuild_that_nobody_continues_is_removed_by_the_next(tmp_path: Path, 
     child.end(signal.SIGKILL)
     opened(tmp_path, factor=4.0)
     assert_whole(tmp_path, 4.0)
+
+
+def test_tidying_up_spares_what_another_process_has_just_built(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path)
+    child = start(stop=("assemble", 1), factor=3.0)
+    child.wait_until_there()
+    plain = cache.locked
+
+    def locked_later(*arguments: Any, **words: Any) -> Any:
+        if child.process.is_alive():
+            assert child.end()[0] == 0
+        return plain(*arguments, **words)
+
+    monkeypatch.setattr(cache, "locked", locked_later)
+    with contextlib.suppress(FormatError, StaleCacheError):  # its data have gone meanwhile
+        opened(tmp_path)
+    monkeypatch.undo()
+    building.small_pieces(1, crowd=False)
+    assert digest(opened(tmp_path, factor=3.0)) == expected(3.0)
 
 
 def test_another_process_keeps_what_it_has_opened(tmp_path: Path, start: Start) -> None:
@@ -307,8 +339,7 @@ def test_forked_processes_share_one_build(tmp_path: Path) -> None:
 # -- a full disk -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("limit", [400, 2500])
+@pytest.mark.parametrize(("limit", "workers"), [(400, 1), (400, 2), (2500, 1)])
 def test_files_that_may_not_grow_leave_the_old_cache_and_it_goes_on(
     tmp_path: Path, start: Start, limit: int, workers: int
 ) -> None:
@@ -344,51 +375,3 @@ def test_a_full_disk_leaves_the_old_cache_and_it_goes_on(tmp_path: Path, small_d
     filler.unlink()
     opened(tmp_path, factor=3.0, stale="rebuild")
     assert digest(opened(tmp_path, factor=3.0)) == expected(3.0)
-
-
-# -- steps that fail -------------------------------------------------------------------------------------------------
-
-
-class Odd(Exception):
-    """Cannot be pickled, and not be made from its text."""
-
-    def __init__(self, one: int, other: Any) -> None:
-        super().__init__(f"odd {one}")
-        self.other = other
-
-
-RAISED: dict[str, tuple[Callable[[], BaseException], type[BaseException]]] = {
-    "its own": (lambda: Odd(3, lambda: None), Odd),
-    "a key": (lambda: KeyError("name"), KeyError),
-    "a file": (lambda: FileNotFoundError(2, "No such file", "odd.jpg"), FileNotFoundError),
-    "a decode error": (lambda: UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"), UnicodeDecodeError),
-    "ours": (lambda: UsageError("odd"), UsageError),
-    "a stop": (lambda: StopIteration("odd"), Exception),
-}
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("what", RAISED)
-@pytest.mark.parametrize(("where", "number"), [("folder", GATE), ("memory", GATE), ("folder", COUNT - 1)])
-def test_what_a_step_raises_keeps_its_type_its_text_and_the_sample(
-    tmp_path: Path, workers: int, what: str, where: str, number: int
-) -> None:
-    building.small_pieces(workers, crowd=workers > 1)
-    make, kind = RAISED[what]
-    kinds = (kind, RuntimeError) if workers > 1 else kind  # torch's form of what cannot be made from its text
-
-    def failing(one: Any) -> Any:
-        if one["id"] == number:
-            raise make()
-        return one
-
-    before = building.children()
-    with pytest.raises(kinds) as caught:
-        building.Staged(building.source(), building.step(failing, version="1"),
-                        cache=tmp_path / "c" if where == "folder" else "memory")  # fmt: skip
-    text = f"{caught.value} {getattr(caught.value, '__notes__', '')}"
-    assert type(caught.value) is kind or kind in (Odd, UnicodeDecodeError, Exception)
-    assert "'failing'" in text
-    assert f"sample {number}" in text
-    assert "name" in text if what == "a key" else "odd" in text
-    assert building.children() == before
