@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,6 +21,9 @@ RaggedAs = Literal["pad", "nested", "list"]
 
 SHORT = 45
 """Elements of a sample, on average, below which an index for each is quicker than a copy for each sample."""
+
+COMPARED = 1 << 24
+"""Samples up to which it is found out whether columns are alike: some 30 ms."""
 
 SCRATCH = 1 << 16
 """Bytes that are gathered before they are converted: what stays in the cache of a core."""
@@ -120,13 +123,13 @@ def ragged(column: Ragged, field: Field, dtype: np.dtype[Any], form: RaggedAs, p
     padder = Padder() if padder is None else padder
 
     def gather(keys: Keys, memory: BatchMemory) -> Any:
-        starts, lengths = column.pieces(keys)
+        starts, lengths = padder.pieces(column, keys)
         count = len(keys)
         if form == "pad":
             longest = int(lengths.max(initial=0))
             tensor, out = allocate(memory, (count, longest, *field.shape), dtype)
             padder.pad(column.values, starts, lengths, out)
-            return Padded(tensor, torch.from_numpy(lengths))
+            return Padded(tensor, torch.from_numpy(lengths.copy()))
         offsets = offsets_of(lengths)
         tensor, out = allocate(memory, (int(offsets[-1]), *field.shape), dtype)
         if dtype == column.values.dtype:
@@ -149,6 +152,17 @@ class Padder:
 
     def __init__(self) -> None:
         self._last: tuple[Keys, Keys, Keys, Keys] | None = None
+        self._found: tuple[Array, int, Keys, tuple[Keys, Keys]] | None = None
+
+    def pieces(self, column: Ragged, keys: Keys) -> tuple[Keys, Keys]:
+        """Returns where samples begin, and their lengths; see `Ragged.pieces`. Columns may share their starts."""
+        found = self._found  # another thread may set it meanwhile
+        total = len(column.values)
+        if found is not None and found[0] is column.starts and found[1] == total and np.array_equal(found[2], keys):
+            return found[3]
+        pieces = column.pieces(keys)
+        self._found = column.starts, total, keys.copy(), pieces
+        return pieces
 
     def pad(self, values: Array, starts: Keys, lengths: Keys, out: Array) -> None:
         """Copies `values[starts[i] : starts[i] + lengths[i]]` to the beginning of `out[i]`, and fills up with zeros.
@@ -173,7 +187,7 @@ class Padder:
     def _index(self, starts: Keys, lengths: Keys, total: int, longest: int) -> tuple[Keys, Keys]:
         """Returns for each element where it lies among the values, and where it belongs in the batch."""
         last = self._last  # another thread may set it meanwhile
-        if last is not None and np.array_equal(last[0], starts) and np.array_equal(last[1], lengths):
+        if last is not None and _equal(last[0], starts) and _equal(last[1], lengths):
             return last[2], last[3]
         before = np.cumsum(lengths) - lengths
         steps = np.arange(total)
@@ -181,6 +195,28 @@ class Padder:
         target = np.repeat(np.arange(len(lengths)) * longest - before, lengths) + steps
         self._last = starts, lengths, source, target
         return source, target
+
+
+def _equal(one: Keys, other: Keys) -> bool:
+    return one is other or np.array_equal(one, other)
+
+
+def with_shared_starts(columns: Sequence[Column]) -> list[Column]:
+    """Returns columns, those whose samples lie at the same places with one array of starts and stops for all."""
+    shared: list[Column] = []
+    for column in columns:
+        for one in shared:
+            if isinstance(one, Ragged) and isinstance(column, Ragged) and _alike(one, column):
+                shared.append(Ragged(column.values, None, one.starts, one.stops, column.place))
+                break
+        else:
+            shared.append(column)
+    return shared
+
+
+def _alike(one: Ragged, other: Ragged) -> bool:
+    same = len(one) == len(other) <= COMPARED and len(one.values) == len(other.values)
+    return same and _equal(one.starts, other.starts) and _equal(one.stops, other.stops)
 
 
 def blobs(column: Ragged) -> Gather:

@@ -273,10 +273,13 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         """Returns what gathers each column; None if they must be read from the files for each batch."""
         plan: list[tuple[str, Gather]] = []
         padder = gather.Padder()
+        columns: list[Column] = []
         for field in self.schema:
-            column = self._reader.column(field.name)
-            if column is None:
+            found = self._reader.column(field.name)
+            if found is None:
                 return None
+            columns.append(found)
+        for field, column in zip(self.schema, gather.with_shared_starts(columns), strict=True):
             dtype = self._types[field.name]
             if self._window is not None:
                 plan.append((field.name, gather.windows(column, *self._window, dtype)))  # type: ignore[arg-type]
