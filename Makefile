@@ -21,10 +21,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/headrace demo
 
-# What starts and kills processes and looks for what they leave behind runs alone, the rest on two cores.
-ALONE := tests/cli tests/engine tests/observe tests/state tests/transport
+# What looks for what processes leave behind, or at how long they wait, runs alone, the rest on two cores.
+ALONE := tests/engine tests/observe tests/transport tests/cli/test_demo.py tests/cli/test_run.py
 test: $(STAMP)
-	@$(BIN)/python -m pytest -n 2 $(filter-out $(ALONE),$(patsubst %/,%,$(wildcard tests/*/)))
+	@$(BIN)/python -m pytest -n 2 tests $(addprefix --ignore=,$(ALONE))
 	@$(BIN)/python -m pytest $(ALONE)
 
 stress: $(STAMP)

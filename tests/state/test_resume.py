@@ -333,3 +333,22 @@ class ByNumPy(torch.utils.data.Sampler[int]):
 
     def __len__(self) -> int:
         return self.length
+
+
+def test_threads_notice_draws_in_the_epoch_after_a_resume_at_the_end_of_one() -> None:
+    """There is no batch left to be watched in the first epoch: the next one finds out what the data set draws."""
+
+    def loader(number: int, backend: str) -> Any:
+        data = DrawingEverywhere(24)
+        return headrace.DataLoader(data, batch_size=12, shuffle=True, seed=5, num_workers=number, backend=backend)
+
+    plain = loader(0, "process")
+    following = [lists(plain), lists(plain)][1]
+    ended = loader(0, "process")
+    iterator = iter(ended)
+    for _ in range(2):
+        next(iterator)
+    resumed = loader(1, "thread")
+    resumed.load_state_dict(saved(ended.state_dict()))
+    assert lists(resumed) == []
+    assert lists(resumed) == following

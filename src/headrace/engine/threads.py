@@ -162,15 +162,18 @@ class ThreadIterator(WindowedIterator[Outcome]):
             self._find_out()
 
     def _find_out(self) -> None:
-        """Makes the first batch here, and decides where the others are made."""
+        """Makes the first batch here, and decides where the others are made; without one, the next epoch decides."""
+        any_batch = bool(self._waiting)
         with surroundings_kept(random=True):
-            if self._waiting:
+            if any_batch:
                 _, _, lane, _ = self._waiting[0]
                 worker = self._crew[lane % self._num_workers]
                 self._take_in(worker.make(*self._waiting.pop(0)))
             drawn = any(worker.host.drew() for worker in self._crew)
             for worker in self._crew:
                 worker.host.stop_watching(seed_globals=drawn)
+        if not any_batch and not drawn:
+            return  # a resume at the end of an epoch
         self._alone = drawn
         if drawn:
             warnings.warn(
