@@ -52,6 +52,7 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/shards.py
 	@$(BIN)/python benchmarks/forms.py --repeats 3
 	@$(BIN)/python benchmarks/stages.py
+	@$(BIN)/python benchmarks/images.py --images 2000
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache headrace-demo
