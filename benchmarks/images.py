@@ -17,7 +17,6 @@ import multiprocessing
 import statistics
 import tarfile
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from PIL import Image
 import headrace
 from headrace.transforms import TrainImages
 from headrace.transforms.drawing import draw_crop
+from rates import all_in_turn
 
 SIZE, BATCH, WORKERS = 224, 64, 2
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
@@ -194,13 +194,7 @@ def main() -> None:
         runs = contestants(Path(folder), paths)
         alone = bare(paths)
         runs["bare loop, 2 processes"] = next(alone)
-        rates: dict[str, list[float]] = {name: [] for name in runs}
-        for turn in range(given.rounds + 1):
-            for name, epoch in runs.items():
-                began = time.perf_counter()
-                epoch()
-                if turn:
-                    rates[name].append(len(paths) / (time.perf_counter() - began))
+        rates = all_in_turn(runs, len(paths), given.rounds)
         next(alone, None)
         ours = statistics.median(rates["headrace"])
         for name, measured in rates.items():

@@ -19,6 +19,11 @@ Loop = Callable[[], Any]
 
 def in_turn(loops: dict[str, Loop], amount: float, rounds: int) -> dict[str, float]:
     """Returns the median rate of each loop, in `amount` per second; one unmeasured round goes before."""
+    return {name: statistics.median(values) for name, values in all_in_turn(loops, amount, rounds).items()}
+
+
+def all_in_turn(loops: dict[str, Loop], amount: float, rounds: int) -> dict[str, list[float]]:
+    """Returns the rates of each loop in all rounds; see `in_turn`."""
     rates: dict[str, list[float]] = {name: [] for name in loops}
     for number in range(rounds + 1):
         for name, loop in loops.items():
@@ -26,7 +31,7 @@ def in_turn(loops: dict[str, Loop], amount: float, rounds: int) -> dict[str, flo
             share = loop() or 1.0
             if number:
                 rates[name].append(amount * share / (time.perf_counter() - begun))
-    return {name: statistics.median(values) for name, values in rates.items()}
+    return rates
 
 
 def table(title: str, unit: str, rates: dict[str, float], ratios: Iterable[tuple[str, str]]) -> None:

@@ -39,7 +39,15 @@ class Fluent:
             given: Step = function
         else:
             given = step(function, random=random, batched=batched, on=on, name=name, version=version)
-        return Staged.of(self).with_step(given)
+        data = self.encoded(on) if getattr(function, "takes_encoded", False) else self
+        return Staged.of(data).with_step(given)
+
+    def encoded(self, part: str | int | None) -> Any:
+        """Returns the data with images in this part of a sample left encoded, for a step that decodes itself.
+
+        The data as they are, where there are no images, or where the user has said how they are decoded.
+        """
+        return self
 
     def cache(
         self,

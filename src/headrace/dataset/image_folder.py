@@ -26,8 +26,6 @@ from headrace.transforms.decoding import DECODE_FAILURES, convert_to_rgb
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from headrace.dataset.staged.staged import Staged
-
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 LAYOUT = "one sub-folder per class with images in it: root/cat/1.jpg, root/dog/2.jpg"
@@ -115,14 +113,13 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
             image = self.transform(image)
         return image, target if self.target_transform is None else self.target_transform(target)
 
-    def map(self, function: Callable[[Any], Any], **words: Any) -> Staged:
-        """See `Fluent.map`. A step on the image (`on=0`) that decodes itself (`takes_encoded`) gets its path."""
-        plain = self.transform is None and self.loader is load_rgb
-        if plain and words.get("on") == 0 and getattr(function, "takes_encoded", False):
-            paths = copy.copy(self)
-            paths.loader = os.fspath
-            return Fluent.map(paths, function, **words)
-        return super().map(function, **words)
+    def encoded(self, part: str | int | None) -> ImageFolder:
+        """See `Fluent.encoded`: for the image, which then is its path."""
+        if part != 0 or self.transform is not None or self.loader is not load_rgb:
+            return self
+        paths = copy.copy(self)
+        paths.loader = os.fspath
+        return paths
 
     def __repr__(self) -> str:
         shown = ", ".join(self.classes[:8]) + (", ..." if len(self.classes) > 8 else "")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from headrace.formats.schema import NUMBERS, Field, Schema
 from headrace.formats.shards import stamp_of
 
 if TYPE_CHECKING:
-    from headrace.dataset.staged.staged import Staged
     from headrace.dataset.stream import StoredStream
 
 
@@ -173,15 +173,10 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
         return StoredStream(self, shuffle)
 
-    def map(self, function: Callable[[Any], Any], **words: Any) -> Staged:
-        """See `Fluent.map`. A step that decodes itself (`takes_encoded`), on a column of images, gets their bytes."""
-        on, images = words.get("on"), [field.name for field in self.schema if holds_images(field)]
-        if getattr(function, "takes_encoded", False) and images == [on] and self._decode:
-            return self.encoded().map(function, **words)
-        return super().map(function, **words)
-
-    def encoded(self) -> StoredDataset:
-        """Returns the same data with images as the bytes that are stored."""
+    def encoded(self, part: str | int | None) -> StoredDataset:
+        """See `Fluent.encoded`: for the name of the only column of images."""
+        if not self._decode or [field.name for field in self.schema if holds_images(field)] != [part]:
+            return self
         changed = self._copy()
         changed._decode = False
         return changed
@@ -189,6 +184,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     def _copy(self) -> StoredDataset:
         changed = copy.copy(self)
         changed._types = dict(self._types)
+        vars(changed).pop("block_schema", None)  # it follows from what will be changed
         changed._checks_keys = False
         changed._plan = Handle(changed._make_plan)
         return changed
@@ -217,12 +213,21 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
             return None
         if self._window is not None:
             parts = self.fetch_batch(keys, OwnMemory())
-            fields = (Field(name, "fixed", part.numpy().dtype, part.shape[1:]) for name, part in parts.items())
-            return Block(Schema(tuple(fields)), {name: part.numpy() for name, part in parts.items()})
+            return Block(self.block_schema, {name: part.numpy() for name, part in parts.items()})
         block = self._read(keys)
         columns = {field.name: self._typed(field, block.columns[field.name]) for field in self.schema}
-        fields = (dataclasses.replace(field, dtype=self._types[field.name]) for field in self.schema)
-        return Block(Schema(tuple(fields)), columns)
+        return Block(self.block_schema, columns)
+
+    @functools.cached_property
+    def block_schema(self) -> Schema:
+        """The columns that `block` returns: of the types that were asked for, windows as arrays."""
+        length = () if self._window is None else (self._window[0],)
+        return Schema(
+            tuple(
+                dataclasses.replace(field, dtype=self._types[field.name], shape=(*length, *field.shape))
+                for field in self.schema
+            )
+        )
 
     def _typed(self, field: Field, column: Column) -> Column:
         dtype = self._types[field.name]

@@ -151,6 +151,11 @@ class Block:
     def __len__(self) -> int:
         return len(self.columns[self.schema.names[0]]) if self.schema.fields else 0
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arrays take."""
+        return sum(column.nbytes for column in self.columns.values())
+
     def row(self, index: int) -> dict[str, Any]:
         """Sample number `index`: a dict of arrays (views), NumPy scalars, bytes and strings."""
         return {field.name: value_of(field, self.columns[field.name], index) for field in self.schema}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,8 +34,36 @@ LONGEST = 8
 """Of an image more than so many times as long as it is wide, only so much of the middle is resized for evaluation."""
 
 
+class IntoArray(ABC):
+    """What pipelines share: the form of the result, and that it can be written into memory that is there already."""
+
+    takes_encoded: ClassVar[bool] = True
+
+    size: int | Size
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the result: (3, height, width)."""
+        return 3, *checked_size(self.size)
+
+    @property
+    def dtype(self) -> np.dtype[np.uint8]:
+        """Type of the result's numbers: uint8."""
+        return np.dtype(np.uint8)
+
+    def __call__(self, value: Any) -> Pixels:
+        """Returns what `into` writes: uint8 [3, height, width], contiguous; the memory is the caller's."""
+        out = np.empty(self.shape, np.uint8)
+        self.into(value, out)
+        return out
+
+    @abstractmethod
+    def into(self, value: Any, out: NDArray[Any]) -> None:
+        """Writes what `__call__` returns to `out`, uint8 [3, height, width], writable, of any strides from 0 up."""
+
+
 @dataclass(frozen=True)
-class TrainImages:
+class TrainImages(IntoArray):
     """Decodes, crops at random, resizes, mirrors and jitters an image: uint8 [3, height, width], RGB.
 
     Takes what `decode` takes. Where to crop is drawn from the header's size, before anything is decoded; a JPEG whose
@@ -54,7 +83,6 @@ class TrainImages:
     """
 
     random: ClassVar[bool] = True
-    takes_encoded: ClassVar[bool] = True
 
     size: int | Size = 224
     scale: Range = AREA
@@ -70,22 +98,6 @@ class TrainImages:
         object.__setattr__(self, "flip", checked_share("flip", self.flip))
         checked_interpolation(self.interpolation)
         object.__setattr__(self, "_jitter", None if self.jitter is None else as_jitter(self.jitter))
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape of the result: (3, height, width)."""
-        return 3, *checked_size(self.size)
-
-    @property
-    def dtype(self) -> np.dtype[np.uint8]:
-        """Type of the result's numbers: uint8."""
-        return np.dtype(np.uint8)
-
-    def __call__(self, value: Any) -> Pixels:
-        """Returns one view of an image as uint8 [3, height, width], contiguous; the memory is the caller's."""
-        out = np.empty(self.shape, np.uint8)
-        self.into(value, out)
-        return out
 
     def into(self, value: Any, out: NDArray[Any]) -> None:
         """Writes what `__call__` returns to `out`, uint8 [3, height, width], writable, of any strides from 0 up."""
@@ -103,7 +115,7 @@ class TrainImages:
 
 
 @dataclass(frozen=True)
-class EvalImages:
+class EvalImages(IntoArray):
     """Decodes, resizes and crops the middle of an image: uint8 [3, height, width], RGB; nothing is drawn at random.
 
     Takes what `decode` takes. A JPEG of four times the size that is needed, or more, is decoded at 1/2, 1/4 or 1/8,
@@ -118,7 +130,6 @@ class EvalImages:
     """
 
     random: ClassVar[bool] = False
-    takes_encoded: ClassVar[bool] = True
 
     size: int | Size = 224
     resize: int | None = None
@@ -133,22 +144,6 @@ class EvalImages:
         checked_interpolation(self.interpolation)
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "resize", shorter)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape of the result: (3, height, width)."""
-        return 3, *checked_size(self.size)
-
-    @property
-    def dtype(self) -> np.dtype[np.uint8]:
-        """Type of the result's numbers: uint8."""
-        return np.dtype(np.uint8)
-
-    def __call__(self, value: Any) -> Pixels:
-        """Returns the middle of an image as uint8 [3, height, width], contiguous; the memory is the caller's."""
-        out = np.empty(self.shape, np.uint8)
-        self.into(value, out)
-        return out
 
     def into(self, value: Any, out: NDArray[Any]) -> None:
         """Writes what `__call__` returns to `out`, uint8 [3, height, width], writable, of any strides from 0 up."""

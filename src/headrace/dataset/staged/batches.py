@@ -12,7 +12,7 @@ from headrace.core.errors import SampleError, explain
 from headrace.core.torch_internals import torch_default_collate
 from headrace.dataset import gather
 from headrace.dataset.staged.layout import SHAPE, SHAPED, Leaf, Node, leaves
-from headrace.dataset.staged.running import Columns, Pipeline, Rows, as_columns, named
+from headrace.dataset.staged.running import Columns, Data, Pipeline, Place, Rows, as_columns, named
 from headrace.dataset.staged.steps import Step
 from headrace.formats.columns import Ragged
 
@@ -20,49 +20,43 @@ if TYPE_CHECKING:
     from headrace.dataset.staged.staged import Staged
 
 
-class Collation:
-    """How a staged data set makes batches."""
+def fetch(staged: Staged, keys: Any, out: BatchMemory) -> Any:
+    """See `Staged.fetch_batch`."""
+    if staged.stored is not None and staged.cached is not None and not staged.get_item_transform:
+        node = staged.cached.node
+        if not any(leaf.form == SHAPED for leaf in leaves(node)):
+            columns = staged.stored.fetch_batch(keys, out)
+            count = len(keys)
+            return built(node, lambda leaf: [None] * count if leaf.type == "none" else columns[leaf.name])
+    pipeline, data, place = staged.pipeline(batches=True), staged.before_steps(keys), named(keys)
+    writer = _direct(pipeline.steps)
+    if writer is not None:
+        return _written(pipeline, writer, data, place, staged.ragged, out)
+    data = pipeline.run(data, place)
+    if isinstance(data, Rows) and pipeline.last not in pipeline.known:
+        return torch_default_collate(data.samples)
+    return collate(pipeline.columns(data, pipeline.last, place), staged.ragged, out)
 
-    def __init__(self, staged: Staged) -> None:
-        self._staged = staged
 
-    def fetch(self, keys: Any, out: BatchMemory) -> Any:
-        """See `Staged.fetch_batch`."""
-        staged = self._staged
-        if staged.stored is not None and staged.cached is not None and not staged.get_item_transform:
-            node = staged.cached.node
-            if not any(leaf.form == SHAPED for leaf in leaves(node)):
-                columns = staged.stored.fetch_batch(keys, out)
-                count = len(keys)
-                return built(node, lambda leaf: [None] * count if leaf.type == "none" else columns[leaf.name])
-        pipeline = staged.pipeline(batches=True)
-        writer = _direct(pipeline.steps)
-        if writer is not None:
-            return self._written(pipeline, writer, keys, out)
-        data = pipeline.run(staged.before_steps(keys), named(keys))
-        if isinstance(data, Rows) and pipeline.last not in pipeline.known:
-            return torch_default_collate(data.samples)
-        place = named(keys)
-        return collate(pipeline.columns(data, pipeline.last, place), staged.ragged, out)
+def _written(
+    pipeline: Pipeline, writer: Step, data: Data, place: Place, ragged: gather.RaggedAs, out: BatchMemory
+) -> Any:
+    """Returns a batch whose last step writes straight into it."""
+    function: Any = writer.function
+    tensor, array = gather.allocate(out, (len(data), *function.shape), np.dtype(function.dtype))
+    places = iter(array)
 
-    def _written(self, pipeline: Pipeline, writer: Step, keys: Any, out: BatchMemory) -> Any:
-        """Returns a batch whose last step writes straight into it."""
-        function: Any = writer.function
-        tensor, array = gather.allocate(out, (len(keys), *function.shape), np.dtype(function.dtype))
-        places = iter(array)
+    def write(value: Any) -> int:
+        function.into(value, next(places))
+        return 0
 
-        def write(value: Any) -> int:
-            function.into(value, next(places))
-            return 0
-
-        stand_in = Step(write, writer.name, writer.random, on=writer.on)
-        data, place = self._staged.before_steps(keys), named(keys)
-        done = pipeline.part((*pipeline.steps[:-1], stand_in), pipeline.first, data, place)
-        if writer.on is None:
-            return tensor
-        batch = collate(as_columns(done, place), self._staged.ragged, out)
-        batch[writer.on] = tensor
-        return batch
+    stand_in = Step(write, writer.name, writer.random, on=writer.on)
+    done = pipeline.part((*pipeline.steps[:-1], stand_in), pipeline.first, data, place)
+    if writer.on is None:
+        return tensor
+    batch = collate(as_columns(done, place), ragged, out)
+    batch[writer.on] = tensor
+    return batch
 
 
 def _direct(steps: tuple[Step, ...]) -> Step | None:

@@ -187,7 +187,7 @@ def plan_work(source: Source, steps: tuple[Step, ...], length: int, *, freeze_ra
             found = "another result for the same random streams: a step has a generator of its own"
             cure = "have it draw from headrace.rng(), or from the global generators"
             raise UsageError(explain("random steps cannot be computed once", found=found, cure=cure))
-    size = max(bytes_of(data.block) / len(keys), _bytes_loaded(source, keys), 1.0)
+    size = max(data.block.nbytes / len(keys), _bytes_loaded(source, keys), 1.0)
     work.piece = int(min(max(PIECE / size, 1), LONGEST_PIECE))
     work.block = max(min(work.piece, LONGEST_BLOCK), 1)
     return work, seconds * length / len(keys)
@@ -201,14 +201,9 @@ def looked_at(length: int) -> Keys:
 def _bytes_loaded(source: Source, keys: Keys) -> float:
     """Returns the bytes of a sample as it comes from the source; a guess if it is no columns."""
     try:
-        return bytes_of(as_columns(source.load(keys), str).block) / len(keys)
+        return as_columns(source.load(keys), str).block.nbytes / len(keys)
     except SampleError:
         return PIECE / 256
-
-
-def bytes_of(block: Block) -> int:
-    """Returns the bytes of the arrays of a block."""
-    return sum(column.nbytes for column in block.columns.values())
 
 
 def _check_steady(work: Work, keys: Keys) -> None:

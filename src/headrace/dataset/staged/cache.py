@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import logging
@@ -83,16 +84,6 @@ class Note:
 NOTHING = Branch("dict", (), ())
 
 
-class Memory:
-    """Columns that `ColumnsReader` gets from this process, and from those that inherit it or are sent it."""
-
-    def __init__(self, block: Block) -> None:
-        self._block = block
-
-    def __call__(self) -> Any:
-        return self._block.columns
-
-
 def in_memory(work: Work, seconds: float, report: Report) -> Cached:
     """Computes samples into the memory of this process. Raises what the steps raise."""
     if not work.length:
@@ -105,7 +96,8 @@ def cached_block(node: Node, block: Block, length: int) -> Cached:
     """Returns columns in memory as computed samples."""
     for column in block.columns.values():
         (column.values if isinstance(column, Ragged) else column).flags.writeable = False
-    return Cached(node, ColumnsReader("memory", "a cache in memory", block.schema, length, Memory(block)), length)
+    load: Any = functools.partial(dict, block.columns)  # which goes to other processes with what it returns
+    return Cached(node, ColumnsReader("memory", "a cache in memory", block.schema, length, load), length)
 
 
 class Folder:

@@ -220,7 +220,7 @@ class _Digester:
         """Returns the checksum of a dict, in its order."""
         return _hash("dict", self.several("keys", value.keys()), self.several("values", value.values()))
 
-    def library(self, module: str | None, name: str) -> bytes:
+    def installed(self, module: str | None, name: str) -> bytes:
         """Returns the checksum of something from an installed library, whose version is noted."""
         top = (module or "builtins").partition(".")[0]
         if top not in sys.stdlib_module_names and top != "builtins":
@@ -237,7 +237,7 @@ class _Digester:
     def function(self, value: types.FunctionType) -> bytes:
         """Returns the checksum of a function and of what it uses."""
         if is_installed(value.__module__):
-            return self.library(value.__module__, value.__qualname__)
+            return self.installed(value.__module__, value.__qualname__)
         used = values_used(value)
         return _hash("function", self.code(value.__code__), self.several("names", [name for name, _ in used]),
                      self.several("values", [one for _, one in used]))  # fmt: skip
@@ -245,7 +245,7 @@ class _Digester:
     def kind(self, value: type) -> bytes:
         """Returns the checksum of a class: its code, where it is the user's own, and that of the classes above it."""
         if is_installed(value.__module__):
-            return self.library(value.__module__, value.__qualname__)
+            return self.installed(value.__module__, value.__qualname__)
         skipped = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__",
                    "__annotations__", "__annotate_func__", "__annotations_cache__", "_abc_impl")  # fmt: skip
         members = {name: one for name, one in vars(value).items() if name not in skipped and _is_member(one)}
@@ -278,7 +278,7 @@ class _Digester:
         except (TypeError, NotImplementedError, RuntimeError) as error:
             raise Incomparable(f"an object of type {type(value).__name__}: {error}") from error
         if isinstance(reduced, str):
-            return self.library(type(value).__module__, reduced)
+            return self.installed(type(value).__module__, reduced)
         parts: list[Any] = [type(value), *reduced[1:3], *(list(part) for part in reduced[3:5] if part is not None)]
         return self.several("object", [reduced[0], *parts])
 
@@ -304,7 +304,7 @@ def _builtin(digester: _Digester, value: Any) -> bytes:
     owner = getattr(value, "__self__", None)
     if owner is not None and not isinstance(owner, (types.ModuleType, type)):
         return digester.several("method", [value.__name__, owner])
-    return digester.library(*_named(value))
+    return digester.installed(*_named(value))
 
 
 RULES: tuple[tuple[Any, Callable[[_Digester, Any], bytes]], ...] = (
@@ -318,7 +318,7 @@ RULES: tuple[tuple[Any, Callable[[_Digester, Any], bytes]], ...] = (
     (types.MethodType, lambda one, value: one.several("method", [value.__func__, value.__self__])),
     (BUILTIN, _builtin),
     (type, _Digester.kind),
-    (types.ModuleType, lambda one, value: one.library(value.__name__, "")),
+    (types.ModuleType, lambda one, value: one.installed(value.__name__, "")),
     (functools.partial, lambda one, value: one.several("partial", [value.func, value.args, value.keywords])),
     (functools._lru_cache_wrapper, lambda one, value: one.several("cached", [value.__wrapped__])),
     ((staticmethod, classmethod), lambda one, value: one.several("method", [value.__func__])),

@@ -6,7 +6,7 @@ what comes out of it are the same. The parts of all samples of a data set must b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -82,16 +82,6 @@ def schema_of(node: Node) -> Schema:
     return Schema(tuple(field for leaf in leaves(node) for field in leaf.fields()))
 
 
-def mapped(node: Node, make: Callable[[Leaf], Any]) -> Any:
-    """Returns the structure of a sample with `make(leaf)` in each place."""
-    if isinstance(node, Leaf):
-        return make(node)
-    parts = [mapped(part, make) for part in node.parts]
-    if node.type == "dict":
-        return dict(zip(node.keys, parts, strict=True))
-    return tuple(parts) if node.type == "tuple" else parts
-
-
 def joined(nodes: Sequence[Node]) -> Node:
     """Returns the narrowest layout that holds all of these. Raises `SampleError` if more than lengths differs."""
     return reduce(_joined, nodes)
@@ -135,7 +125,7 @@ def _rest(leaf: Leaf) -> tuple[int, ...]:
     return leaf.shape if leaf.form == RAGGED else leaf.shape[1:]
 
 
-def layout_of_schema(schema: Schema, types: Mapping[str, np.dtype[Any]]) -> Branch:
+def layout_of_schema(schema: Schema) -> Branch:
     """Returns the layout of samples as a stored data set gives them: dicts of arrays, NumPy's numbers, strings."""
     parts = []
     for field in schema:
@@ -144,7 +134,7 @@ def layout_of_schema(schema: Schema, types: Mapping[str, np.dtype[Any]]) -> Bran
             continue
         kind = "array" if field.kind == "ragged" or field.shape else "scalar"
         form = RAGGED if field.kind == "ragged" else FIXED
-        parts.append(Leaf(field.name, kind, types[field.name].name, form, field.shape))
+        parts.append(Leaf(field.name, kind, field.dtype.name, form, field.shape))
     return Branch("dict", schema.names, tuple(parts))
 
 

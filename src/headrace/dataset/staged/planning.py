@@ -32,7 +32,7 @@ from headrace.core.batch_memory import OwnMemory
 from headrace.core.errors import SampleError, UsageError
 from headrace.core.streams import begin_stream, global_states_kept
 from headrace.dataset.staged.batches import collate
-from headrace.dataset.staged.build import bytes_of, cores, one_layout, plan_work
+from headrace.dataset.staged.build import cores, one_layout, plan_work
 from headrace.dataset.staged.cache import cached_block
 from headrace.dataset.staged.running import Columns, Data, Pipeline, as_columns, named
 from headrace.dataset.staged.sources import Source, copied, source_of
@@ -189,7 +189,7 @@ def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:
         measured = _Measured(pipeline)
         for keys in batches:
             measured.batch(functools.partial(_loaded, source, keys), staged)
-        refused = _refused(staged, measured)
+        refused = _refused(staged)
         caches = [_through_cache(parts, batch_size, staged, Path(folder)) for parts in measured.columns]
     seconds = [float(np.median(times)) for times in measured.seconds]
     per_batch = float(np.median(measured.collating))
@@ -255,7 +255,7 @@ class _Measured:
         return data
 
 
-def _refused(staged: Staged, measured: _Measured) -> list[str | None]:
+def _refused(staged: Staged) -> list[str | None]:
     """Returns for each cut why it may not be, as far as randomness goes."""
     source, steps, length = source_of(staged.dataset), staged.steps, len(staged.dataset)
     refused: list[str | None] = [None] * (len(steps) + 1)
@@ -303,4 +303,4 @@ def _through_cache(
         began = time.perf_counter()
         stored.fetch_batch(keys, OwnMemory())
         times.append((time.perf_counter() - began) / len(keys))
-    return bytes_of(whole.block) / len(whole), float(np.median(times)), write / len(whole)
+    return whole.block.nbytes / len(whole), float(np.median(times)), write / len(whole)

@@ -35,7 +35,7 @@ class StoredSource:
     draws, streams = False, 0
 
     def __init__(self, dataset: StoredDataset) -> None:
-        self._dataset = dataset
+        self._dataset, self._node = dataset, layout_of_schema(dataset.block_schema)
 
     def load(self, keys: Any) -> Data:
         """See `Source.load`."""
@@ -43,8 +43,7 @@ class StoredSource:
         block = self._dataset.block(checked)
         if block is None:
             return Rows(self._dataset.__getitems__(checked.tolist()))
-        types = {field.name: field.dtype for field in block.schema}
-        return Columns(layout_of_schema(block.schema, types), block, len(checked))
+        return Columns(self._node, block, len(checked))
 
 
 class RowsSource:

@@ -18,7 +18,7 @@ from headrace.core.errors import UsageError, explain
 from headrace.core.streams import begin_stream, global_states_kept
 from headrace.dataset.fluent import Fluent
 from headrace.dataset.gather import RaggedAs, in_range
-from headrace.dataset.staged.batches import Collation
+from headrace.dataset.staged import batches as whole_batches
 from headrace.dataset.staged.build import looked_at, plan_work
 from headrace.dataset.staged.cache import Cached, Folder, Stale, in_memory
 from headrace.dataset.staged.fingerprint import Fingerprint, fingerprint_of
@@ -102,7 +102,6 @@ class Staged(Fluent, Dataset[Any]):
         self._where: str | Path | None = None
         self._stored: StoredDataset | None = None
         self._cached: Cached | None = None
-        self._collation = Collation(self)
         self._pipeline: Pipeline | None = None
         _check(stale=stale, ragged=ragged)
         if cache is not None and not unbuilt.get():
@@ -115,28 +114,16 @@ class Staged(Fluent, Dataset[Any]):
 
     def with_step(self, step: Step) -> Staged:
         """Returns the data with one more step at the end."""
-        changed = self._copy()
+        changed = copy.copy(self)
+        changed._pipeline = None
         changed.get_item_transform = (*self.get_item_transform, step)
         return changed
 
-    def with_cache(
-        self,
-        where: str | os.PathLike[str],
-        *,
-        format: str = "memmap",
-        stale: Stale = "error",
-        freeze_random: bool = False,
-    ) -> Staged:
-        """Returns the data with all steps so far computed once."""
-        words: dict[str, Any] = {
-            "format": format,
-            "stale": stale,
-            "freeze_random": freeze_random,
-            "ragged": self.ragged,
-        }
+    def with_cache(self, where: str | os.PathLike[str], **words: Any) -> Staged:
+        """Returns the data with all steps so far computed once. words: those of `Staged`."""
         if self._cached is not None:
-            return Staged(self, cache=where, **words)
-        return Staged(self.dataset, self.steps, cache=where, **words)
+            return Staged(self, cache=where, **{"ragged": self.ragged, **words})
+        return self.with_cut(len(self.steps), where, **words)
 
     def with_cut(self, cut: int, cache: str | os.PathLike[str] | None, **words: Any) -> Staged:
         """Returns the same steps, the first `cut` of them computed once. words: those of `Staged`."""
@@ -147,11 +134,6 @@ class Staged(Fluent, Dataset[Any]):
                 )
             )
         return Staged(self.dataset, self.steps[:cut], self.steps[cut:], cache, **{"ragged": self.ragged, **words})
-
-    def _copy(self) -> Staged:
-        changed = copy.copy(self)
-        changed._collation, changed._pipeline = Collation(changed), None
-        return changed
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 
@@ -358,7 +340,7 @@ class Staged(Fluent, Dataset[Any]):
         Tuples and lists become lists, as in torch; arrays whose first dimension differs what `ragged` says; strings
         lists, and byte strings `Blobs`.
         """
-        return self._collation.fetch(keys, out)
+        return whole_batches.fetch(self, keys, out)
 
 
 def folder_named(where: Any) -> Path:
