@@ -39,7 +39,7 @@ SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 def write_photos(root: Path, count: int) -> list[str]:
-    """Writes photographs of soft shapes and noise, about 500 x 375, 45 KB each; returns their paths."""
+    """Writes photographs of soft shapes and noise, about 500 x 375, 80 KB each; returns their paths."""
     rng = np.random.default_rng(0)
     paths = []
     for number in range(count):
@@ -157,9 +157,11 @@ def contestants(root: Path, paths: list[str]) -> dict[str, Callable[[], None]]:
                 file.add(path, Path(path).name)
     web = webdataset.WebDataset(tars, shardshuffle=False).map(tar_sample)
     torch_loader = torch.utils.data.DataLoader
-    ours = headrace.ImageFolder(root / "photos").map(TrainImages(SIZE), on=0)
+    photos = headrace.ImageFolder(root / "photos")
+    ours = {verify: photos.map(TrainImages(SIZE, verify=verify), on=0) for verify in (True, False)}
     loaders = {
-        "headrace": headrace.DataLoader(ours, shuffle=True, seed=0, **words),
+        "headrace": headrace.DataLoader(ours[True], shuffle=True, seed=0, **words),
+        "headrace, verify=False": headrace.DataLoader(ours[False], shuffle=True, seed=0, **words),
         "torch, Pillow": torch_loader(Photos(paths, by_pillow), shuffle=True, **words),
         "torch, OpenCV": torch_loader(Photos(paths, by_opencv), shuffle=True, **words),
         "torch, simplejpeg": torch_loader(Photos(paths, by_simplejpeg), shuffle=True, **words),

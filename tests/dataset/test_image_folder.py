@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
+import headrace
 from headrace.core.errors import DatasetError, DatasetNotFoundError, SampleError
 from headrace.dataset import ImageFolder
 from headrace.dataset.image_folder import IMAGE_EXTENSIONS, load_rgb
@@ -319,3 +320,22 @@ def test_a_damaged_file_is_the_same_error_out_of_a_worker(pets: Path) -> None:
     with pytest.raises(SampleError, match=r"dog/1\.png"):
         next(batches)
     assert [int(class_index) for _, class_index in batches] == [1, 1]
+
+
+class Numbered(ImageFolder):
+    """A folder whose samples are drawn."""
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return headrace.rng().integers(1 << 40), index
+
+
+def test_only_what_the_user_adds_to_a_folder_is_given_random_numbers(pets: Path) -> None:
+    assert not ImageFolder(pets).draws
+    assert ImageFolder(pets, transform=np.asarray).draws
+    assert ImageFolder(pets, loader=str).draws
+    numbers = [
+        torch.cat([batch[0] for batch in headrace.DataLoader(Numbered(pets).map(tuple), seed=3, batch_size=size)])
+        for size in (1, 5)
+    ]
+    assert torch.equal(*numbers)
+    assert len(numbers[0].unique()) == 5

@@ -97,6 +97,12 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
     def targets(self, targets: NDArray[np.int64]) -> None:
         self._own_targets = targets
 
+    @property
+    def draws(self) -> bool:
+        """Whether samples may draw random numbers: only what the user adds does, transforms, a loader, a subclass."""
+        own = type(self) is not ImageFolder or (self.loader is not load_rgb and self.loader is not os.fspath)
+        return own or self.transform is not None or self.target_transform is not None
+
     def __len__(self) -> int:
         return len(self.samples)
 

@@ -7,12 +7,13 @@ interpreter lock while they decode.
 
 from __future__ import annotations
 
+import math
 import os
 import struct
+import threading
 import zlib
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import MissingExtraError, SampleError, UsageError, explain
 from headrace.transforms.headers import Header, is_complete, read_header
+from headrace.transforms.jpeg_rows import Memory, decode_upper
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,6 +43,9 @@ REDUCTIONS = (8, 4, 2)
 """Divisors of the size at which JPEG decodes faster than whole; other eighths are slower than all of it."""
 
 FIRST_BYTES = 4096
+
+LENT = 1 << 24
+"""Largest image, in bytes, whose memory a thread keeps for the next one."""
 
 
 def decode(data: Any, *, at_least: int | Size | None = None, place: object = None) -> Pixels:
@@ -122,8 +127,45 @@ class Source:
         """Decodes to uint8 [height, width, 3]; a JPEG at 1/`divisor` of its size, rounded up."""
         if self.image is not None:
             return self.image
-        data = self.encoded if self.encoded is not None else memoryview(b"")
-        return _decode_bytes(data, self.header, divisor, self.place)
+        return _decode_bytes(self._bytes, self.header, divisor, self.place)
+
+    def lent_pixels(self, divisor: int, rows: int | None) -> Pixels:
+        """Decodes as `pixels` does, to memory that this thread's next image gets as well.
+
+        rows: of the whole image, from the top, that are needed; of a JPEG there may be fewer than all, and then only
+        some damage is noticed. None: all.
+        """
+        if self.image is not None:
+            return self.image
+        if rows is not None and self.header is not None:
+            upper = _upper_rows(self._bytes, self.header, rows, divisor)
+            if upper is not None:
+                return upper
+        return _decode_bytes(self._bytes, self.header, divisor, self.place, lent)
+
+    @property
+    def _bytes(self) -> memoryview:
+        return self.encoded if self.encoded is not None else memoryview(b"")
+
+
+class _Lent(threading.local):
+    memory = np.empty(0, np.uint8)
+
+
+_lent = _Lent()
+
+
+def lent(shape: tuple[int, int, int]) -> Pixels:
+    """Returns uint8 of this shape, of memory that the next call in this thread hands out again.
+
+    Memory that is new for each image costs a page fault for every 4 KiB, a twentieth of the time of decoding.
+    """
+    count = math.prod(shape)
+    if count > LENT:
+        return np.empty(shape, np.uint8)
+    if count > len(_lent.memory):
+        _lent.memory = np.empty(count, np.uint8)
+    return _lent.memory[:count].reshape(shape)
 
 
 def open_source(data: Any, place: object) -> Source:
@@ -180,11 +222,13 @@ def convert_to_rgb(image: Image) -> Image:
     return image.convert("RGB")
 
 
-def _decode_bytes(data: memoryview, header: Header | None, divisor: int, place: object) -> Pixels:
+def _decode_bytes(
+    data: memoryview, header: Header | None, divisor: int, place: object, memory: Memory | None = None
+) -> Pixels:
     sound = header is not None and header.plain and is_complete(data, header)
     small = header is not None and header.height * header.width <= PIXEL_LIMIT
     if header is not None and small and header.format == "jpeg" and header.plain:
-        fast, installed = _by_simplejpeg(data, header, divisor)
+        fast, installed = _by_simplejpeg(data, header, divisor, memory)
         if fast is not None:
             return fast
         sound = sound and not installed  # what simplejpeg refused, Pillow shall judge
@@ -196,15 +240,25 @@ def _decode_bytes(data: memoryview, header: Header | None, divisor: int, place: 
     return decoded if decoded is not None else _without_pillow(data, header, divisor, place)
 
 
-def _by_simplejpeg(data: memoryview, header: Header, divisor: int) -> tuple[Pixels | None, bool]:
+def _upper_rows(data: memoryview, header: Header, rows: int, divisor: int) -> Pixels | None:
+    """Decodes no more of a sound JPEG than its first rows, where that can be done."""
+    small = header.height * header.width <= PIXEL_LIMIT
+    if not (small and header.format == "jpeg" and header.plain and is_complete(data, header) and _has_simplejpeg()):
+        return None
+    return decode_upper(data, (header.height, header.width), rows, divisor, lent)
+
+
+def _by_simplejpeg(data: memoryview, header: Header, divisor: int, memory: Memory | None) -> tuple[Pixels | None, bool]:
     """Decodes a sound JPEG; None for one that it will not take. Also tells whether simplejpeg is installed."""
     try:
         import simplejpeg
     except ImportError:
         return None, False
-    height, width = _shrunk(header, divisor) if divisor > 1 else (0, 0)
+    height, width = _shrunk(header, divisor)
+    least = {"min_height": height, "min_width": width} if divisor > 1 else {}
+    buffer = None if memory is None else memory((height, width, 3))
     try:
-        decoded: Pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=height, min_width=width)
+        decoded: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=buffer, **least)
     except ValueError:
         return None, True
     return decoded, True
@@ -321,7 +375,8 @@ def _buffer(data: Any) -> memoryview:
 def _read_file(path: str | bytes) -> bytes:
     """All bytes of a file; every OSError names the path, also those that arise while reading."""
     try:
-        return Path(os.fsdecode(path)).read_bytes()
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
     except OSError as error:
         error.filename = path
         raise

@@ -26,11 +26,14 @@ def resize(images: Tensor, size: tuple[int, int], interpolation: Interpolation =
     """Resizes [batch, channels, height, width] to `size`, antialiased when it shrinks (except "nearest").
 
     Torch's kernel for uint8 is that of Pillow, vectorized: the same filters to within one level of 255, in less than
-    half the time; OpenCV's has no antialiasing but the one of INTER_AREA, which takes longer. Returns `images` itself
-    if they have that size.
+    half the time; OpenCV's has no antialiasing but the one of INTER_AREA, which takes longer. It is quickest where the
+    channels of a pixel lie side by side, without gaps between rows. Returns `images` itself if they have that size.
     """
     if tuple(images.shape[-2:]) == size:
         return images
+    if images.stride(1) == 1:  # so they do, but a crop has gaps; the view has strides that say so for one image, too
+        rows = images.permute(0, 2, 3, 1).contiguous()
+        images = rows.view(rows.shape).permute(0, 3, 1, 2)
     if interpolation == "nearest":
         return interpolate(images, size=size, mode="nearest-exact")
     return interpolate(images, size=size, mode=interpolation, antialias=True)

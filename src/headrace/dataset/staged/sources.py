@@ -47,17 +47,19 @@ class StoredSource:
 
 
 class RowsSource:
-    """Any map-style data set."""
+    """Any map-style data set; one with a false attribute `draws` draws no random numbers."""
 
-    draws, streams = True, 1
+    streams = 1
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
+        self.draws = bool(getattr(dataset, "draws", True))
 
     def load(self, keys: Any) -> Data:
         """See `Source.load`."""
         if callable(several := getattr(self._dataset, "__getitems__", None)):
-            enter_step(0, 0)
+            if self.draws:
+                enter_step(0, 0)
             together = list(several([_plain(key) for key in keys]))
             if len(together) != len(keys):
                 asked = f"{type(self._dataset).__name__}.__getitems__"
@@ -66,7 +68,8 @@ class RowsSource:
             return Rows(together)
         samples = []
         for place, key in enumerate(keys):
-            enter_step(place, 0)
+            if self.draws:
+                enter_step(place, 0)
             try:
                 samples.append(self._dataset[_plain(key)])
             except Exception as error:

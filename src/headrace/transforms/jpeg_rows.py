@@ -1,0 +1,117 @@
+"""The upper rows of a JPEG, without decoding those below.
+
+The decoder is handed the same bytes with a smaller height in the frame header, so that it stops early. What it then has
+to say of the bytes that are left over is how it tells that all went well until there. Source: ITU-T T.81, annex B.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.transforms.headers import JPEG_START, SCAN
+
+Memory = Callable[[tuple[int, int, int]], NDArray[np.uint8]]
+"""Gives an array of a shape to decode into."""
+
+SEQUENTIAL = frozenset((0xC0, 0xC1))
+"""Frames whose scan goes through the image once, from the top to the bottom, and is Huffman coded."""
+
+RESTARTS = 0xDD
+
+LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
+"""What libjpeg says if it finds bytes between the last row and the end of the image."""
+
+UNEVEN = 3
+"""Rows may take so many times the mean of all rows; if what is left over is more or less, something is damaged."""
+
+
+class Layout(NamedTuple):
+    """What of a JPEG must be known. In bytes from its beginning, except `unit`: rows of pixels in a row of blocks."""
+
+    height_at: int
+    scan_at: int
+    unit: int
+
+
+def layout_of(data: memoryview) -> Layout | None:
+    """Returns the layout of a sequential JPEG with one scan and without restart markers; None for any other."""
+    place, end, frame = 2, len(data), None
+    while place + 4 <= end and data[place] == 0xFF:
+        marker = data[place + 1]
+        length = data[place + 2] << 8 | data[place + 3]
+        if marker in SEQUENTIAL and place + 9 < end:
+            channels = data[place + 9]
+            if place + 10 + 3 * channels > end:
+                return None
+            unit = 8 * max((data[place + 11 + 3 * channel] & 15 for channel in range(channels)), default=1)
+            frame = place + 5, channels, unit
+        elif marker == SCAN:
+            if frame is None or place + 4 >= end or data[place + 4] != frame[1]:
+                return None
+            return Layout(frame[0], place + 2 + length, frame[2])
+        elif (0xC2 <= marker <= 0xCF and marker != 0xC4) or marker == RESTARTS or length < 2:
+            return None
+        place += 2 + length
+    return None
+
+
+def decode_upper(
+    data: memoryview, size: tuple[int, int], rows: int, divisor: int, memory: Memory
+) -> NDArray[np.uint8] | None:
+    """Decodes at least the first `rows` of a JPEG, at 1/`divisor` of its size (height, width), by simplejpeg.
+
+    Returns uint8 [rows or more / divisor, width / divisor, 3] in what `memory` gives for that shape; None if the whole
+    is to be decoded instead.
+
+    That is so if few rows would be saved, the JPEG is of another kind, or it is damaged as far as can be seen: the
+    bytes end early, hold codes that there are not, or are spread over the rows as no image's are. Damage that only
+    moves or changes pixels may pass unnoticed.
+    """
+    layout = layout_of(data) if rows < size[0] else None
+    if layout is None or not _decoder_does_it():
+        return None
+    # A decoder that smooths colours looks at the next row of blocks, too.
+    upper = (-(-rows // layout.unit) + 1) * layout.unit
+    return _decoded(data, layout, size, upper, divisor, memory) if upper < size[0] else None
+
+
+def _decoded(
+    data: memoryview, layout: Layout, size: tuple[int, int], upper: int, divisor: int, memory: Memory
+) -> NDArray[np.uint8] | None:
+    import simplejpeg
+
+    shorter = bytearray(data)
+    shorter[layout.height_at : layout.height_at + 2] = upper.to_bytes(2, "big")
+    pixels = memory((-(-upper // divisor), -(-size[1] // divisor), 3))
+    height, width = pixels.shape[:2] if divisor > 1 else (0, 0)
+    try:
+        simplejpeg.decode_jpeg(shorter, "RGB", buffer=pixels, min_height=height, min_width=width)
+    except ValueError as error:
+        told = LEFT_OVER.search(str(error))
+        if told is None:
+            return None
+        left_over = int(told[1]) / (len(data) - layout.scan_at)
+        share = 1 - upper / size[0]
+        return pixels if share / UNEVEN < left_over < share * UNEVEN else None
+    return None
+
+
+@functools.cache
+def _decoder_does_it() -> bool:
+    """Tells, by trying, whether the simplejpeg that is installed leaves the right rows behind."""
+    import simplejpeg
+
+    rows, columns = np.mgrid[:96, :16].astype(np.uint8)
+    picture = np.dstack([rows, 2 * columns, rows ^ columns])
+    data = simplejpeg.encode_jpeg(picture, 90, "RGB", "420")
+    layout = layout_of(memoryview(data))
+    if layout is None or not data.startswith(JPEG_START):
+        return False
+    found = _decoded(memoryview(data), layout, (96, 16), 64, 1, lambda shape: np.empty(shape, np.uint8))
+    return found is not None and np.array_equal(found[:48], simplejpeg.decode_jpeg(data, "RGB")[:48])

@@ -1,0 +1,121 @@
+"""Decoding no further than the crop: the same pixels, for every kind of JPEG, and damage noticed where it shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from headrace.core.errors import SampleError
+from headrace.core.streams import begin_stream
+from headrace.transforms import TrainImages
+from headrace.transforms.decoding import lent
+from headrace.transforms.jpeg_rows import decode_upper, layout_of
+from tests.transforms.pictures import by_pillow, encoded, smooth
+
+simplejpeg = pytest.importorskip("simplejpeg")
+
+SUBSAMPLINGS = ("444", "422", "420", "440", "411", "Gray")
+TALL = smooth(203, 117, seed=3)
+JPEG = encoded(TALL, quality=90)
+FORMS = {
+    "baseline": lambda: JPEG,
+    "optimized": lambda: encoded(TALL, optimize=True),
+    "progressive": lambda: encoded(TALL, progressive=True),
+    "restarts": lambda: encoded(TALL, restart_marker_rows=1),
+    "gray": lambda: encoded(TALL[..., 0]),
+    "CMYK": lambda: encoded(Image.fromarray(TALL).convert("CMYK")),
+    "EXIF": lambda: encoded(TALL, exif=b"Exif\0\0" + b"\xff\xc0\xff\xda" * 50),
+    "PNG": lambda: encoded(TALL, "PNG"),
+}
+
+
+def view(data: bytes, *, verify: bool, key: int = 5, size: int = 24) -> np.ndarray:
+    begin_stream(key)
+    try:
+        return TrainImages(size, scale=(0.05, 0.3), verify=verify)(data)
+    finally:
+        begin_stream(None)
+
+
+@given(
+    height=st.integers(1, 150),
+    width=st.integers(1, 90),
+    rows=st.integers(1, 150),
+    sampling=st.sampled_from(SUBSAMPLINGS),
+    divisor=st.sampled_from((1, 2, 4, 8)),
+    quality=st.sampled_from((30, 75, 95)),
+)
+def test_upper_rows_are_those_of_the_whole(
+    height: int, width: int, rows: int, sampling: str, divisor: int, quality: int
+) -> None:
+    picture = smooth(height, width, seed=height * 100 + width)
+    picture = picture[..., :1].copy() if sampling == "Gray" else picture
+    color = "GRAY" if sampling == "Gray" else "RGB"
+    data = simplejpeg.encode_jpeg(picture, quality, color, sampling)
+    upper = decode_upper(memoryview(data), (height, width), rows, divisor, lent)
+    if upper is None:
+        return
+    least = {"min_height": -(-height // divisor), "min_width": -(-width // divisor)} if divisor > 1 else {}
+    whole = simplejpeg.decode_jpeg(data, "RGB", **least)
+    needed = -(-rows // divisor)
+    assert len(upper) < len(whole)
+    assert np.array_equal(whole[:needed], upper[:needed])
+
+
+def test_most_crops_that_end_above_the_lower_edge_are_decoded_in_part() -> None:
+    done = [decode_upper(memoryview(JPEG), TALL.shape[:2], rows, 1, lent) for rows in range(10, 170, 10)]
+    assert sum(one is not None for one in done) >= 14
+
+
+@pytest.mark.parametrize("key", range(6))
+@pytest.mark.parametrize("form", FORMS)
+def test_views_are_the_same_whether_the_rest_is_decoded_or_not(form: str, key: int) -> None:
+    image = FORMS[form]()
+    assert np.array_equal(view(image, verify=True, key=key), view(image, verify=False, key=key))
+
+
+def test_the_layout_is_told_of_plain_jpegs_only() -> None:
+    layout = layout_of(memoryview(JPEG))
+    assert layout is not None
+    assert layout.unit == 16
+    assert int.from_bytes(JPEG[layout.height_at : layout.height_at + 2], "big") == 203
+    others = [
+        encoded(TALL, progressive=True),
+        encoded(TALL, restart_marker_rows=1),
+        encoded(TALL, "PNG"),
+        b"",
+        JPEG[:80],
+    ]
+    assert [layout_of(memoryview(data)) for data in others] == [None] * 5
+
+
+def test_a_small_image_after_a_large_one_in_the_same_memory() -> None:
+    small = encoded(smooth(64, 40, seed=9), quality=90)
+    expected = view(small, verify=True)
+    view(JPEG, verify=False)
+    assert np.array_equal(expected, view(small, verify=False))
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_what_is_cut_off_is_noticed_either_way(verify: bool) -> None:
+    with pytest.raises(SampleError):
+        view(JPEG[: len(JPEG) // 2], verify=verify)
+
+
+def test_damage_is_noticed_all_over_or_only_down_to_the_crop() -> None:
+    layout = layout_of(memoryview(JPEG))
+    assert layout is not None
+    noise = np.random.default_rng(0).bytes(400).replace(b"\xff", b"\xfe")
+    below = JPEG[:-700] + noise + JPEG[-300:]
+    decoded = decode_upper(memoryview(below), TALL.shape[:2], 100, 1, lent)
+    assert decoded is not None
+    assert np.array_equal(by_pillow(JPEG)[:100], decoded[:100])
+    above = JPEG[: layout.scan_at + 50] + noise + JPEG[layout.scan_at + 450 :]
+    assert decode_upper(memoryview(above), TALL.shape[:2], 180, 1, lent) is None
+    zeros = JPEG[: layout.scan_at + 50] + bytes(len(JPEG) - layout.scan_at - 52) + JPEG[-2:]
+    assert decode_upper(memoryview(zeros), TALL.shape[:2], 180, 1, lent) is None
+    swollen = JPEG[:-2] + 40 * noise + JPEG[-2:]
+    assert decode_upper(memoryview(swollen), TALL.shape[:2], 170, 1, lent) is None
