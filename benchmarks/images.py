@@ -157,11 +157,9 @@ def contestants(root: Path, paths: list[str]) -> dict[str, Callable[[], None]]:
                 file.add(path, Path(path).name)
     web = webdataset.WebDataset(tars, shardshuffle=False).map(tar_sample)
     torch_loader = torch.utils.data.DataLoader
-    photos = headrace.ImageFolder(root / "photos")
-    ours = {verify: photos.map(TrainImages(SIZE, verify=verify), on=0) for verify in (True, False)}
+    ours = headrace.ImageFolder(root / "photos").map(TrainImages(SIZE), on=0)
     loaders = {
-        "headrace": headrace.DataLoader(ours[True], shuffle=True, seed=0, **words),
-        "headrace, verify=False": headrace.DataLoader(ours[False], shuffle=True, seed=0, **words),
+        "headrace": headrace.DataLoader(ours, shuffle=True, seed=0, **words),
         "torch, Pillow": torch_loader(Photos(paths, by_pillow), shuffle=True, **words),
         "torch, OpenCV": torch_loader(Photos(paths, by_opencv), shuffle=True, **words),
         "torch, simplejpeg": torch_loader(Photos(paths, by_simplejpeg), shuffle=True, **words),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import headrace.transforms
 from headrace.cli.verify import run_verify
 from headrace.convert import verify as module
 from headrace.convert.pack import pack
@@ -179,6 +180,22 @@ def test_exactly_the_images_that_cannot_be_decoded_are_named(album: Path) -> Non
     assert len(found.problems) == 2
     assert (found.images, found.samples, found.sound) == (30, 30, False)
     assert "no bytes" in found.problems[1]
+
+
+def test_a_jpeg_that_decoders_would_guess_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg")
+    shades = np.random.default_rng(3).integers(0, 255, (90, 70, 3), dtype=np.uint8)
+    stream = BytesIO()
+    Image.fromarray(shades).save(stream, "JPEG")
+    sound = stream.getvalue()
+    images = [sound] * 5
+    images[2] = sound[:4000] + bytes(500) + sound[4500:]
+    schema = Schema((Field("jpg", "bytes"),))
+    path = write("arrow", tmp_path / "photos.arrow", [Block(schema, {"jpg": column_from(schema["jpg"], images)})])
+    assert headrace.transforms.decode(images[2]).shape == (90, 70, 3)
+    found = verify(str(path))
+    assert numbers(found) == [2]
+    assert "decodes to wrong pixels: Corrupt JPEG data" in found.problems[0]
 
 
 @pytest.mark.parametrize("format", ["arrow", "parquet", "memmap", "hdf5", "lmdb", "webdataset"])

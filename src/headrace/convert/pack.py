@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.building.crew import Report, make_pieces
+from headrace.building.crew import Report, cores, make_pieces
 from headrace.building.room import Room
 from headrace.convert.plan import IN_SHARDS, Options, Plan, bytes_of_block, make_plan
 from headrace.convert.resize import resized
@@ -67,7 +67,7 @@ def pack(
         Aside(plan.target, folder=plan.in_folder).abort()  # says now what would be in the way later
         with pieces.room.locked():
             missing = pieces.room.prepare()
-            _make(pieces, missing, workers or min(os.cpu_count() or 1, len(missing)), report or _silent)
+            _make(pieces, missing, workers or min(cores(), len(missing)), report or _silent)
             pieces.assemble()
     except OSError as error:
         if isinstance(error, HeadraceError):

@@ -15,6 +15,7 @@ from headrace.formats.columns import Block, Ragged, bytes_of, value_of
 from headrace.formats.manifest import checksum, files_of, read_manifest
 from headrace.formats.protocol import Reader
 from headrace.formats.registry import open_reader
+from headrace.transforms.decoding import damage_in
 
 Report = Callable[[int, int], None]
 """Called with (samples done, samples in all)."""
@@ -160,6 +161,9 @@ def _check_image(sample: int, place: str, data: bytes, found: Verified) -> None:
         decode_image(data, place)
     except SampleError as error:
         found.add(f"sample {sample}: {one_line(error)}")
+        return
+    if (damage := damage_in(data)) is not None:
+        found.add(f"sample {sample}: a damaged image, which decodes to wrong pixels: {damage}")
 
 
 def one_line(error: BaseException) -> str:

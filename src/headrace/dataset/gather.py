@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -83,6 +84,17 @@ def fixed(column: Array, dtype: np.dtype[Any]) -> Gather:
         return tensor
 
     return gather
+
+
+def whole_numbers(keys: Any) -> Keys:
+    """Returns keys as int64 [n]. Raises `TypeError` for others than whole numbers, `IndexError` for huge ones."""
+    array = np.asarray(keys)
+    if array.dtype.kind == "i" and array.ndim == 1:
+        return array.astype(np.int64, copy=False)
+    try:
+        return np.array([operator.index(key) for key in keys], np.int64)
+    except OverflowError:
+        raise IndexError(f"there is no sample {max(keys, key=abs)}") from None
 
 
 def in_range(keys: Keys, count: int) -> Keys:

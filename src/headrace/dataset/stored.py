@@ -16,7 +16,7 @@ from headrace.core.batch_memory import BatchMemory, OwnMemory
 from headrace.core.errors import UsageError, explain
 from headrace.dataset import gather
 from headrace.dataset.fluent import Fluent
-from headrace.dataset.gather import Gather, RaggedAs, in_range, numpy_dtype
+from headrace.dataset.gather import Gather, RaggedAs, in_range, numpy_dtype, whole_numbers
 from headrace.dataset.images import decode_image, holds_images, stacked
 from headrace.formats.columns import Block, Column, Keys, Ragged, value_of
 from headrace.formats.protocol import Handle, Reader
@@ -260,14 +260,14 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
     def checked(self, keys: Any) -> Keys:
         """Returns keys as an array, all 0 .. length-1. Raises `IndexError`."""
-        return in_range(_as_array(keys), len(self))
+        return in_range(whole_numbers(keys), len(self))
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def fetch_batch(self, keys: Any, out: BatchMemory) -> dict[str, Any]:
         """Returns the batch of these keys, each column gathered into `out`. Raises `IndexError` and `FormatError`."""
         plan = self._plan.get()
-        array = keys if type(keys) is np.ndarray else _as_array(keys)
+        array = whole_numbers(keys)
         if not self._checks_keys:
             array = in_range(array, len(self))
         if plan is not None:
@@ -312,7 +312,3 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         lines = [f"{self._reader.place}: {len(self):,} samples, {self.format}"]
         lines += [f"  {field.name}: {field}" for field in self.schema]
         return "\n".join(lines)
-
-
-def _as_array(keys: Any) -> Keys:
-    return keys if isinstance(keys, np.ndarray) else np.asarray(keys, np.int64).reshape(-1)

@@ -85,6 +85,25 @@ def size_of(data: Any) -> Size:
     return source.size if source.encoded is None or source.header is not None else _size_by_pillow(source)
 
 
+def damage_in(data: bytes | memoryview) -> str | None:
+    """Returns what libjpeg says of a JPEG that can be decoded, but only by guessing what its damaged parts were.
+
+    None for sound ones, for other images, and without simplejpeg: other decoders do not tell.
+    """
+    header = read_header(memoryview(data))
+    if header is None or header.format != "jpeg" or not header.plain or header.height * header.width > PIXEL_LIMIT:
+        return None
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    try:
+        simplejpeg.decode_jpeg(data, "RGB", buffer=lent((header.height, header.width, 3)))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def reduction(header: Header | None, wanted: Size) -> int:
     """Returns the largest divisor by which a JPEG shrinks to no less than `wanted`; 1 for other formats."""
     if header is None or header.format != "jpeg":
@@ -129,15 +148,15 @@ class Source:
             return self.image
         return _decode_bytes(self._bytes, self.header, divisor, self.place)
 
-    def lent_pixels(self, divisor: int, rows: int | None) -> Pixels:
+    def lent_pixels(self, divisor: int, rows: int) -> Pixels:
         """Decodes as `pixels` does, to memory that this thread's next image gets as well.
 
-        rows: of the whole image, from the top, that are needed; of a JPEG there may be fewer than all, and then only
-        some damage is noticed. None: all.
+        rows: of the whole image, from the top, that are needed. Of a JPEG there may be fewer than all; damage below
+        them is then not noticed.
         """
         if self.image is not None:
             return self.image
-        if rows is not None and self.header is not None:
+        if self.header is not None:
             upper = _upper_rows(self._bytes, self.header, rows, divisor)
             if upper is not None:
                 return upper

@@ -66,19 +66,16 @@ class IntoArray(ABC):
 class TrainImages(IntoArray):
     """Decodes, crops at random, resizes, mirrors and jitters an image: uint8 [3, height, width], RGB.
 
-    Takes what `decode` takes. Where to crop is drawn from the header's size, before anything is decoded; a JPEG whose
-    crop has at least twice the target's height and width is decoded at 1/2, 1/4 or 1/8 of its size, with the crop's
-    edges moved to multiples of that (for other forms of images too). So hand it bytes or a path rather than a decoded
-    image.
+    Takes what `decode` takes. Where to crop is drawn from the header's size, before anything is decoded. A JPEG is
+    decoded no further than to the crop's lower edge, so damage below it is not noticed; if the crop has at least twice
+    the target's height and width, at 1/2, 1/4 or 1/8 of its size, with the crop's edges moved to multiples of that (for
+    other forms of images too). So hand it bytes or a path rather than a decoded image.
 
     size: of the result, in pixels: a number or (height, width).
     scale, ratio: ranges of the crop's share of the area and of its width / height.
     flip: probability that the image is mirrored left to right.
     jitter: up to four of (brightness, contrast, saturation, hue), as in `ColorJitter`; None for none.
     interpolation: "bilinear", "bicubic" (both antialiased) or "nearest".
-    verify: True decodes all of a JPEG, so that damage anywhere in it is noticed. False decodes no further than the
-        crop's lower edge: quicker, with the same pixels, but of damage only the gravest is noticed. For files that were
-        checked beforehand.
 
     Numbers come from `headrace.rng()` alone: under `DataLoader(seed=)` the same pixels for any backend and workers.
     May be pickled, and called by many threads at once. Raises `UsageError` for arguments that cannot be; calls raise as
@@ -93,7 +90,6 @@ class TrainImages(IntoArray):
     flip: float = 0.5
     jitter: tuple[float | Range, ...] | None = None
     interpolation: Interpolation = "bilinear"
-    verify: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checked_size(self.size))
@@ -112,7 +108,7 @@ class TrainImages(IntoArray):
         mirrored = bool(generator.random() < self.flip)
         divisor = spare(box, target)
         box = on_grid(box, divisor, source.size) if divisor > 1 else box
-        part = cropped(source, box, divisor, whole=self.verify)
+        part = cropped(source, box, divisor)
         view = resize(part, target, self.interpolation)[0].permute(1, 2, 0).numpy()
         np.copyto(out, (view[:, ::-1] if mirrored else view).transpose(2, 0, 1))
         jitter: Jitter | None = getattr(self, "_jitter", None)
@@ -200,14 +196,12 @@ def _nearest(edge: int, divisor: int, end: int) -> int:
     return min(edge + divisor // 2, end) // divisor * divisor
 
 
-def cropped(source: Source, box: Box, divisor: int, *, whole: bool = True) -> Tensor:
-    """Decodes, a JPEG at 1/`divisor` of its size, and returns `box` (in pixels of the whole image) to the nearest
-    pixel that there is, as uint8 [1, 3, height, width] with channels last, in memory that may be lent.
-
-    whole: whether what lies below the box is decoded, too, and found out if it is damaged.
+def cropped(source: Source, box: Box, divisor: int) -> Tensor:
+    """Decodes, a JPEG at 1/`divisor` of its size and down to the box, and returns `box` (in pixels of the whole image)
+    to the nearest pixel that there is, as uint8 [1, 3, height, width] with channels last, in memory that may be lent.
     """
     size = source.size
-    image = source.lent_pixels(divisor if source.is_jpeg else 1, None if whole else box.top + box.height)
+    image = source.lent_pixels(divisor if source.is_jpeg else 1, box.top + box.height)
     if image.shape[1] != size[1]:
         top, bottom, left, right = (
             (edge + divisor // 2) // divisor for edge in (box.top, box.top + box.height, box.left, box.left + box.width)

@@ -7,7 +7,6 @@ to say of the bytes that are left over is how it tells that all went well until 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -24,18 +23,15 @@ SEQUENTIAL = frozenset((0xC0, 0xC1))
 
 RESTARTS = 0xDD
 
-LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
-"""What libjpeg says if it finds bytes between the last row and the end of the image."""
-
-UNEVEN = 3
-"""Rows may take so many times the mean of all rows; if what is left over is more or less, something is damaged."""
+LEFT_OVER = "extraneous bytes before marker 0xd9"
+"""What libjpeg says if all that it finds fault with are bytes between the last row and the end of the image."""
 
 
 class Layout(NamedTuple):
-    """What of a JPEG must be known. In bytes from its beginning, except `unit`: rows of pixels in a row of blocks."""
+    """What of a JPEG must be known. height_at: where its height stands, in bytes from the beginning. unit: rows of
+    pixels in a row of blocks."""
 
     height_at: int
-    scan_at: int
     unit: int
 
 
@@ -54,7 +50,7 @@ def layout_of(data: memoryview) -> Layout | None:
         elif marker == SCAN:
             if frame is None or place + 4 >= end or data[place + 4] != frame[1]:
                 return None
-            return Layout(frame[0], place + 2 + length, frame[2])
+            return Layout(frame[0], frame[2])
         elif (0xC2 <= marker <= 0xCF and marker != 0xC4) or marker == RESTARTS or length < 2:
             return None
         place += 2 + length
@@ -69,9 +65,8 @@ def decode_upper(
     Returns uint8 [rows or more / divisor, width / divisor, 3] in what `memory` gives for that shape; None if the whole
     is to be decoded instead.
 
-    That is so if few rows would be saved, the JPEG is of another kind, or it is damaged as far as can be seen: the
-    bytes end early, hold codes that there are not, or are spread over the rows as no image's are. Damage that only
-    moves or changes pixels may pass unnoticed.
+    That is so if few rows would be saved, if the JPEG is of another kind, and if it is damaged in these rows, as far as
+    that can be seen.
     """
     layout = layout_of(data) if rows < size[0] else None
     if layout is None or not _decoder_does_it():
@@ -93,12 +88,8 @@ def _decoded(
     try:
         simplejpeg.decode_jpeg(shorter, "RGB", buffer=pixels, min_height=height, min_width=width)
     except ValueError as error:
-        told = LEFT_OVER.search(str(error))
-        if told is None:
-            return None
-        left_over = int(told[1]) / (len(data) - layout.scan_at)
-        share = 1 - upper / size[0]
-        return pixels if share / UNEVEN < left_over < share * UNEVEN else None
+        if LEFT_OVER in str(error):
+            return pixels
     return None
 
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import multiprocessing
-import os
 import pickle
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.building.crew import Report, make_pieces
+from headrace.building.crew import Report, cores, make_pieces
 from headrace.building.room import Room
 from headrace.core.errors import SampleError, UsageError, explain
 from headrace.core.streams import SampleStreams, begin_stream, comparable_states, drawing, global_states_kept
@@ -286,11 +285,6 @@ def workers_for(work: Work, missing: int, seconds: float) -> tuple[int, str]:
             LOGGER.info("headrace: one process builds this cache, since the steps cannot be pickled: %s", error)
             return 1, method
     return count, method
-
-
-def cores() -> int:
-    """Returns how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def compute(work: Work, missing: Sequence[int], seconds: float, place: object, report: Report) -> list[Columns]:

@@ -28,11 +28,12 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from headrace.building.crew import cores
 from headrace.core.batch_memory import OwnMemory
 from headrace.core.errors import SampleError, UsageError
 from headrace.core.streams import begin_stream, global_states_kept
 from headrace.dataset.staged.batches import collate
-from headrace.dataset.staged.build import cores, one_layout, plan_work
+from headrace.dataset.staged.build import one_layout, plan_work
 from headrace.dataset.staged.cache import cached_block
 from headrace.dataset.staged.running import Columns, Data, Pipeline, as_columns, named
 from headrace.dataset.staged.sources import Source, copied, source_of

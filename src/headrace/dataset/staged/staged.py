@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import copy
-import operator
 import os
 from collections.abc import Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch.utils.data import Dataset, IterableDataset
 
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, explain
 from headrace.core.streams import begin_stream, global_states_kept
 from headrace.dataset.fluent import Fluent
-from headrace.dataset.gather import RaggedAs, in_range
+from headrace.dataset.gather import RaggedAs, in_range, whole_numbers
 from headrace.dataset.staged import batches as whole_batches
 from headrace.dataset.staged.build import looked_at, plan_work
 from headrace.dataset.staged.cache import Cached, Folder, Stale, in_memory
@@ -26,7 +24,6 @@ from headrace.dataset.staged.running import Columns, Data, Pipeline, Rows, as_ro
 from headrace.dataset.staged.sources import copied, source_of
 from headrace.dataset.staged.steps import Step, as_steps
 from headrace.dataset.stored import StoredDataset
-from headrace.formats.columns import Keys
 from headrace.formats.registry import format_named
 from headrace.observe.progress import samples_bar
 
@@ -355,16 +352,6 @@ def folder_named(where: Any) -> Path:
             explain("this cannot be a folder", place="cache=", found=f"{where!r}: {error}", expected=expected)
         ) from error
     return path
-
-
-def whole_numbers(keys: Any) -> Keys:
-    """Returns keys as int64 [n]. Raises `TypeError` for others than whole numbers, `IndexError` for huge ones."""
-    if isinstance(keys, np.ndarray) and keys.dtype == np.int64 and keys.ndim == 1:
-        return keys
-    try:
-        return np.array([operator.index(key) for key in keys], np.int64)
-    except OverflowError:
-        raise IndexError(f"there is no sample {max(keys, key=abs)}") from None
 
 
 def _check(*, stale: Any, ragged: Any) -> None:
