@@ -28,7 +28,7 @@ test: $(STAMP)
 	@$(BIN)/python -m pytest $(ALONE)
 
 stress: $(STAMP)
-	@$(BIN)/python -m pytest -m stress tests/convert
+	@$(BIN)/python -m pytest -m stress tests
 	@$(BIN)/python tests/formats/fuzz.py --seconds $(or $(SECONDS),300) --seed $(or $(SEED),$$(date +%s))
 
 check: lint types contracts test

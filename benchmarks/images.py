@@ -2,16 +2,18 @@
 
     python benchmarks/images.py --images 20000
     python benchmarks/images.py --images 2000 --rounds 3
+    python benchmarks/images.py --one-core
 
 All make uint8 [64, 3, 224, 224] from the same generated JPEGs of about 500 x 375, in shuffled order (WebDataset: in
 order), in turns; workers are kept, and the first epoch of each is not counted. The bare loop is two processes that
 decode, crop and resize into memory that they use again, without a loader. Crops are drawn alike. The pixels of the
-same crops are compared with Pillow's.
+same crops are compared with Pillow's. `--one-core` takes the pipelines by themselves, on two sizes of images.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import multiprocessing
 import statistics
@@ -30,7 +32,7 @@ import webdataset
 from PIL import Image
 
 import headrace
-from headrace.transforms import TrainImages
+from headrace.transforms import EvalImages, TrainImages
 from headrace.transforms.drawing import draw_crop
 from rates import all_in_turn
 
@@ -38,12 +40,13 @@ SIZE, BATCH, WORKERS = 224, 64, 2
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
-def write_photos(root: Path, count: int) -> list[str]:
-    """Writes photographs of soft shapes and noise, about 500 x 375, 80 KB each; returns their paths."""
+def write_photos(root: Path, count: int, times: int = 1) -> list[str]:
+    """Writes photographs of soft shapes and noise, about 500 x 375, 80 KB each, or `times` as long and high; returns
+    their paths."""
     rng = np.random.default_rng(0)
     paths = []
     for number in range(count):
-        width, height = (int(side) for side in rng.integers((460, 340), (540, 410)))
+        width, height = (int(side) * times for side in rng.integers((460, 340), (540, 410)))
         small = rng.integers(0, 255, (12, 16, 3)).astype(np.uint8)
         pixels = cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC).astype(np.int16)
         pixels += rng.normal(0, 10, (height, width, 1)).astype(np.int16)
@@ -168,6 +171,30 @@ def contestants(root: Path, paths: list[str]) -> dict[str, Callable[[], None]]:
     return {name: exhaust(loader, len(paths)) for name, loader in loaders.items()}
 
 
+def one_core(root: Path, rounds: int) -> None:
+    """Prints what pipelines make of images that are in memory already, on one core."""
+    pipelines = {
+        "Pillow": lambda data: np.ascontiguousarray(by_pillow(data, headrace.rng()).transpose(2, 0, 1)),
+        "TrainImages": TrainImages(SIZE),
+        "jitter without hue": TrainImages(SIZE, jitter=(0.4, 0.4, 0.4)),
+        "jitter": TrainImages(SIZE, jitter=(0.4, 0.4, 0.4, 0.1)),
+        "EvalImages": EvalImages(SIZE),
+    }
+    for times, count in ((1, 300), (3, 60)):
+        images = [Path(path).read_bytes() for path in write_photos(root / str(times), count, times)]
+        loops = {name: functools.partial(for_each, make, images) for name, make in pipelines.items()}
+        print(f"about {500 * times} x {375 * times}, {sum(map(len, images)) / count / 1000:,.0f} KB each")
+        for name, measured in all_in_turn(loops, count, rounds).items():
+            spread = f"{min(measured):,.0f} - {max(measured):,.0f}"
+            print(f"  {name:<20} {statistics.median(measured):6,.0f} images/s ({spread})", flush=True)
+
+
+def for_each(make: Callable[[bytes], Any], images: list[bytes]) -> None:
+    """Makes a crop of each."""
+    for data in images:
+        make(data)
+
+
 def difference(paths: list[str]) -> tuple[float, float]:
     """Returns the mean difference from Pillow's pixels, over 64 large crops, and that of the worst of them."""
     make = TrainImages(SIZE, scale=(1, 1), ratio=(4 / 3, 4 / 3), flip=0)
@@ -185,24 +212,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--one-core", action="store_true", help="only the pipelines, without loaders")
     given = parser.parse_args()
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", ".*", UserWarning)
     with tempfile.TemporaryDirectory() as folder:
-        paths = write_photos(Path(folder), given.images)
-        runs = contestants(Path(folder), paths)
-        alone = bare(paths)
-        runs["bare loop, 2 processes"] = next(alone)
-        rates = all_in_turn(runs, len(paths), given.rounds)
-        next(alone, None)
-        ours = statistics.median(rates["headrace"])
-        for name, measured in rates.items():
-            spread = f"{min(measured):,.0f} - {max(measured):,.0f}"
-            median = statistics.median(measured)
-            print(f"{name:<24} {median:8,.0f} images/s ({spread}), headrace {ours / median:.2f}x of it", flush=True)
-        mean, worst = difference(paths)
-        print(f"mean difference from Pillow's pixels, of 255: {mean:.2f}, at most {worst:.2f} for an image")
+        if given.one_core:
+            one_core(Path(folder), given.rounds)
+        else:
+            with_loaders(Path(folder), given.images, given.rounds)
+
+
+def with_loaders(root: Path, count: int, rounds: int) -> None:
+    """Prints what all loaders make of the same files, and how far pixels are from Pillow's."""
+    paths = write_photos(root, count)
+    runs = contestants(root, paths)
+    alone = bare(paths)
+    runs["bare loop, 2 processes"] = next(alone)
+    rates = all_in_turn(runs, len(paths), rounds)
+    next(alone, None)
+    ours = statistics.median(rates["headrace"])
+    for name, measured in rates.items():
+        spread = f"{min(measured):,.0f} - {max(measured):,.0f}"
+        median = statistics.median(measured)
+        print(f"{name:<24} {median:8,.0f} images/s ({spread}), headrace {ours / median:.2f}x of it", flush=True)
+    mean, worst = difference(paths)
+    print(f"mean difference from Pillow's pixels, of 255: {mean:.2f}, at most {worst:.2f} for an image")
 
 
 if __name__ == "__main__":

@@ -175,7 +175,9 @@ TABLE: list[tuple[Callable[[Make], Any], Any]] = [
 ]
 
 STARTS = [
-    *((module, method) for module in ("torch.utils.data", "headrace") for method in ("fork", "spawn", "forkserver")),
+    *(("torch.utils.data", method) for method in ("fork", "forkserver")),
+    pytest.param(("torch.utils.data", "spawn"), marks=pytest.mark.stress),  # slow, and known since it is torch's
+    *(("headrace", method) for method in ("fork", "spawn", "forkserver")),
     (f"{__package__}.threads", None),
 ]
 

@@ -143,8 +143,10 @@ def assert_helps(text: str, case: Case) -> None:
     assert str(case.target.parent) in text
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("limit", [600, 3500])
+@pytest.mark.parametrize(
+    ("limit", "workers"),
+    [(600, 1), (3500, 2), *(pytest.param(*one, marks=STRESS) for one in ((600, 2), (3500, 1)))],
+)
 def test_files_that_may_not_grow_leave_the_old_data_and_it_goes_on(case: Case, limit: int, workers: int) -> None:
     old = case.put_old_data()
     status, text = case.child(limit=limit, workers=workers).end()
@@ -192,7 +194,7 @@ def test_a_full_disk_leaves_the_old_data_and_it_goes_on(case: Case, small_disk: 
 
 @pytest.mark.parametrize("other", [{}, {"shuffle": 4}], ids=["same", "other options"])
 @pytest.mark.parametrize(
-    "where", ["piece", "assemble", *(pytest.param(one, marks=STRESS) for one in ("begin", "flush"))]
+    "where", ["piece", *(pytest.param(one, marks=STRESS) for one in ("assemble", "begin", "flush"))]
 )
 def test_two_packs_at_once_do_not_mix(case: Case, where: str, other: dict[str, int]) -> None:
     allowed = [case.undisturbed(), case.undisturbed(**other)]

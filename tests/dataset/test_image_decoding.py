@@ -15,6 +15,7 @@ from PIL import Image
 from headrace.core.errors import MissingExtraError, SampleError
 from headrace.dataset import ImageFolder
 from headrace.dataset.image_folder import load_rgb
+from headrace.transforms import decoders, decoding
 from tests.dataset.pictures import ORANGE, save
 
 
@@ -115,8 +116,8 @@ def flip_a_byte(path: Path) -> None:
     [
         ("x.jpg", cut, "truncated"),
         ("x.png", cut, "truncated"),
-        ("x.jpg", empty, "an empty file"),
-        ("x.jpg", text, "cannot identify image file (16 bytes, first b'<html>40')"),
+        ("x.jpg", empty, "no bytes"),
+        ("x.jpg", text, "cannot identify an image (16 bytes, first b'<html>40')"),
         ("x.png", flip_a_byte, "broken data stream"),
     ],
 )
@@ -136,12 +137,13 @@ def test_a_damaged_file_is_a_sample_error_that_names_it(
     assert f"  place:    {path}" == place
     assert found in found_line
     assert expected == "  expected: an image that Pillow can decode"
-    assert cure == "  cure:     restore or remove the file"
+    assert cure == "  cure:     restore or remove it"
 
 
 def test_an_image_too_large_to_be_honest_is_a_sample_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path / "cat/1.png", size=(30, 30))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)
+    monkeypatch.setattr(decoders, "PIXEL_LIMIT", 300)
     with pytest.raises(SampleError, match="MAX_IMAGE_PIXELS") as caught:
         load_rgb(str(path))
     assert str(path) in str(caught.value)
@@ -159,10 +161,10 @@ def test_a_file_that_vanished_stays_a_file_not_found_error(pets: Path) -> None:
 def test_a_file_that_cannot_be_read_stays_an_os_error_that_names_the_path(
     pets: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
-    def refuse(self: Path) -> bytes:
+    def refuse(*arguments: Any, **words: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(decoding, "open", refuse, raising=False)
     with pytest.raises(type(error), match=r"cat/1\.png"):
         ImageFolder(pets)[0]
 

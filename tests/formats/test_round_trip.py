@@ -191,7 +191,7 @@ def test_workers_deliver_what_is_delivered_without_them(format: str, start: str,
     assert len(alone) == 6
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.stress)])
 @pytest.mark.parametrize("format", FORMATS)
 def test_workers_deliver_each_sample_of_a_stream_once(format: str, start: str, tmp_path: Path) -> None:
     path = write(format, path_of(format, tmp_path, sharded=True), halves(usual(format, 40)))

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from headrace.core.errors import MissingExtraError, SampleError, UsageError
-from headrace.transforms import decode, decoding, size_of
+from headrace.transforms import decode, decoders, size_of
 from headrace.transforms.headers import is_complete, read_header
 from tests.transforms.pictures import by_pillow, difference, encoded, smooth
 
@@ -186,7 +186,7 @@ def test_a_bomb_is_refused_before_it_is_decoded(
     if "PIL" in missing:
         pytest.importorskip("cv2")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    monkeypatch.setattr(decoding, "PIXEL_LIMIT", 1000)
+    monkeypatch.setattr(decoders, "PIXEL_LIMIT", 1000)
     without(monkeypatch, *missing)
     with pytest.raises(SampleError, match=r"bomb|75 x 101 pixels"):
         decode(data)

@@ -13,7 +13,7 @@ from PIL import Image
 from headrace.core.errors import SampleError
 from headrace.core.streams import begin_stream
 from headrace.transforms import TrainImages, decode
-from headrace.transforms.decoding import lent
+from headrace.transforms.decoders import lent
 from headrace.transforms.jpeg_rows import decode_upper, layout_of
 from tests.transforms.pictures import by_pillow, encoded, smooth
 

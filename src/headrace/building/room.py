@@ -7,17 +7,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from headrace.core.errors import DatasetError, explain
 from headrace.formats.aside import sync_file, sync_folder
 from headrace.formats.manifest import checksum
 from headrace.formats.shards import shard_name
+from headrace.storage.locks import locked
 
 
 class Room:
@@ -28,28 +28,15 @@ class Room:
         self.path = target.with_name(f".{target.name}.packing")
         self.data, self.done = self.path / "data", self.path / "done"
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Keeps every other process away from the target. Raises `DatasetError` if one is at it."""
-        if os.name != "posix":  # two processes with one target are not told apart there
-            self.path.mkdir(parents=True, exist_ok=True)
-            yield
-            return
-        import fcntl
+        return locked(self.path / "lock", self._busy)
 
-        lock = self.path / "lock"
-        while True:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with lock.open("a") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError as error:
-                    cure = "wait until it has ended, or choose another target"
-                    what = "another pack is writing this target"
-                    raise DatasetError(explain(what, place=self.target, found="its lock", cure=cure)) from error
-                if lock.exists() and lock.stat().st_ino == os.fstat(file.fileno()).st_ino:
-                    yield
-                    return
+    def _busy(self) -> None:
+        cure = "wait until it has ended, or choose another target"
+        raise DatasetError(
+            explain("another pack is writing this target", place=self.target, found="its lock", cure=cure)
+        )
 
     def prepare(self) -> list[int]:
         """Returns the pieces that are missing; those of an earlier run of the same plan stay, others are removed."""

@@ -15,7 +15,7 @@ from headrace.formats.columns import Block, Ragged, bytes_of, value_of
 from headrace.formats.manifest import checksum, files_of, read_manifest
 from headrace.formats.protocol import Reader
 from headrace.formats.registry import open_reader
-from headrace.transforms.decoding import damage_in
+from headrace.transforms.decoders import damage_in
 
 Report = Callable[[int, int], None]
 """Called with (samples done, samples in all)."""

@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -18,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from headrace.core.errors import DatasetError, DatasetNotFoundError, MissingExtraError, SampleError, explain
+from headrace.core.errors import DatasetError, DatasetNotFoundError, MissingExtraError, explain
 from headrace.dataset.fluent import Fluent
 from headrace.dataset.path_table import PathTable
-from headrace.transforms.decoding import DECODE_FAILURES, convert_to_rgb
+from headrace.transforms.decoding import decode
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -182,48 +181,17 @@ class LabelledPaths(Sequence[tuple[str, int]]):
 
 
 def load_rgb(path: str) -> Image:
-    """Reads an image file whole, closes it and decodes it to a PIL image in mode RGB.
+    """Reads and decodes an image file, as `headrace.transforms.decode` does, to a PIL image in mode RGB.
 
-    As in torchvision, transparency is dropped and EXIF orientation is not applied. 16-bit gray keeps its
-    upper 8 bits. Raises SampleError if Pillow cannot decode the bytes or refuses the size of the image,
-    OSError that names the path if the file cannot be read, MissingExtraError without Pillow.
+    As in torchvision, transparency is dropped and EXIF orientation is not applied. 16-bit gray keeps its upper 8 bits.
+    Raises as `decode` does, and `MissingExtraError` without Pillow.
     """
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
-        raise MissingExtraError(
-            explain("images need Pillow", found=str(error), cure="pip install 'headrace[images]'")
-        ) from error
-
-    data = read_file(path)
-    try:
-        with Image.open(BytesIO(data)) as image:
-            return convert_to_rgb(image)
-    except Image.DecompressionBombError as error:
-        cure = "remove the file, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
-        raise undecodable(path, str(error), cure) from error
-    except UnidentifiedImageError as error:
-        found = f"cannot identify image file ({len(data)} bytes, first {data[:8]!r})"
-        raise undecodable(path, found if data else "an empty file") from error
-    except DECODE_FAILURES as error:
-        raise undecodable(path, str(error) or type(error).__name__) from error
-
-
-def read_file(path: str) -> bytes:
-    """All bytes of a file; every OSError names the path, also those that arise while reading."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        error.filename = path
-        raise
-
-
-def undecodable(path: str, found: str, cure: str = "restore or remove the file") -> SampleError:
-    """The error for an image file whose bytes are not an image."""
-    expected = "an image that Pillow can decode"
-    return SampleError(
-        explain("cannot decode an image", place=printable(path), found=found, expected=expected, cure=cure)
-    )
+        cure = "pip install 'headrace[images]'"
+        raise MissingExtraError(explain("images need Pillow", found=str(error), cure=cure)) from error
+    return Image.fromarray(decode(path))
 
 
 def find_class_folders(root: str) -> list[tuple[str, str]]:

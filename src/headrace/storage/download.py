@@ -21,12 +21,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from headrace.core.errors import HeadraceError, UsageError, explain
+from headrace.storage.locks import is_named, lock
 from headrace.version import __version__
-
-try:
-    import fcntl
-except ImportError:  # a platform without locks of files
-    fcntl = None  # type: ignore[assignment]
 
 CHUNK = 1 << 16
 LENGTHS = {"md5": 32, "sha256": 64}
@@ -137,7 +133,7 @@ def _opened(part: Path, target: Path) -> Iterator[IO[bytes]]:
             explain("cannot store a download", place=target, found="a folder", expected=expected, cure=cure)
         )
     with part.open("a+b") as file:
-        if not _locked(file, part):
+        if not _is_ours(file, part):
             cure = "wait until it has ended, then run this again"
             raise DownloadError(
                 explain("cannot store a download", place=part, found="another process writes it now", cure=cure)
@@ -150,19 +146,13 @@ def _opened(part: Path, target: Path) -> Iterator[IO[bytes]]:
                 part.unlink(missing_ok=True)
 
 
-def _locked(file: IO[bytes], path: Path) -> bool:
-    """Locks an open file until it is closed. Tells whether it is ours now, and still has its name."""
+def _is_ours(file: IO[bytes], path: Path) -> bool:
+    """Locks the file; without locks two processes would disturb each other, which the checksum finds."""
     try:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file)
     except BlockingIOError:
         return False
-    except OSError:
-        pass  # a file system without locks: two processes would disturb each other, which the checksum finds
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+    return is_named(file, path)
 
 
 def _complete(

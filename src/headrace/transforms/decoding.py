@@ -1,51 +1,37 @@
-"""Encoded images, paths, PIL images and arrays to one form: uint8 [height, width, 3], RGB.
-
-JPEG goes through simplejpeg (libjpeg-turbo) where it is installed, then OpenCV; PNG through OpenCV; all else, and what
-those will not take, through Pillow. For gray and RGB images of 8 bits all of them make the same pixels. All release the
-interpreter lock while they decode.
-"""
+"""Encoded images, paths, PIL images and arrays to one form: uint8 [height, width, 3], RGB."""
 
 from __future__ import annotations
 
-import math
 import os
-import struct
-import threading
-import zlib
 from dataclasses import dataclass
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace.core.errors import MissingExtraError, SampleError, UsageError, explain
-from headrace.transforms.headers import Header, is_complete, read_header
-from headrace.transforms.jpeg_rows import Memory, decode_upper
+from headrace.core.errors import UsageError, explain
+from headrace.transforms.decoders import (
+    DECODE_FAILURES,
+    Pixels,
+    Size,
+    convert_to_rgb,
+    decode_bytes,
+    decode_rows,
+    lent,
+    shrunk,
+    size_by_pillow,
+    undecodable,
+)
+from headrace.transforms.headers import Header, read_header
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-Pixels = NDArray[np.uint8]
-Size = tuple[int, int]
-"""Height and width in pixels."""
-
-# OSError, ValueError and SyntaxError are what Pillow 13 raises when bytes of a file are changed at random;
-# the others are those that its own decoders expect from each other and translate, if not always.
-PILLOW_FAILURES = (OSError, ValueError, SyntaxError, EOFError, TypeError, LookupError, struct.error)
-DECODE_FAILURES = (*PILLOW_FAILURES, zlib.error)
-
-PIXEL_LIMIT = 89_478_485
-"""Pillow's limit: it warns of a larger image, and takes one of twice as many pixels for an attack."""
 
 REDUCTIONS = (8, 4, 2)
 """Divisors of the size at which JPEG decodes faster than whole; other eighths are slower than all of it."""
 
 FIRST_BYTES = 4096
-
-LENT = 1 << 24
-"""Largest image, in bytes, whose memory a thread keeps for the next one."""
 
 
 def decode(data: Any, *, at_least: int | Size | None = None, place: object = None) -> Pixels:
@@ -82,26 +68,9 @@ def size_of(data: Any) -> Size:
     if _is_pil(data):
         return data.height, data.width
     source = open_source(data, None)
-    return source.size if source.encoded is None or source.header is not None else _size_by_pillow(source)
-
-
-def damage_in(data: bytes | memoryview) -> str | None:
-    """Returns what libjpeg says of a JPEG that can be decoded, but only by guessing what its damaged parts were.
-
-    None for sound ones, for other images, and without simplejpeg: other decoders do not tell.
-    """
-    header = read_header(memoryview(data))
-    if header is None or header.format != "jpeg" or not header.plain or header.height * header.width > PIXEL_LIMIT:
-        return None
-    try:
-        import simplejpeg
-    except ImportError:
-        return None
-    try:
-        simplejpeg.decode_jpeg(data, "RGB", buffer=lent((header.height, header.width, 3)))
-    except ValueError as error:
-        return str(error)
-    return None
+    if source.encoded is None or source.header is not None:
+        return source.size
+    return size_by_pillow(source.encoded, source.place) or source.size
 
 
 def reduction(header: Header | None, wanted: Size) -> int:
@@ -109,14 +78,10 @@ def reduction(header: Header | None, wanted: Size) -> int:
     if header is None or header.format != "jpeg":
         return 1
     for divisor in REDUCTIONS:
-        height, width = _shrunk(header, divisor)
+        height, width = shrunk(header, divisor)
         if height >= wanted[0] and width >= wanted[1]:
             return divisor
     return 1
-
-
-def _shrunk(header: Header, divisor: int) -> Size:
-    return -(-header.height // divisor), -(-header.width // divisor)
 
 
 @dataclass(slots=True)
@@ -146,7 +111,7 @@ class Source:
         """Decodes to uint8 [height, width, 3]; a JPEG at 1/`divisor` of its size, rounded up."""
         if self.image is not None:
             return self.image
-        return _decode_bytes(self._bytes, self.header, divisor, self.place)
+        return decode_bytes(self._bytes, self.header, divisor, self.place)
 
     def lent_pixels(self, divisor: int, rows: int) -> Pixels:
         """Decodes as `pixels` does, to memory that this thread's next image gets as well.
@@ -157,34 +122,14 @@ class Source:
         if self.image is not None:
             return self.image
         if self.header is not None:
-            upper = _upper_rows(self._bytes, self.header, rows, divisor)
+            upper = decode_rows(self._bytes, self.header, rows, divisor)
             if upper is not None:
                 return upper
-        return _decode_bytes(self._bytes, self.header, divisor, self.place, lent)
+        return decode_bytes(self._bytes, self.header, divisor, self.place, lent)
 
     @property
     def _bytes(self) -> memoryview:
         return self.encoded if self.encoded is not None else memoryview(b"")
-
-
-class _Lent(threading.local):
-    memory = np.empty(0, np.uint8)
-
-
-_lent = _Lent()
-
-
-def lent(shape: tuple[int, int, int]) -> Pixels:
-    """Returns uint8 of this shape, of memory that the next call in this thread hands out again.
-
-    Memory that is new for each image costs a page fault for every 4 KiB, a twentieth of the time of decoding.
-    """
-    count = math.prod(shape)
-    if count > LENT:
-        return np.empty(shape, np.uint8)
-    if count > len(_lent.memory):
-        _lent.memory = np.empty(count, np.uint8)
-    return _lent.memory[:count].reshape(shape)
 
 
 def open_source(data: Any, place: object) -> Source:
@@ -227,141 +172,6 @@ def rgb_array(array: NDArray[Any]) -> Pixels:
     return array[:, :, :3] if array.shape[2] == 4 else array
 
 
-def convert_to_rgb(image: Image) -> Image:
-    """A decoded copy in mode RGB, independent of the file that `image` reads from."""
-    from PIL import Image
-
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        # Pillow would clip 0..65535 at 255, which turns nearly every pixel white.
-        upper = np.asarray(image).astype(np.uint16) >> 8
-        return Image.fromarray(upper.astype(np.uint8)).convert("RGB")
-    if image.mode == "P" and "transparency" in image.info:
-        # Same colours as a direct conversion, without Pillow's warning.
-        return image.convert("RGBA").convert("RGB")
-    return image.convert("RGB")
-
-
-def _decode_bytes(
-    data: memoryview, header: Header | None, divisor: int, place: object, memory: Memory | None = None
-) -> Pixels:
-    sound = header is not None and header.plain and is_complete(data, header)
-    small = header is not None and header.height * header.width <= PIXEL_LIMIT
-    if header is not None and small and header.format == "jpeg" and header.plain:
-        fast, installed = _by_simplejpeg(data, header, divisor, memory)
-        if fast is not None:
-            return fast
-        sound = sound and not installed  # what simplejpeg refused, Pillow shall judge
-    if sound and small:
-        decoded, _ = _by_opencv(data, divisor)
-        if decoded is not None:
-            return decoded
-    decoded = _by_pillow(data, header, divisor, place)
-    return decoded if decoded is not None else _without_pillow(data, header, divisor, place)
-
-
-def _upper_rows(data: memoryview, header: Header, rows: int, divisor: int) -> Pixels | None:
-    """Decodes no more of a sound JPEG than its first rows, where that can be done."""
-    small = header.height * header.width <= PIXEL_LIMIT
-    if not (small and header.format == "jpeg" and header.plain and is_complete(data, header) and _has_simplejpeg()):
-        return None
-    return decode_upper(data, (header.height, header.width), rows, divisor, lent)
-
-
-def _by_simplejpeg(data: memoryview, header: Header, divisor: int, memory: Memory | None) -> tuple[Pixels | None, bool]:
-    """Decodes a sound JPEG; None for one that it will not take. Also tells whether simplejpeg is installed."""
-    try:
-        import simplejpeg
-    except ImportError:
-        return None, False
-    height, width = _shrunk(header, divisor)
-    least = {"min_height": height, "min_width": width} if divisor > 1 else {}
-    buffer = None if memory is None else memory((height, width, 3))
-    try:
-        decoded: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=buffer, **least)
-    except ValueError:
-        return None, True
-    return decoded, True
-
-
-def _by_opencv(data: memoryview, divisor: int) -> tuple[Pixels | None, bool]:
-    """Decodes with OpenCV; None for what it will not take. Also tells whether OpenCV is installed."""
-    try:
-        import cv2
-    except ImportError:
-        return None, False
-    reduced = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
-    flag = reduced.get(divisor, cv2.IMREAD_REDUCED_COLOR_8) | cv2.IMREAD_IGNORE_ORIENTATION
-    try:
-        decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
-    except cv2.error:
-        return None, True
-    if decoded is None:
-        return None, True
-    return np.asarray(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), np.uint8), True
-
-
-def _by_pillow(data: memoryview, header: Header | None, divisor: int, place: object) -> Pixels | None:
-    """Decodes with Pillow, or says why it cannot; None if Pillow is not installed."""
-    try:
-        from PIL import Image
-    except ImportError:
-        return None
-    try:
-        with Image.open(BytesIO(data)) as image:
-            if header is not None and divisor > 1:
-                image.draft(None, (header.width // divisor, header.height // divisor))
-            return np.array(convert_to_rgb(image))
-    except Image.DecompressionBombError as error:
-        cure = "remove the image, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
-        raise _undecodable(place, str(error), cure) from error
-    except DECODE_FAILURES as error:
-        found = (str(error) or type(error).__name__) if len(data) else "no bytes"
-        raise _undecodable(place, found) from error
-
-
-def _size_by_pillow(source: Source) -> Size:
-    try:
-        from PIL import Image
-    except ImportError:
-        return source.size
-    try:
-        with Image.open(BytesIO(source.encoded or b"")) as image:
-            return image.height, image.width
-    except (Image.DecompressionBombError, *DECODE_FAILURES) as error:
-        raise _undecodable(source.place, str(error) or type(error).__name__) from error
-
-
-def _without_pillow(data: memoryview, header: Header | None, divisor: int, place: object) -> Pixels:
-    """Decodes what is neither plain nor sound with what there is, for want of Pillow."""
-    if header is not None and header.height * header.width > 2 * PIXEL_LIMIT:
-        found = f"{header.height} x {header.width} pixels"
-        raise _undecodable(place, found, "remove the image, or make it smaller")
-    if header is not None and not is_complete(data, header):
-        raise _undecodable(place, f"a {header.format} without its end ({len(data)} bytes)")
-    decoded, installed = _by_opencv(data, divisor) if len(data) else (None, True)
-    if decoded is not None:
-        return decoded
-    if installed or (header is not None and header.plain and header.format == "jpeg" and _has_simplejpeg()):
-        found = f"{len(data)} bytes, first {bytes(data[:8])!r}" if len(data) else "no bytes"
-        raise _undecodable(place, found)
-    cure = "pip install 'headrace[images]' (Pillow and simplejpeg), or pip install opencv-python-headless"
-    what = "this image needs Pillow or OpenCV" if _has_simplejpeg() else "images need Pillow, simplejpeg or OpenCV"
-    raise MissingExtraError(explain(what, place=place, cure=cure))
-
-
-def _has_simplejpeg() -> bool:
-    try:
-        import simplejpeg  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def _undecodable(place: object, found: str, cure: str = "restore or remove the sample") -> SampleError:
-    expected = "an image that Pillow can decode"
-    return SampleError(explain("cannot decode an image", place=place, found=found, expected=expected, cure=cure))
-
-
 def _channels_last(data: NDArray[Any] | torch.Tensor) -> NDArray[Any]:
     if isinstance(data, np.ndarray):
         return data
@@ -378,7 +188,7 @@ def _from_pil(image: Image, place: object) -> Pixels:
     try:
         return np.array(convert_to_rgb(image))
     except DECODE_FAILURES as error:
-        raise _undecodable(place, str(error) or type(error).__name__) from error
+        raise undecodable(place, str(error) or type(error).__name__) from error
 
 
 def _buffer(data: Any) -> memoryview:

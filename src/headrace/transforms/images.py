@@ -13,7 +13,8 @@ from torch import Tensor
 
 from headrace.core.errors import UsageError, explain
 from headrace.core.streams import rng
-from headrace.transforms.decoding import REDUCTIONS, Pixels, Size, Source, open_source
+from headrace.transforms.decoders import Pixels, Size
+from headrace.transforms.decoding import REDUCTIONS, Source, open_source
 from headrace.transforms.drawing import (
     Box,
     Jitter,

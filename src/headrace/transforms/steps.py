@@ -17,7 +17,8 @@ from torch import Tensor
 
 from headrace.core.errors import UsageError, explain
 from headrace.core.streams import rng
-from headrace.transforms.decoding import Size, decode
+from headrace.transforms.decoders import Size
+from headrace.transforms.decoding import decode
 from headrace.transforms.drawing import (
     Range,
     as_jitter,

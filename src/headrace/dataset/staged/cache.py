@@ -19,8 +19,6 @@ import logging
 import os
 import re
 import shutil
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -45,6 +43,7 @@ from headrace.formats.columns import Block, Ragged
 from headrace.formats.protocol import Reader
 from headrace.formats.registry import check_holds, format_named, open_reader
 from headrace.formats.schema import Schema
+from headrace.storage.locks import locked
 
 LOGGER = logging.getLogger("headrace")
 NOTE, LOCK, DATA, VERSION = "staged.json", "lock", "data-", 1
@@ -183,8 +182,7 @@ class Folder:
         Raises what the steps raise, `DatasetError` if the disk is full or cannot be written, and as `opened`.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with locked(self.path / LOCK, self.path):
+            with locked(self.path / LOCK, self._say_it_waits):
                 return self.opened() or self._build(work, seconds, report)
         except OSError as error:
             if isinstance(error, HeadraceError) or getattr(error, "of_a_step", False):
@@ -193,6 +191,9 @@ class Folder:
             cure = "make room" if full else "choose a folder that can be written"
             cure += ", and run the same again: what is computed so far is kept"
             raise self._disk_error("a cache could not be built", error, cure) from error
+
+    def _say_it_waits(self) -> None:
+        LOGGER.warning("headrace: another process is building the cache %s; waiting for it", self.path)
 
     def _disk_error(self, what: str, error: OSError, cure: str) -> DatasetError:
         found = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
@@ -221,7 +222,7 @@ class Folder:
         beside = [one.name for one in self.path.iterdir() if OURS.fullmatch(one.name)]
         if all(name.startswith(note.data) for name in beside):
             return
-        with contextlib.suppress(OSError), locked(self.path / LOCK, self.path, wait=False):
+        with contextlib.suppress(OSError), locked(self.path / LOCK, _give_up):
             if now := self._data_now():  # another process may have put new data in place since
                 self._remove_others(now)
 
@@ -252,29 +253,12 @@ def _holds(reader: Reader, node: Node) -> bool:
     return True
 
 
+def _give_up() -> None:
+    raise BlockingIOError
+
+
 def _is_ours(name: str) -> bool:
     return name in (NOTE, LOCK, f".{NOTE}") or OURS.fullmatch(name) is not None
-
-
-@contextlib.contextmanager
-def locked(path: Path, place: object, *, wait: bool = True) -> Iterator[None]:
-    """Holds a lock that other processes wait for; says in the log that it waits. Without: raises `BlockingIOError`."""
-    if os.name != "posix":  # two processes that build one cache are not told apart there
-        yield
-        return
-    import fcntl
-
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not wait:
-                raise
-            LOGGER.warning("headrace: another process is building the cache %s; waiting for it", place)
-            began = time.perf_counter()
-            fcntl.flock(file, fcntl.LOCK_EX)
-            LOGGER.info("headrace: waited %.1f s for the cache %s", time.perf_counter() - began, place)
-        yield
 
 
 def write_note(folder: Path, note: Note) -> None:

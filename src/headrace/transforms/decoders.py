@@ -1,0 +1,230 @@
+"""The libraries that decode images, in the order in which they are asked.
+
+JPEG goes through simplejpeg (libjpeg-turbo) where it is installed, then OpenCV; PNG through OpenCV; all else, and what
+those will not take, through Pillow. For gray and RGB images of 8 bits all of them make the same pixels. All release the
+interpreter lock while they decode.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import threading
+import zlib
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.errors import MissingExtraError, SampleError, explain
+from headrace.transforms.headers import Header, is_complete, read_header
+from headrace.transforms.jpeg_rows import Memory, decode_upper
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Pixels = NDArray[np.uint8]
+Size = tuple[int, int]
+"""Height and width in pixels."""
+
+# OSError, ValueError and SyntaxError are what Pillow 13 raises when bytes of a file are changed at random;
+# the others are those that its own decoders expect from each other and translate, if not always.
+PILLOW_FAILURES = (OSError, ValueError, SyntaxError, EOFError, TypeError, LookupError, struct.error)
+DECODE_FAILURES = (*PILLOW_FAILURES, zlib.error)
+
+PIXEL_LIMIT = 89_478_485
+"""Pillow's limit: it warns of a larger image, and takes one of twice as many pixels for an attack."""
+
+LENT = 1 << 24
+"""Largest image, in bytes, whose memory a thread keeps for the next one."""
+
+
+def decode_bytes(
+    data: memoryview, header: Header | None, divisor: int, place: object, memory: Memory | None = None
+) -> Pixels:
+    """Returns an image as uint8 [height, width, 3], a JPEG at 1/`divisor` of its size.
+
+    header: what was read from `data`. place: for messages. memory: gives an array to decode into; used if it can be.
+    Raises `SampleError`, and `MissingExtraError` if no decoder is installed that could take it.
+    """
+    sound = header is not None and header.plain and is_complete(data, header)
+    small = header is not None and header.height * header.width <= PIXEL_LIMIT
+    if header is not None and small and header.format == "jpeg" and header.plain:
+        fast, installed = _by_simplejpeg(data, header, divisor, memory)
+        if fast is not None:
+            return fast
+        sound = sound and not installed  # what simplejpeg refused, Pillow shall judge
+    if sound and small:
+        decoded, _ = _by_opencv(data, divisor)
+        if decoded is not None:
+            return decoded
+    decoded = _by_pillow(data, header, divisor, place)
+    return decoded if decoded is not None else _without_pillow(data, header, divisor, place)
+
+
+def decode_rows(data: memoryview, header: Header, rows: int, divisor: int) -> Pixels | None:
+    """Decodes no more of a sound JPEG than its first rows, to memory that is lent; None where that cannot be done."""
+    small = header.height * header.width <= PIXEL_LIMIT
+    if not (small and header.format == "jpeg" and header.plain and is_complete(data, header) and _has_simplejpeg()):
+        return None
+    return decode_upper(data, (header.height, header.width), rows, divisor, lent)
+
+
+def _by_simplejpeg(data: memoryview, header: Header, divisor: int, memory: Memory | None) -> tuple[Pixels | None, bool]:
+    """Decodes a sound JPEG; None for one that it will not take. Also tells whether simplejpeg is installed."""
+    try:
+        import simplejpeg
+    except ImportError:
+        return None, False
+    height, width = shrunk(header, divisor)
+    least = {"min_height": height, "min_width": width} if divisor > 1 else {}
+    buffer = None if memory is None else memory((height, width, 3))
+    try:
+        decoded: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=buffer, **least)
+    except ValueError:
+        return None, True
+    return decoded, True
+
+
+def _by_opencv(data: memoryview, divisor: int) -> tuple[Pixels | None, bool]:
+    """Decodes with OpenCV; None for what it will not take. Also tells whether OpenCV is installed."""
+    try:
+        import cv2
+    except ImportError:
+        return None, False
+    reduced = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
+    flag = reduced.get(divisor, cv2.IMREAD_REDUCED_COLOR_8) | cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
+    except cv2.error:
+        return None, True
+    if decoded is None:
+        return None, True
+    return np.asarray(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), np.uint8), True
+
+
+def _by_pillow(data: memoryview, header: Header | None, divisor: int, place: object) -> Pixels | None:
+    """Decodes with Pillow, or says why it cannot; None if Pillow is not installed."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        return None
+    try:
+        with Image.open(BytesIO(data)) as image:
+            if header is not None and divisor > 1:
+                image.draft(None, (header.width // divisor, header.height // divisor))
+            return np.array(convert_to_rgb(image))
+    except Image.DecompressionBombError as error:
+        cure = "remove the image, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+        raise undecodable(place, str(error), cure) from error
+    except UnidentifiedImageError as error:
+        raise undecodable(place, _unknown(data)) from error
+    except DECODE_FAILURES as error:
+        raise undecodable(place, str(error) or type(error).__name__) from error
+
+
+def _without_pillow(data: memoryview, header: Header | None, divisor: int, place: object) -> Pixels:
+    """Decodes what is neither plain nor sound with what there is, for want of Pillow."""
+    if header is not None and header.height * header.width > 2 * PIXEL_LIMIT:
+        found = f"{header.height} x {header.width} pixels"
+        raise undecodable(place, found, "remove the image, or make it smaller")
+    if header is not None and not is_complete(data, header):
+        raise undecodable(place, f"a {header.format} without its end ({len(data)} bytes)")
+    decoded, installed = _by_opencv(data, divisor) if len(data) else (None, True)
+    if decoded is not None:
+        return decoded
+    if installed or (header is not None and header.plain and header.format == "jpeg" and _has_simplejpeg()):
+        raise undecodable(place, _unknown(data))
+    cure = "pip install 'headrace[images]' (Pillow and simplejpeg), or pip install opencv-python-headless"
+    what = "this image needs Pillow or OpenCV" if _has_simplejpeg() else "images need Pillow, simplejpeg or OpenCV"
+    raise MissingExtraError(explain(what, place=place, cure=cure))
+
+
+def _has_simplejpeg() -> bool:
+    try:
+        import simplejpeg  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _unknown(data: memoryview) -> str:
+    return f"cannot identify an image ({len(data)} bytes, first {bytes(data[:8])!r})" if len(data) else "no bytes"
+
+
+def undecodable(place: object, found: str, cure: str = "restore or remove it") -> SampleError:
+    """Returns the error for an image that cannot be decoded."""
+    expected = "an image that Pillow can decode"
+    return SampleError(explain("cannot decode an image", place=place, found=found, expected=expected, cure=cure))
+
+
+def shrunk(header: Header, divisor: int) -> Size:
+    """Returns the size of a JPEG that is decoded at 1/`divisor` of it."""
+    return -(-header.height // divisor), -(-header.width // divisor)
+
+
+def size_by_pillow(data: memoryview, place: object) -> Size | None:
+    """Returns the size that Pillow reads from a header; None if Pillow is not installed. Raises `SampleError`."""
+    try:
+        from PIL import Image
+    except ImportError:
+        return None
+    try:
+        with Image.open(BytesIO(data)) as image:
+            return image.height, image.width
+    except (Image.DecompressionBombError, *DECODE_FAILURES) as error:
+        raise undecodable(place, str(error) or type(error).__name__) from error
+
+
+def convert_to_rgb(image: Image) -> Image:
+    """A decoded copy in mode RGB, independent of the file that `image` reads from."""
+    from PIL import Image
+
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        # Pillow would clip 0..65535 at 255, which turns nearly every pixel white.
+        upper = np.asarray(image).astype(np.uint16) >> 8
+        return Image.fromarray(upper.astype(np.uint8)).convert("RGB")
+    if image.mode == "P" and "transparency" in image.info:
+        # Same colours as a direct conversion, without Pillow's warning.
+        return image.convert("RGBA").convert("RGB")
+    return image.convert("RGB")
+
+
+def damage_in(data: bytes | memoryview) -> str | None:
+    """Returns what libjpeg says of a JPEG that can be decoded, but only by guessing what its damaged parts were.
+
+    None for sound ones, for other images, and without simplejpeg: other decoders do not tell.
+    """
+    header = read_header(memoryview(data))
+    if header is None or header.format != "jpeg" or not header.plain or header.height * header.width > PIXEL_LIMIT:
+        return None
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    try:
+        simplejpeg.decode_jpeg(data, "RGB", buffer=lent((header.height, header.width, 3)))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+class _Lent(threading.local):
+    memory = np.empty(0, np.uint8)
+
+
+_lent = _Lent()
+
+
+def lent(shape: tuple[int, int, int]) -> Pixels:
+    """Returns uint8 of this shape, of memory that the next call in this thread hands out again.
+
+    Memory that is new for each image costs a page fault for every 4 KiB, a twentieth of the time of decoding.
+    """
+    count = math.prod(shape)
+    if count > LENT:
+        return np.empty(shape, np.uint8)
+    if count > len(_lent.memory):
+        _lent.memory = np.empty(count, np.uint8)
+    return _lent.memory[:count].reshape(shape)
