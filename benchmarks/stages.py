@@ -55,6 +55,7 @@ def rates(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         "torch, all stored": swipes.Flat(ready, ()),
         "torch, all stored, pad_sequence": swipes.Flat(ready, ()),
         "torch, per access, one by one": swipes.Flat(raw, swipes.one_by_one((0, 1, 2), noise=True)),
+        "torch, per access, one by one, pad_sequence": swipes.Flat(raw, swipes.one_by_one((0, 1, 2), noise=True)),
     }
     data["headrace, all stored"][0]
     built = time.perf_counter() - begun
@@ -74,6 +75,7 @@ def rates(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         ("headrace, all stored", "bare copy and pad"),
         ("headrace, per access, batched", "torch, per access, one by one"),
         ("headrace, per access, one by one", "torch, per access, one by one"),
+        ("headrace, per access, one by one", "torch, per access, one by one, pad_sequence"),
     ]
     table(f"{count:,} trajectories, shuffled, batches of {swipes.BATCH}, 0 workers", "samples/s", got, pairs)
     opened = statistics.median(opening(source, cache) for _ in range(9)) * 1e3

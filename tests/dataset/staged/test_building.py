@@ -222,11 +222,9 @@ def test_tidying_up_spares_what_another_process_has_just_built(
             assert child.end()[0] == 0
         return plain(*arguments, **words)
 
-    monkeypatch.setattr(cache, "locked", locked_later)
-    with contextlib.suppress(FormatError, StaleCacheError):  # its data have gone meanwhile
+    with monkeypatch.context() as patched, contextlib.suppress(FormatError, StaleCacheError):  # its data have gone
+        patched.setattr(cache, "locked", locked_later)
         opened(tmp_path)
-    monkeypatch.undo()
-    building.small_pieces(1, crowd=False)
     assert digest(opened(tmp_path, factor=3.0)) == expected(3.0)
 
 

@@ -16,7 +16,7 @@ from headrace.formats.arrays import array_names
 from headrace.formats.columns import Array, Block, Column, Ragged, offsets_of
 from headrace.formats.schema import NUMBERS, Field, Kind
 
-DTYPE, NDIM, SHAPE_OF = operator.attrgetter("dtype"), operator.attrgetter("ndim"), operator.attrgetter("shape")
+DTYPE, SHAPE_OF = operator.attrgetter("dtype"), operator.attrgetter("shape")
 
 
 class Names:
@@ -143,8 +143,10 @@ def _arrays(
     arrays: list[Any], kind: str, path: tuple[Any, ...], names: Names, columns: dict[str, Column], place: Any
 ) -> Leaf:
     first = arrays[0]
-    dtype, ndim, shape = first.dtype, first.ndim, first.shape
-    if set(map(type, arrays)) != {np.ndarray} or len(set(map(DTYPE, arrays))) > 1 or len(set(map(NDIM, arrays))) > 1:
+    dtype, ndim, shape, count = first.dtype, first.ndim, first.shape, len(arrays)
+    shapes = list(map(SHAPE_OF, arrays)) if list(map(type, arrays)).count(np.ndarray) == count else []
+    distinct = set(shapes)
+    if not shapes or list(map(DTYPE, arrays)).count(dtype) < count or {len(one) for one in distinct} != {ndim}:
         index, one = next((index, one) for index, one in enumerate(arrays)
                           if type(one) is not np.ndarray or one.dtype != dtype or one.ndim != ndim)  # fmt: skip
         found = f"{_kind_of(one)} in {place(index)}, {_kind_of(first)} in {place(0)}"
@@ -153,16 +155,16 @@ def _arrays(
         expected = "an array of " + ", ".join(map(str, NUMBERS))
         raise _unfit(path, place(0), f"an array of {dtype}", expected)
     name = names.take(path)
-    if len(set(map(SHAPE_OF, arrays))) == 1:
+    if len(distinct) == 1:
         columns[name] = np.array(arrays) if ndim == 0 else np.stack(arrays)
         return Leaf(name, kind, dtype.name, FIXED, shape)
-    if len({one.shape[1:] for one in arrays}) == 1:
-        lengths = np.array([len(one) for one in arrays], np.int64)
+    if len({one[1:] for one in distinct}) == 1:
+        lengths = np.array([one[0] for one in shapes], np.int64)
         columns[name] = Ragged(np.concatenate(arrays), offsets_of(lengths))
         return Leaf(name, kind, dtype.name, RAGGED, first.shape[1:])
     columns[name] = Ragged(np.concatenate([one.ravel() for one in arrays]),
                            offsets_of(np.array([one.size for one in arrays], np.int64)))  # fmt: skip
-    columns[name + SHAPE] = np.array([one.shape for one in arrays], np.int64)
+    columns[name + SHAPE] = np.array(shapes, np.int64)
     return Leaf(name, kind, dtype.name, SHAPED, (0,) * ndim)
 
 
