@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -42,6 +43,7 @@ def view(value: Any, key: int = 5) -> np.ndarray:
         begin_stream(None)
 
 
+@settings(deadline=None)
 @given(
     height=st.integers(1, 150),
     width=st.integers(1, 90),
@@ -99,6 +101,18 @@ def test_a_small_image_after_a_large_one_in_the_same_memory() -> None:
     expected = view(decode(small))
     view(JPEG)
     assert np.array_equal(expected, view(small))
+
+
+@settings(deadline=None, max_examples=200)
+@given(at=st.integers(0, 700), byte=st.integers(0, 255), key=st.integers(0, 9))
+def test_a_changed_header_is_refused_or_gives_what_decoding_all_of_it_gives(at: int, byte: int, key: int) -> None:
+    data = JPEG[:at] + bytes([byte]) + JPEG[at + 1 :]
+    try:
+        expected = view(decode(data), key)
+    except SampleError:
+        return
+    with contextlib.suppress(SampleError):
+        assert np.array_equal(expected, view(data, key))
 
 
 def test_damage_is_noticed_down_to_the_crop_and_a_missing_end_always() -> None:

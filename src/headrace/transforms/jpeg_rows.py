@@ -43,12 +43,12 @@ def layout_of(data: memoryview) -> Layout | None:
         length = data[place + 2] << 8 | data[place + 3]
         if marker in SEQUENTIAL and place + 9 < end:
             channels = data[place + 9]
-            if place + 10 + 3 * channels > end:
+            if frame is not None or place + 10 + 3 * channels > end:
                 return None
-            unit = 8 * max((data[place + 11 + 3 * channel] & 15 for channel in range(channels)), default=1)
+            unit = 8 * max((data[place + 11 + 3 * channel] & 15 for channel in range(channels)), default=0)
             frame = place + 5, channels, unit
         elif marker == SCAN:
-            if frame is None or place + 4 >= end or data[place + 4] != frame[1]:
+            if frame is None or frame[2] == 0 or place + 4 >= end or data[place + 4] != frame[1]:
                 return None
             return Layout(frame[0], frame[2])
         elif (0xC2 <= marker <= 0xCF and marker != 0xC4) or marker == RESTARTS or length < 2:

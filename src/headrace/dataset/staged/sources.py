@@ -47,13 +47,13 @@ class StoredSource:
 
 
 class RowsSource:
-    """Any map-style data set; one with a false attribute `draws` draws no random numbers."""
+    """Any map-style data set; one whose attribute `draws` is `False` draws no random numbers."""
 
     streams = 1
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self.draws = bool(getattr(dataset, "draws", True))
+        self.draws = getattr(dataset, "draws", None) is not False
 
     def load(self, keys: Any) -> Data:
         """See `Source.load`."""
