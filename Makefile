@@ -21,11 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/headrace demo
 
-# What looks for what processes leave behind, or at how long they wait, runs alone, the rest on two cores.
-ALONE := tests/engine tests/observe tests/transport tests/cli/test_demo.py tests/cli/test_run.py
 test: $(STAMP)
-	@$(BIN)/python -m pytest -n 2 tests $(addprefix --ignore=,$(ALONE))
-	@$(BIN)/python -m pytest $(ALONE)
+	@$(BIN)/python -m pytest -n 2 -m "not alone and not stress"
+	@$(BIN)/python -m pytest -m "alone and not stress"
 
 stress: $(STAMP)
 	@$(BIN)/python -m pytest -m stress tests

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 pytest.importorskip("skimage", reason="the demo's photographs come with scikit-image")
 pytest.importorskip("sklearn", reason="the demo's photographs come with scikit-learn")
 

@@ -18,6 +18,8 @@ import torch
 from torch.utils.data import DataLoader
 import torch.utils.data as data
 
+pytestmark = pytest.mark.alone
+
 class Squares(data.Dataset):
     def __len__(self): return 40
     def __getitem__(self, i): return torch.tensor(i * i)

@@ -15,6 +15,8 @@ from torch.utils.data import Dataset, IterableDataset
 import headrace
 from headrace.engine.choosing import Run, judged
 
+pytestmark = pytest.mark.alone
+
 
 class Cheap(Dataset[int]):
     opened = False

@@ -49,6 +49,8 @@ print(next(iterator).item(), blocked.wait(), flush=True)
 BUSY_AT_EXIT = """
 from headrace import DataLoader
 from tests.engine.datasets import Photos
+
+pytestmark = pytest.mark.alone
 iterator = iter(DataLoader(Photos(4000), batch_size=8, num_workers=2, backend="thread"))
 print(next(iterator)[1].tolist(), flush=True)
 """

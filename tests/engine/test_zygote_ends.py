@@ -30,7 +30,10 @@ from tests.engine.zygote_data import (
     zygote_of,
 )
 
-pytestmark = pytest.mark.skipif(not zygotes_exist(), reason="needs pidfds and descriptors over sockets")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not zygotes_exist(), reason="needs pidfds and descriptors over sockets"),
+]
 
 ROOT = Path(__file__).parents[2]
 

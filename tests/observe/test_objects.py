@@ -16,6 +16,8 @@ import headrace
 from headrace.observe import objects
 from headrace.observe.objects import large_collections, warn_of_objects
 
+pytestmark = pytest.mark.alone
+
 COUNT = 3000
 
 

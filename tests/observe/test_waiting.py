@@ -18,6 +18,8 @@ import headrace
 from headrace.observe.memory import tree_memory
 from headrace.observe.waiting import EpochWatch, LoaderRecord, batch_length
 
+pytestmark = pytest.mark.alone
+
 
 class Steps:
     """A clock that goes on by what it is told."""

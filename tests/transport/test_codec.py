@@ -17,6 +17,8 @@ from headrace.transport.codec import decode, dumps, encode
 from headrace.transport.leases import SMALL, WriterMemory
 from headrace.transport.memory import Bytes
 
+pytestmark = pytest.mark.alone
+
 LARGE = SMALL // 4 + 100
 """Elements of four bytes that do not fit in a header."""
 

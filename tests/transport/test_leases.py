@@ -13,6 +13,8 @@ from headrace.transport.arena import Arena
 from headrace.transport.leases import KEEP, LocalMemory, ReturnBox
 from headrace.transport.memory import FileBacking, Region, Slot
 
+pytestmark = pytest.mark.alone
+
 MEGABYTE = 1 << 20
 
 

@@ -6,7 +6,11 @@ import gc
 import os
 import weakref
 
+import pytest
+
 from headrace.transport.per_process import PerProcess
+
+pytestmark = pytest.mark.alone
 
 
 class Thing:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.transport.memory import FIRST_CHUNK, Slot
 from headrace.transport.slots import PAGE, PATIENCE, SlotPool, capacity_for
+
+pytestmark = pytest.mark.alone
 
 sizes = st.one_of(st.integers(1, 5 * PAGE), st.integers(1, 3 * FIRST_CHUNK))
 histories = st.lists(st.tuples(sizes, st.integers(0, 5)), min_size=1, max_size=60)
