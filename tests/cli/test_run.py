@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 PLAIN_SCRIPT = """
 import sys
 import torch
 from torch.utils.data import DataLoader
 import torch.utils.data as data
-
-pytestmark = pytest.mark.alone
 
 class Squares(data.Dataset):
     def __len__(self): return 40

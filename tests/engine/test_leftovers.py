@@ -20,6 +20,8 @@ from headrace.transport.leases import KEEP
 from headrace.transport.memory import FileBacking
 from tests.engine.datasets import Photos
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -40,8 +42,6 @@ WHOLE_EPOCH = """
 import torch
 from {module} import DataLoader
 from tests.engine.datasets import Photos
-
-pytestmark = pytest.mark.alone
 images = [batch[0] for batch in DataLoader(Photos(64), batch_size=8, num_workers=2)]
 assert all(torch.equal(batch[:, 0, 0, 0], torch.arange(8.0) + 8 * number) for number, batch in enumerate(images))
 print("delivered", len(images))

@@ -24,6 +24,8 @@ from tests.engine.thread_data import (
     threads,
 )
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 
 BLOCKED_AT_EXIT = """
@@ -49,8 +51,6 @@ print(next(iterator).item(), blocked.wait(), flush=True)
 BUSY_AT_EXIT = """
 from headrace import DataLoader
 from tests.engine.datasets import Photos
-
-pytestmark = pytest.mark.alone
 iterator = iter(DataLoader(Photos(4000), batch_size=8, num_workers=2, backend="thread"))
 print(next(iterator)[1].tolist(), flush=True)
 """

@@ -29,6 +29,8 @@ from tests.engine.thread_data import (
     threads,
 )
 
+pytestmark = pytest.mark.alone
+
 # -- what an epoch delivers ------------------------------------------------------------------------------------------
 
 
@@ -191,8 +193,6 @@ def test_the_number_of_threads_that_torch_uses_is_untouched_elsewhere() -> None:
     code = """
 import threading, torch
 from headrace import DataLoader
-
-pytestmark = pytest.mark.alone
 torch.set_num_threads(3)
 seen = [torch.get_num_threads()]
 def look():
