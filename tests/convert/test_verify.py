@@ -195,7 +195,15 @@ def test_a_jpeg_that_decoders_would_guess_is_named(tmp_path: Path) -> None:
     assert headrace.transforms.decode(images[2]).shape == (90, 70, 3)
     found = verify(str(path))
     assert numbers(found) == [2]
-    assert "decodes to wrong pixels: Corrupt JPEG data" in found.problems[0]
+    assert "perhaps to wrong pixels: Corrupt JPEG data" in found.problems[0]
+
+
+def test_a_damaged_file_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    for number in range(3):
+        (tmp_path / "photos" / "cat" / f"{number}.png").write_bytes(picture(number)[: 40 if number == 1 else None])
+    found = verify(str(tmp_path / "photos"))
+    assert found.problems[0].startswith("sample 1 (cat/1.png): cannot decode an image")
 
 
 @pytest.mark.parametrize("format", ["arrow", "parquet", "memmap", "hdf5", "lmdb", "webdataset"])

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch.utils.data import DataLoader
 
 import headrace
 from headrace.core.errors import DatasetError, DatasetNotFoundError, SampleError
 from headrace.dataset import ImageFolder
 from headrace.dataset.image_folder import IMAGE_EXTENSIONS, load_rgb
+from headrace.transforms import EvalImages
 from tests.dataset.pictures import ORANGE, save
 
 
@@ -339,3 +340,29 @@ def test_only_what_the_user_adds_to_a_folder_is_given_random_numbers(pets: Path)
     ]
     assert torch.equal(*numbers)
     assert len(numbers[0].unique()) == 5
+
+
+class Turned(ImageFolder):
+    """A folder whose samples are changed on the way."""
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        image, label = super().__getitem__(index)
+        return image.rotate(90, expand=True), label
+
+
+def test_a_subclass_that_changes_samples_gets_images_before_a_step_that_decodes(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 30, 3), dtype=np.uint8)
+    (tmp_path / "cat").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "cat/1.png")
+    view, label = Turned(tmp_path).map(EvalImages(20, resize=20), on=0)[0]
+    assert label == 0
+    assert np.array_equal(view, EvalImages(20, resize=20)(np.rot90(pixels)))
+
+
+def test_an_image_keeps_what_its_file_says_of_it(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    (tmp_path / "cat").mkdir()
+    Image.new("RGB", (30, 20)).save(tmp_path / "cat/1.jpg", exif=exif)
+    assert ImageFolder(tmp_path)[0][0].size == (30, 20)
+    assert ImageFolder(tmp_path, ImageOps.exif_transpose)[0][0].size == (20, 30)

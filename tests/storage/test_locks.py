@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,3 +77,22 @@ def test_a_lock_that_was_removed_while_waiting_is_not_taken_for_one(tmp_path: Pa
             assert path.is_file()
             with pytest.raises(RuntimeError, match="taken"), locked(path, refuse):
                 raise AssertionError("both hold it")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_process_forked_while_it_is_held_does_not_keep_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    reading, writing = os.pipe()
+    with locked(path, refuse):
+        child = os.fork()
+        if not child:
+            os.close(writing)
+            os.read(reading, 1)  # until the parent has seen what it wants to
+            os._exit(0)
+    try:
+        with locked(path, refuse):
+            assert path.is_file()
+    finally:
+        os.close(reading)
+        os.close(writing)
+        os.waitpid(child, 0)

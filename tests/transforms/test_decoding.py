@@ -242,3 +242,48 @@ def test_a_jpeg_with_every_byte_changed_in_turn_decodes_or_says_why() -> None:
             continue
         assert channels == 3
         assert height * width > 0
+
+
+FAULTY = {
+    "another JFIF": JPEG.replace(b"JFIF\0\1", b"JFIF\0\2", 1),
+    "zeros before its end": JPEG[:-2] + bytes(16) + JPEG[-2:],
+    "a zero between segments": JPEG[:20] + b"\0" + JPEG[20:],
+}
+"""JPEGs with the right pixels, of which libjpeg has something to say."""
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        *((name, missing) for name in FAULTY for missing in ((), ("simplejpeg", "cv2"))),
+        ("zeros before its end", ("cv2", "PIL")),
+    ],
+)
+def test_a_fault_that_touches_no_pixel_does_not_matter(
+    name: str, missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = decode(JPEG)
+    without(monkeypatch, *missing)
+    assert np.array_equal(expected, decode(FAULTY[name]))
+
+
+def test_only_faults_in_pixels_count_as_damage() -> None:
+    pytest.importorskip("simplejpeg")
+    told = {name: decoders.damage_in(data) for name, data in FAULTY.items()}
+    assert [name for name, damage in told.items() if damage is not None] == ["zeros before its end"]
+    assert decoders.damage_in(JPEG) is decoders.damage_in(PNG) is None
+
+
+@pytest.mark.parametrize("missing", [(), ("simplejpeg",), ("simplejpeg", "cv2")])
+@pytest.mark.parametrize("mode", ["RGB", "CMYK", "L"])
+@pytest.mark.parametrize("side", range(1, 9))
+def test_the_smallest_jpegs_are_reduced_alike_by_all(
+    side: int, mode: str, missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = encoded(Image.fromarray(smooth(side, side, seed=side)).convert(mode), quality=95)
+    whole = decode(data)
+    without(monkeypatch, *missing)
+    for wanted in (1, 2):
+        reduced = decode(data, at_least=wanted)
+        assert np.array_equal(whole, reduced) or side == 8
+        assert min(reduced.shape[:2]) >= min(wanted, side)

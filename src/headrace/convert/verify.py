@@ -139,13 +139,20 @@ def _check_block(reader: Reader, start: int, block: Block, found: Verified, seen
             if one.kind == "text":
                 _check_text(start + index, one.name, value.tobytes(), found)
             elif holds_images(one):
-                _check_image(
-                    start + index, f"{reader.place}, sample {start + index}", value_of(one, column, index), found
-                )
+                name = _name(block, index)
+                _check_image(f"{start + index}{name}", reader.place, value_of(one, column, index), found)
     for digest in digests:
         before = len(seen)
         seen.add(digest.digest())
         found.duplicates += len(seen) == before
+
+
+def _name(block: Block, index: int) -> str:
+    """Returns what a sample is called in the data, for those who look for it."""
+    for one in block.schema:
+        if one.name in ("path", "__key__") and one.kind == "text":
+            return f" ({value_of(one, block.columns[one.name], index)})"
+    return ""
 
 
 def _check_text(sample: int, name: str, data: bytes, found: Verified) -> None:
@@ -155,15 +162,15 @@ def _check_text(sample: int, name: str, data: bytes, found: Verified) -> None:
         found.add(f"sample {sample}: column {name!r} is no UTF-8: {error.reason} at byte {error.start}")
 
 
-def _check_image(sample: int, place: str, data: bytes, found: Verified) -> None:
+def _check_image(sample: str, place: str, data: bytes, found: Verified) -> None:
     found.images += 1
     try:
-        decode_image(data, place)
+        decode_image(data, f"{place}, sample {sample}")
     except SampleError as error:
         found.add(f"sample {sample}: {one_line(error)}")
         return
     if (damage := damage_in(data)) is not None:
-        found.add(f"sample {sample}: a damaged image, which decodes to wrong pixels: {damage}")
+        found.add(f"sample {sample}: an image that decodes, but perhaps to wrong pixels: {damage}")
 
 
 def one_line(error: BaseException) -> str:

@@ -20,7 +20,8 @@ from torch.utils.data import Dataset
 from headrace.core.errors import DatasetError, DatasetNotFoundError, MissingExtraError, explain
 from headrace.dataset.fluent import Fluent
 from headrace.dataset.path_table import PathTable
-from headrace.transforms.decoding import decode
+from headrace.transforms.decoders import rgb_by_pillow
+from headrace.transforms.decoding import read_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -99,8 +100,13 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
     @property
     def draws(self) -> bool:
         """Whether samples may draw random numbers: only what the user adds does, transforms, a loader, a subclass."""
-        own = type(self) is not ImageFolder or (self.loader is not load_rgb and self.loader is not os.fspath)
+        own = self._is_subclass or (self.loader is not load_rgb and self.loader is not os.fspath)
         return own or self.transform is not None or self.target_transform is not None
+
+    @property
+    def _is_subclass(self) -> bool:
+        """Whether samples may be made in another way than here."""
+        return type(self).__getitem__ is not ImageFolder.__getitem__
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -120,7 +126,7 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
 
     def encoded(self, part: str | int | None) -> ImageFolder:
         """See `Fluent.encoded`: for the image, which then is its path."""
-        if part != 0 or self.transform is not None or self.loader is not load_rgb:
+        if part != 0 or self.transform is not None or self.loader is not load_rgb or self._is_subclass:
             return self
         paths = copy.copy(self)
         paths.loader = os.fspath
@@ -181,17 +187,18 @@ class LabelledPaths(Sequence[tuple[str, int]]):
 
 
 def load_rgb(path: str) -> Image:
-    """Reads and decodes an image file, as `headrace.transforms.decode` does, to a PIL image in mode RGB.
+    """Reads an image file whole, closes it and decodes it to a PIL image in mode RGB, with its `info`.
 
-    As in torchvision, transparency is dropped and EXIF orientation is not applied. 16-bit gray keeps its upper 8 bits.
-    Raises as `decode` does, and `MissingExtraError` without Pillow.
+    As in torchvision, transparency is dropped and EXIF orientation is not applied (`PIL.ImageOps.exif_transpose` as a
+    transform does that). 16-bit gray keeps its upper 8 bits. Raises `SampleError` if Pillow cannot decode the bytes or
+    refuses the size of the image, `OSError` that names the path if the file cannot be read, `MissingExtraError` without
+    Pillow.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
+    image = rgb_by_pillow(memoryview(read_file(path)), printable(path))
+    if image is None:
         cure = "pip install 'headrace[images]'"
-        raise MissingExtraError(explain("images need Pillow", found=str(error), cure=cure)) from error
-    return Image.fromarray(decode(path))
+        raise MissingExtraError(explain("images need Pillow", found="it cannot be imported", cure=cure))
+    return image
 
 
 def find_class_folders(root: str) -> list[tuple[str, str]]:

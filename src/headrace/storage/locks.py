@@ -1,4 +1,5 @@
-"""Files that keep other processes away: locked by `flock`, which ends with the process that holds it.
+"""Files that keep other processes away: locked by `flock`, which ends with the process that holds it, and those that it
+has forked meanwhile.
 
 On file systems without locks, and on Windows, processes are not kept apart.
 """
@@ -32,7 +33,10 @@ def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
                 busy()
                 lock(file, wait=True)
             if is_named(file, path):
-                yield
+                try:
+                    yield
+                finally:
+                    _unlock(file)  # closing is not enough where a process was forked meanwhile
                 return
 
 
@@ -44,6 +48,12 @@ def lock(file: IO[Any], *, wait: bool = False) -> None:
         except OSError as error:  # a file system without locks, unless it says that the file is locked
             if isinstance(error, BlockingIOError):
                 raise
+
+
+def _unlock(file: IO[Any]) -> None:
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def is_named(file: IO[Any], path: Path) -> bool:

@@ -8,6 +8,7 @@ interpreter lock while they decode.
 from __future__ import annotations
 
 import math
+import re
 import struct
 import threading
 import zlib
@@ -36,6 +37,12 @@ DECODE_FAILURES = (*PILLOW_FAILURES, zlib.error)
 PIXEL_LIMIT = 89_478_485
 """Pillow's limit: it warns of a larger image, and takes one of twice as many pixels for an attack."""
 
+HARMLESS = re.compile("unknown JFIF revision|before marker 0x(c|e|da|db|dd|fe)")
+"""What libjpeg says of headers, whose tables it has read all the same."""
+
+AMBIGUOUS = 8
+"""Pixels of the longer side, below which some eighths of an image have one size, and decoders choose different ones."""
+
 LENT = 1 << 24
 """Largest image, in bytes, whose memory a thread keeps for the next one."""
 
@@ -48,6 +55,8 @@ def decode_bytes(
     header: what was read from `data`. place: for messages. memory: gives an array to decode into; used if it can be.
     Raises `SampleError`, and `MissingExtraError` if no decoder is installed that could take it.
     """
+    if header is not None and max(header.height, header.width) < AMBIGUOUS:
+        divisor = 1
     sound = header is not None and header.plain and is_complete(data, header)
     small = header is not None and header.height * header.width <= PIXEL_LIMIT
     if header is not None and small and header.format == "jpeg" and header.plain:
@@ -59,8 +68,9 @@ def decode_bytes(
         decoded, _ = _by_opencv(data, divisor)
         if decoded is not None:
             return decoded
-    decoded = _by_pillow(data, header, divisor, place)
-    return decoded if decoded is not None else _without_pillow(data, header, divisor, place)
+    at_most = (max(1, header.height // divisor), max(1, header.width // divisor)) if header and divisor > 1 else None
+    image = rgb_by_pillow(data, place, at_most)
+    return np.array(image) if image is not None else _without_pillow(data, header, divisor, place)
 
 
 def decode_rows(data: memoryview, header: Header, rows: int, divisor: int) -> Pixels | None:
@@ -104,17 +114,20 @@ def _by_opencv(data: memoryview, divisor: int) -> tuple[Pixels | None, bool]:
     return np.asarray(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), np.uint8), True
 
 
-def _by_pillow(data: memoryview, header: Header | None, divisor: int, place: object) -> Pixels | None:
-    """Decodes with Pillow, or says why it cannot; None if Pillow is not installed."""
+def rgb_by_pillow(data: memoryview, place: object, at_most: Size | None = None) -> Image | None:
+    """Returns an image in mode RGB, or says why Pillow cannot decode it; None if Pillow is not installed.
+
+    at_most: height and width that will do, of a JPEG. Raises `SampleError`.
+    """
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         return None
     try:
         with Image.open(BytesIO(data)) as image:
-            if header is not None and divisor > 1:
-                image.draft(None, (header.width // divisor, header.height // divisor))
-            return np.array(convert_to_rgb(image))
+            if at_most is not None:
+                image.draft(None, (at_most[1], at_most[0]))
+            return convert_to_rgb(image)
     except Image.DecompressionBombError as error:
         cure = "remove the image, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
         raise undecodable(place, str(error), cure) from error
@@ -134,11 +147,24 @@ def _without_pillow(data: memoryview, header: Header | None, divisor: int, place
     decoded, installed = _by_opencv(data, divisor) if len(data) else (None, True)
     if decoded is not None:
         return decoded
-    if installed or (header is not None and header.plain and header.format == "jpeg" and _has_simplejpeg()):
+    if header is not None and header.plain and header.format == "jpeg" and _has_simplejpeg():
+        return _guessed_by_simplejpeg(data, place)
+    if installed:
         raise undecodable(place, _unknown(data))
     cure = "pip install 'headrace[images]' (Pillow and simplejpeg), or pip install opencv-python-headless"
     what = "this image needs Pillow or OpenCV" if _has_simplejpeg() else "images need Pillow, simplejpeg or OpenCV"
     raise MissingExtraError(explain(what, place=place, cure=cure))
+
+
+def _guessed_by_simplejpeg(data: memoryview, place: object) -> Pixels:
+    """Decodes a JPEG with which libjpeg finds some fault, as other decoders do without a word."""
+    import simplejpeg
+
+    try:
+        decoded: Pixels = simplejpeg.decode_jpeg(data, "RGB", strict=False)
+    except ValueError as error:
+        raise undecodable(place, str(error)) from error
+    return decoded
 
 
 def _has_simplejpeg() -> bool:
@@ -192,7 +218,7 @@ def convert_to_rgb(image: Image) -> Image:
 
 
 def damage_in(data: bytes | memoryview) -> str | None:
-    """Returns what libjpeg says of a JPEG that can be decoded, but only by guessing what its damaged parts were.
+    """Returns what libjpeg says of the pixels of a JPEG that can be decoded, but perhaps only by guessing some of them.
 
     None for sound ones, for other images, and without simplejpeg: other decoders do not tell.
     """
@@ -206,7 +232,7 @@ def damage_in(data: bytes | memoryview) -> str | None:
     try:
         simplejpeg.decode_jpeg(data, "RGB", buffer=lent((header.height, header.width, 3)))
     except ValueError as error:
-        return str(error)
+        return None if HARMLESS.search(str(error)) else str(error)
     return None
 
 

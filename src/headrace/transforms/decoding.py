@@ -136,7 +136,7 @@ def open_source(data: Any, place: object) -> Source:
     """Reads a file, or takes what is in memory; see `decode` for `data` and errors. Decodes nothing yet."""
     if isinstance(data, (str, os.PathLike)):
         place = _printable(data) if place is None else place
-        encoded = memoryview(_read_file(os.fspath(data)))
+        encoded = memoryview(read_file(data))
     elif isinstance(data, (bytes, bytearray, memoryview)):
         encoded = memoryview(data)
     elif isinstance(data, (np.ndarray, torch.Tensor)):
@@ -201,13 +201,13 @@ def _buffer(data: Any) -> memoryview:
         raise UsageError(message) from error
 
 
-def _read_file(path: str | bytes) -> bytes:
+def read_file(path: str | os.PathLike[str]) -> bytes:
     """All bytes of a file; every OSError names the path, also those that arise while reading."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.readall()
     except OSError as error:
-        error.filename = path
+        error.filename = os.fspath(path)
         raise
 
 
