@@ -83,6 +83,11 @@ def by_simplejpeg(data: bytes, rng: np.random.Generator) -> Any:
     return _by_opencv(simplejpeg.decode_jpeg(data, "RGB"), rng)
 
 
+def planes(view: Any) -> torch.Tensor:
+    """[height, width, 3] as [3, height, width]."""
+    return torch.from_numpy(np.ascontiguousarray(view.transpose(2, 0, 1)))
+
+
 class Photos(torch.utils.data.Dataset[torch.Tensor]):
     """Paths, and what makes a crop of the bytes."""
 
@@ -93,14 +98,12 @@ class Photos(torch.utils.data.Dataset[torch.Tensor]):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        view = self.make(Path(self.paths[index]).read_bytes(), np.random.default_rng(index))
-        return torch.from_numpy(np.ascontiguousarray(view.transpose(2, 0, 1)))
+        return planes(self.make(Path(self.paths[index]).read_bytes(), np.random.default_rng(index)))
 
 
 def tar_sample(sample: dict[str, Any]) -> torch.Tensor:
     """A crop of a member of a tar file."""
-    view = by_simplejpeg(sample["jpg"], np.random.default_rng())
-    return torch.from_numpy(np.ascontiguousarray(view.transpose(2, 0, 1)))
+    return planes(by_simplejpeg(sample["jpg"], np.random.default_rng()))
 
 
 def bare_part(paths: list[str], begin: Any, end: Any) -> None:
@@ -134,7 +137,7 @@ def bare(paths: list[str]) -> Iterator[Callable[[], None]]:
         process.join()
 
 
-def exhaust(loader: Any, count: int) -> Callable[[], None]:
+def epoch_of(loader: Any, count: int) -> Callable[[], None]:
     """Returns what runs an epoch of a loader and counts its images."""
 
     def epoch() -> None:
@@ -168,13 +171,13 @@ def contestants(root: Path, paths: list[str]) -> dict[str, Callable[[], None]]:
         "torch, simplejpeg": torch_loader(Photos(paths, by_simplejpeg), shuffle=True, **words),
         "WebDataset, simplejpeg": torch_loader(web, **words),
     }
-    return {name: exhaust(loader, len(paths)) for name, loader in loaders.items()}
+    return {name: epoch_of(loader, len(paths)) for name, loader in loaders.items()}
 
 
 def one_core(root: Path, rounds: int) -> None:
     """Prints what pipelines make of images that are in memory already, on one core."""
     pipelines = {
-        "Pillow": lambda data: np.ascontiguousarray(by_pillow(data, headrace.rng()).transpose(2, 0, 1)),
+        "Pillow": lambda data: planes(by_pillow(data, headrace.rng())),
         "TrainImages": TrainImages(SIZE),
         "jitter without hue": TrainImages(SIZE, jitter=(0.4, 0.4, 0.4)),
         "jitter": TrainImages(SIZE, jitter=(0.4, 0.4, 0.4, 0.1)),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import MissingExtraError, SampleError, explain
 from headrace.transforms.headers import Header, is_complete, read_header
-from headrace.transforms.jpeg_rows import Memory, decode_upper
+from headrace.transforms.jpeg_rows import decode_upper
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -48,22 +48,27 @@ LENT = 1 << 24
 
 
 def decode_bytes(
-    data: memoryview, header: Header | None, divisor: int, place: object, memory: Memory | None = None
+    data: memoryview, header: Header | None, divisor: int, place: object, rows: int | None = None
 ) -> Pixels:
     """Returns an image as uint8 [height, width, 3], a JPEG at 1/`divisor` of its size.
 
-    header: what was read from `data`. place: for messages. memory: gives an array to decode into; used if it can be.
+    header: what was read from `data`. place: for messages. rows: of the whole image, from the top, that are needed; of
+    a JPEG there may then be fewer than all, in memory that is lent (see `lent`). None: all, in memory of their own.
     Raises `SampleError`, and `MissingExtraError` if no decoder is installed that could take it.
     """
     if header is not None and max(header.height, header.width) < AMBIGUOUS:
         divisor = 1
     sound = header is not None and header.plain and is_complete(data, header)
     small = header is not None and header.height * header.width <= PIXEL_LIMIT
-    if header is not None and small and header.format == "jpeg" and header.plain:
-        fast, installed = _by_simplejpeg(data, header, divisor, memory)
+    if header is not None and _is_for_simplejpeg(header):
+        fast = None
+        if rows is not None and sound:
+            fast = decode_upper(data, (header.height, header.width), rows, divisor, lent)
+        if fast is None:
+            fast = _by_simplejpeg(data, header, divisor, is_lent=rows is not None)
         if fast is not None:
             return fast
-        sound = sound and not installed  # what simplejpeg refused, Pillow shall judge
+        sound = False  # what simplejpeg refused, Pillow shall judge
     if sound and small:
         decoded, _ = _by_opencv(data, divisor)
         if decoded is not None:
@@ -73,28 +78,25 @@ def decode_bytes(
     return np.array(image) if image is not None else _without_pillow(data, header, divisor, place)
 
 
-def decode_rows(data: memoryview, header: Header, rows: int, divisor: int) -> Pixels | None:
-    """Decodes no more of a sound JPEG than its first rows, to memory that is lent; None where that cannot be done."""
+def _is_for_simplejpeg(header: Header) -> bool:
+    """Tells whether an image is one that simplejpeg decodes, and simplejpeg is installed."""
     small = header.height * header.width <= PIXEL_LIMIT
-    if not (small and header.format == "jpeg" and header.plain and is_complete(data, header) and _has_simplejpeg()):
-        return None
-    return decode_upper(data, (header.height, header.width), rows, divisor, lent)
+    return header.format == "jpeg" and header.plain and small and _has_simplejpeg()
 
 
-def _by_simplejpeg(data: memoryview, header: Header, divisor: int, memory: Memory | None) -> tuple[Pixels | None, bool]:
-    """Decodes a sound JPEG; None for one that it will not take. Also tells whether simplejpeg is installed."""
-    try:
-        import simplejpeg
-    except ImportError:
-        return None, False
+def _by_simplejpeg(data: memoryview, header: Header, divisor: int, *, is_lent: bool) -> Pixels | None:
+    """Decodes a sound JPEG; None for one that it will not take."""
+    import simplejpeg
+
     height, width = shrunk(header, divisor)
     least = {"min_height": height, "min_width": width} if divisor > 1 else {}
-    buffer = None if memory is None else memory((height, width, 3))
     try:
-        decoded: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=buffer, **least)
+        decoded: Pixels = simplejpeg.decode_jpeg(
+            data, "RGB", buffer=lent((height, width, 3)) if is_lent else None, **least
+        )
     except ValueError:
-        return None, True
-    return decoded, True
+        return None
+    return decoded
 
 
 def _by_opencv(data: memoryview, divisor: int) -> tuple[Pixels | None, bool]:
@@ -217,23 +219,32 @@ def convert_to_rgb(image: Image) -> Image:
     return image.convert("RGB")
 
 
+def is_sound_jpeg(data: bytes | memoryview) -> bool:
+    """Tells whether this is a JPEG that decodes without a fault; False too if that cannot be told (`damage_in`)."""
+    return _fault_in(data) == ""
+
+
 def damage_in(data: bytes | memoryview) -> str | None:
     """Returns what libjpeg says of the pixels of a JPEG that can be decoded, but perhaps only by guessing some of them.
 
     None for sound ones, for other images, and without simplejpeg: other decoders do not tell.
     """
+    fault = _fault_in(data)
+    return fault if fault and not HARMLESS.search(fault) else None
+
+
+def _fault_in(data: bytes | memoryview) -> str | None:
+    """Returns the first fault that libjpeg finds, "" if there is none, None if simplejpeg is not to be asked."""
     header = read_header(memoryview(data))
-    if header is None or header.format != "jpeg" or not header.plain or header.height * header.width > PIXEL_LIMIT:
+    if header is None or not _is_for_simplejpeg(header):
         return None
-    try:
-        import simplejpeg
-    except ImportError:
-        return None
+    import simplejpeg
+
     try:
         simplejpeg.decode_jpeg(data, "RGB", buffer=lent((header.height, header.width, 3)))
     except ValueError as error:
-        return None if HARMLESS.search(str(error)) else str(error)
-    return None
+        return str(error)
+    return ""
 
 
 class _Lent(threading.local):

@@ -17,8 +17,6 @@ from headrace.transforms.decoders import (
     Size,
     convert_to_rgb,
     decode_bytes,
-    decode_rows,
-    lent,
     shrunk,
     size_by_pillow,
     undecodable,
@@ -121,11 +119,7 @@ class Source:
         """
         if self.image is not None:
             return self.image
-        if self.header is not None:
-            upper = decode_rows(self._bytes, self.header, rows, divisor)
-            if upper is not None:
-                return upper
-        return decode_bytes(self._bytes, self.header, divisor, self.place, lent)
+        return decode_bytes(self._bytes, self.header, divisor, self.place, rows)
 
     @property
     def _bytes(self) -> memoryview:

@@ -5,6 +5,7 @@ Sources: ITU-T T.81 (JPEG), annex B; W3C, Portable Network Graphics (third editi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 JPEG_START, JPEG_END = b"\xff\xd8", b"\xff\xd9"
@@ -44,23 +45,30 @@ def is_complete(data: memoryview, header: Header) -> bool:
     return last.endswith(JPEG_END if header.format == "jpeg" else PNG_END)
 
 
-def _jpeg(data: memoryview) -> Header | None:
+def segments(data: memoryview) -> Iterator[tuple[int, int]]:
+    """Yields (marker, place) for each segment of a JPEG to its first scan, which is the last one.
+
+    place: of the byte 0xFF before the marker, which is followed by at least two bytes.
+    """
     place, end = 2, len(data)
-    while place + 9 < end:
-        if data[place] != 0xFF:
-            return None
+    while place + 3 < end and data[place] == 0xFF:
         marker = data[place + 1]
         if marker == 0xFF or marker in BARE:  # filling, or a marker alone
             place += 1 if marker == 0xFF else 2
             continue
-        if marker in FRAMES:
+        yield marker, place
+        if marker in (SCAN, END):
+            return
+        place += 2 + number_at(data, place + 2)
+
+
+def _jpeg(data: memoryview) -> Header | None:
+    for marker, place in segments(data):
+        if marker in FRAMES and place + 9 < len(data):
             precision, channels = data[place + 4], data[place + 9]
-            height, width = _number(data, place + 5), _number(data, place + 7)
+            height, width = number_at(data, place + 5), number_at(data, place + 7)
             plain = precision == 8 and channels in (1, 3)
             return Header("jpeg", height, width, plain) if height and width else None
-        if marker in (SCAN, END):
-            return None
-        place += 2 + _number(data, place + 2)
     return None
 
 
@@ -73,5 +81,6 @@ def _png(data: memoryview) -> Header | None:
     return Header("png", height, width, plain) if height and width else None
 
 
-def _number(data: memoryview, place: int) -> int:
+def number_at(data: memoryview, place: int) -> int:
+    """Returns a number of two bytes."""
     return data[place] << 8 | data[place + 1]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.transforms.headers import JPEG_START, SCAN
+from headrace.transforms.headers import FRAMES, SCAN, number_at, segments
 
 Memory = Callable[[tuple[int, int, int]], NDArray[np.uint8]]
 """Gives an array of a shape to decode into."""
@@ -37,10 +37,8 @@ class Layout(NamedTuple):
 
 def layout_of(data: memoryview) -> Layout | None:
     """Returns the layout of a sequential JPEG with one scan and without restart markers; None for any other."""
-    place, end, frame = 2, len(data), None
-    while place + 4 <= end and data[place] == 0xFF:
-        marker = data[place + 1]
-        length = data[place + 2] << 8 | data[place + 3]
+    end, frame = len(data), None
+    for marker, place in segments(data):
         if marker in SEQUENTIAL and place + 9 < end:
             channels = data[place + 9]
             if frame is not None or place + 10 + 3 * channels > end:
@@ -51,9 +49,8 @@ def layout_of(data: memoryview) -> Layout | None:
             if frame is None or frame[2] == 0 or place + 4 >= end or data[place + 4] != frame[1]:
                 return None
             return Layout(frame[0], frame[2])
-        elif (0xC2 <= marker <= 0xCF and marker != 0xC4) or marker == RESTARTS or length < 2:
+        elif marker in FRAMES or marker == RESTARTS or number_at(data, place + 2) < 2:
             return None
-        place += 2 + length
     return None
 
 
@@ -102,7 +99,7 @@ def _decoder_does_it() -> bool:
     picture = np.dstack([rows, 2 * columns, rows ^ columns])
     data = simplejpeg.encode_jpeg(picture, 90, "RGB", "420")
     layout = layout_of(memoryview(data))
-    if layout is None or not data.startswith(JPEG_START):
+    if layout is None:
         return False
     found = _decoded(memoryview(data), layout, (96, 16), 64, 1, lambda shape: np.empty(shape, np.uint8))
     return found is not None and np.array_equal(found[:48], simplejpeg.decode_jpeg(data, "RGB")[:48])
