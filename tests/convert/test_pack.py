@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from headrace.building.room import Room
 from headrace.convert import plan
 from headrace.convert.pack import pack
 from headrace.convert.plan import Options
@@ -87,6 +88,26 @@ def test_a_pack_that_is_killed_goes_on_and_makes_the_same_bytes(case: Case, mome
     assert made.kept >= {"one piece": 1, "some pieces": 3, "all pieces": made.pieces}.get(moment, 0)
     assert case.made() == case.undisturbed()
     assert hidden(case.target.parent) == []
+
+
+def test_a_piece_counts_from_the_moment_its_note_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(tmp_path / "data", "digest", 1, ".arrow")
+    assert room.prepare() == [0]
+    whole = Path.write_text
+
+    def ends_in_the_middle(path: Path, text: str) -> int:
+        whole(path, text[: len(text) // 2])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", ends_in_the_middle)
+        with pytest.raises(KeyboardInterrupt):
+            room.keep(0, lambda path: whole(path, "bytes"))
+    assert list(room.done.iterdir()) == []
+    assert room.prepare() == [0]
+    room.keep(0, lambda path: whole(path, "bytes"))
+    assert [one.name for one in room.done.iterdir()] == ["0"]
+    assert room.prepare() == []
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -69,7 +69,9 @@ class Room:
             files[path.name[1:]] = checksum(path)
             path.rename(path.with_name(path.name[1:]))
         sync_folder(final.parent)
-        (self.done / str(piece)).write_text(json.dumps(files))
+        note = self.path / f"note-{piece}"
+        note.write_text(json.dumps(files))
+        note.rename(self.done / note.name.removeprefix("note-"))
 
     def remove(self) -> None:
         """Removes the room, once the target is in place."""
