@@ -13,6 +13,10 @@ import torch.utils.data
 NOT_RUN = {"threads": ["processes_only"], "forkserver": ["forked_only"]}
 """Other ways to run the workers of the loader under test, each a module here: the marks of what they do not run."""
 
+ABOUT_WORKERS = {"every_start", "start_methods", "workers", "worker_errors", "ownership", "dispatch"}
+"""Modules about workers themselves. Elsewhere forked and threaded workers of the class under test are enough: torch's
+workers, and those of a fork server, run under `make stress`."""
+
 
 @pytest.fixture(scope="session", params=["torch", "headrace", *NOT_RUN])
 def Loader(request: pytest.FixtureRequest) -> type[torch.utils.data.DataLoader]:
@@ -24,8 +28,11 @@ def Loader(request: pytest.FixtureRequest) -> type[torch.utils.data.DataLoader]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the cases that cannot be had with threads, or with a fork server."""
+    """Leave out the cases that cannot be had with threads, or with a fork server; leave some for longer runs."""
     items[:] = [item for item in items if not is_left_out(item)]
+    for item in items:
+        if is_for_longer_runs(item):
+            item.add_marker(pytest.mark.stress)
 
 
 def is_left_out(item: pytest.Item) -> bool:
@@ -35,6 +42,15 @@ def is_left_out(item: pytest.Item) -> bool:
         return False
     without_workers = loader == "forkserver" and parameters.get("num_workers") == 0  # as with "headrace"
     return without_workers or any(item.get_closest_marker(marker) for marker in NOT_RUN[loader])
+
+
+def is_for_longer_runs(item: pytest.Item) -> bool:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    if item.path.stem.removeprefix("test_") in ABOUT_WORKERS or item.path.parent.name != "conformance":
+        return False
+    return parameters.get("Loader") == "forkserver" or (
+        parameters.get("Loader") == "torch" and parameters.get("num_workers", 0) > 0
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,26 +7,23 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from headrace.building.room import Room
 from headrace.convert import plan
 from headrace.convert.pack import pack
 from headrace.convert.plan import Options
-from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError, HeadraceError, SampleError, UsageError
-from headrace.formats.columns import Block, column_from
-from headrace.formats.schema import Field, Schema
+from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError, HeadraceError, UsageError
 from tests.convert.packing import COUNT, PIECE, SHARDED, TARGETS, Case, files_in, hidden
 from tests.formats.columns import rows
 from tests.formats.samples import assert_same, read, usual, write
 
 STRESS = pytest.mark.stress
+MAINLY_ARROW = pytest.mark.parametrize(
+    "case", ["arrow", *(pytest.param(one, marks=STRESS) for one in TARGETS if one != "arrow")], indirect=True
+)
 
 
 @pytest.fixture(autouse=True)
@@ -90,26 +87,7 @@ def test_a_pack_that_is_killed_goes_on_and_makes_the_same_bytes(case: Case, mome
     assert hidden(case.target.parent) == []
 
 
-def test_a_piece_counts_from_the_moment_its_note_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(tmp_path / "data", "digest", 1, ".arrow")
-    assert room.prepare() == [0]
-    whole = Path.write_text
-
-    def ends_in_the_middle(path: Path, text: str) -> int:
-        whole(path, text[: len(text) // 2])
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", ends_in_the_middle)
-        with pytest.raises(KeyboardInterrupt):
-            room.keep(0, lambda path: whole(path, "bytes"))
-    assert list(room.done.iterdir()) == []
-    assert room.prepare() == [0]
-    room.keep(0, lambda path: whole(path, "bytes"))
-    assert [one.name for one in room.done.iterdir()] == ["0"]
-    assert room.prepare() == []
-
-
+@MAINLY_ARROW
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_leaves_the_old_data_and_no_process_and_it_goes_on(case: Case, workers: int) -> None:
     old = case.put_old_data()
@@ -164,6 +142,7 @@ def assert_helps(text: str, case: Case) -> None:
     assert str(case.target.parent) in text
 
 
+@MAINLY_ARROW
 @pytest.mark.parametrize(
     ("limit", "workers"),
     [(600, 1), (3500, 2), *(pytest.param(*one, marks=STRESS) for one in ((600, 2), (3500, 1)))],
@@ -213,6 +192,7 @@ def test_a_full_disk_leaves_the_old_data_and_it_goes_on(case: Case, small_disk: 
 # -- two at once -----------------------------------------------------------------------------------------------------
 
 
+@MAINLY_ARROW
 @pytest.mark.parametrize("other", [{}, {"shuffle": 4}], ids=["same", "other options"])
 @pytest.mark.parametrize(
     "where", ["piece", *(pytest.param(one, marks=STRESS) for one in ("assemble", "begin", "flush"))]
@@ -235,6 +215,7 @@ def test_two_packs_at_once_do_not_mix(case: Case, where: str, other: dict[str, i
     assert hidden(case.target.parent) == []
 
 
+@MAINLY_ARROW
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first ends first", "second ends first"])
 def test_two_packs_that_take_turns_do_not_mix(case: Case, order: tuple[int, int]) -> None:
     allowed = [case.undisturbed(), case.undisturbed(shuffle=4)]
@@ -291,46 +272,6 @@ def test_progress_is_told_up_to_the_end(arrow: Case) -> None:
     assert told[0] == (0, COUNT)
     assert told[-1] == (COUNT, COUNT)
     assert told == sorted(told)
-
-
-def picture(size: tuple[int, int], kind: str = "JPEG") -> bytes:
-    stream = BytesIO()
-    Image.effect_noise(size, 90).convert("RGB").save(stream, kind)
-    return stream.getvalue()
-
-
-def album(path: Path, images: list[bytes]) -> Path:
-    schema = Schema((Field("image", "bytes"), Field("label", "fixed", np.dtype(np.int64), (), ("cat", "dog"))))
-    columns = {"image": column_from(schema["image"], images), "label": np.arange(len(images)) % 2}
-    return write("arrow", path, [Block(schema, columns)])
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_large_images_shrink_and_all_else_is_kept(tmp_path: Path, workers: int) -> None:
-    sizes = [(64, 48), (40, 90), (20, 16), (16, 30), (300, 17)]
-    images = [picture(size, kind) for size in sizes for kind in ("JPEG", "PNG")]
-    source = album(tmp_path / "photos.arrow", images)
-    pack(str(source), str(tmp_path / "small"), Options(resize=16), workers=workers)
-    made = read(tmp_path / "small")
-    assert made.schema == read(source).schema
-    assert rows(made, "label") == rows(read(source), "label")
-    small = [Image.open(BytesIO(data)) for data in rows(made, "image")]
-    assert [one.size for one in small[::2]] == [(21, 16), (16, 36), (20, 16), (16, 30), (282, 16)]
-    assert rows(made, "image")[4:8] == images[4:8]
-    assert small[1].format == "JPEG"
-    assert made.columns["image"].values.nbytes < read(source).columns["image"].values.nbytes  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("shuffle", [None, 3])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_image_that_cannot_be_decoded_is_named(tmp_path: Path, workers: int, shuffle: int | None) -> None:
-    images = [picture((40, 30)) for _ in range(20)]
-    images[13] = images[13][:200]
-    source = album(tmp_path / "photos.arrow", images)
-    with pytest.raises(SampleError, match=r"sample 13\b") as caught:
-        pack(str(source), str(tmp_path / "small"), Options(resize=16, shuffle=shuffle), workers=workers)
-    assert str(source) in str(caught.value)
-    assert not (tmp_path / "small").exists()
 
 
 # -- what cannot be done ---------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class TestWithSeed:
         epoch=st.integers(0, 2),
         persistent=st.booleans(),
     )
-    @settings(no_fixture_problem, max_examples=25)
+    @settings(no_fixture_problem, max_examples=12)
     def test_the_rest_of_the_epoch_is_the_same(
         self,
         kind: Any,
@@ -165,7 +165,7 @@ class TestWithSeed:
         ranks=st.lists(st.sampled_from([1, 2, 3]), min_size=3, max_size=3),
         stops=st.tuples(st.integers(0, 3), st.integers(0, 3)),
     )
-    @settings(no_fixture_problem, max_examples=25)
+    @settings(no_fixture_problem, max_examples=12)
     def test_the_batch_size_may_change_too(
         self, kind: Any, crews: Any, sizes: Any, ranks: Any, stops: Any, on_rank: Any
     ) -> None:
@@ -232,7 +232,7 @@ class TestWithoutSeed:
         return headrace.DataLoader(Rows(61), batch_size=4, num_workers=number, backend=backend, **options)
 
     @given(before=workers, after=workers, stop=st.integers(0, 15), epoch=st.integers(0, 2), persistent=st.booleans())
-    @settings(no_fixture_problem, max_examples=25)
+    @settings(no_fixture_problem, max_examples=12)
     @pytest.mark.parametrize("source", ["global", "generator", "sampler", "weighted", "numpy"])
     def test_a_random_order_goes_on(
         self, source: str, before: Any, after: Any, stop: int, epoch: int, persistent: bool
@@ -276,7 +276,7 @@ class TestWithoutSeed:
             assert lists(again) == expected
 
     @given(before=workers.filter(lambda crew: crew[0] > 0), after=workers, stop=st.integers(0, 15))
-    @settings(no_fixture_problem, max_examples=25)
+    @settings(no_fixture_problem, max_examples=12)
     def test_batches_delivered_out_of_order_do_not_come_twice(self, before: Any, after: Any, stop: int) -> None:
         loader = self.loader(before, in_order=False)
         iterator = iter(loader)
