@@ -6,10 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.dataset.gather import SHORT, Padder
+from headrace.core.batch_memory import OwnMemory
+from headrace.dataset.gather import SHORT, Padder, RaggedAs, whole
+from headrace.formats.columns import Loose, Ragged, offsets_of
+from headrace.formats.schema import Field
 
 LENGTHS = st.lists(st.integers(0, 9) | st.integers(0, 3 * SHORT), min_size=1, max_size=9)
 
@@ -45,3 +49,20 @@ def test_padding_does_not_take_the_places_of_another_batch(length: int) -> None:
         padder.pad(values, starts, lengths, out)
         assert out[0].tolist() == list(range(first, first + length))
         assert out[1, -1] == 0
+
+
+@pytest.mark.parametrize("form", ["pad", "nested", "list"])
+def test_loose_samples_make_the_same_batch_as_those_end_to_end(form: RaggedAs) -> None:
+    arrays = [np.arange(n * 2, dtype=np.float32).reshape(n, 2) for n in (3, 0, 7, 1)]
+    lengths = np.array([3, 0, 7, 1])
+    field = Field("value", "ragged", np.dtype(np.float32), (2,))
+    packed = Ragged(np.concatenate(arrays), offsets_of(lengths))
+    for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+        made = whole(field, Loose(arrays, lengths), dtype, form, OwnMemory())
+        expected = whole(field, packed, dtype, form, OwnMemory())
+        if form == "nested":
+            made, expected = made.unbind(), expected.unbind()
+        assert len(made) == len(expected) > 0
+        for one, other in zip(made, expected, strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)

@@ -12,7 +12,7 @@ import torch
 
 from headrace.core.batch_memory import BatchMemory
 from headrace.dataset.blobs import Blobs
-from headrace.formats.columns import Array, Column, Keys, Ragged, copy_pieces, offsets_of
+from headrace.formats.columns import Array, Column, Keys, Loose, Ragged, copy_pieces, offsets_of
 from headrace.formats.schema import Field
 
 Gather = Callable[[Keys, BatchMemory], Any]
@@ -279,6 +279,12 @@ def whole(
     if not isinstance(column, Ragged):
         own = column if column.flags.writeable else column.copy() if column.nbytes < memory.smallest else column
         return _converted(own, dtype, memory)
+    if field.kind == "ragged" and form == "pad" and isinstance(column, Loose) and column.arrays is not None:
+        tensor, out = allocate(memory, (len(column), int(column.lengths.max(initial=0)), *field.shape), dtype)
+        out[...] = 0
+        for row, array in zip(out, column.arrays, strict=True):
+            row[: len(array)] = array
+        return Padded(tensor, torch.from_numpy(column.lengths))
     if field.kind == "bytes" and column.values.flags.writeable:
         starts, lengths = column.pieces(np.arange(len(column)))
         if column.values.nbytes <= 2 * int(lengths.sum()):

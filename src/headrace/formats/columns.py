@@ -116,6 +116,32 @@ class Ragged:
         return Ragged, (self.values, None, self.starts, self.stops, self.place)
 
 
+class Loose(Ragged):
+    """Samples that are arrays of their own so far; put end to end once somebody asks for `values`."""
+
+    __slots__ = ("_joined", "arrays")
+
+    def __init__(self, arrays: list[Array], lengths: Keys) -> None:
+        """arrays: n of them, [lengths[i], *shape] each, of one type; they are not copied before `values` is asked for.
+
+        From then on `arrays` is None: whoever got the values may change them.
+        """
+        self.arrays: list[Array] | None = arrays
+        super().__init__(None, offsets_of(lengths))  # type: ignore[arg-type]
+
+    @property
+    def values(self) -> Array:
+        """See `Ragged`."""
+        if self.arrays is not None:
+            self.values = np.concatenate(self.arrays)
+            self.arrays = None
+        return self._joined
+
+    @values.setter
+    def values(self, values: Array) -> None:
+        self._joined = values
+
+
 def offsets_of(lengths: Keys) -> Keys:
     """Returns where samples of these lengths begin when they lie end to end, and where the last one ends [n + 1]."""
     offsets = np.zeros(len(lengths) + 1, np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from headrace.core.errors import SampleError, explain
 from headrace.dataset.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, leaves, schema_of
 from headrace.formats.arrays import array_names
-from headrace.formats.columns import Array, Block, Column, Ragged, offsets_of
+from headrace.formats.columns import Array, Block, Column, Loose, Ragged, offsets_of
 from headrace.formats.schema import NUMBERS, Field, Kind
 
 DTYPE, SHAPE_OF = operator.attrgetter("dtype"), operator.attrgetter("shape")
@@ -83,10 +84,18 @@ def _keys(values: list[Any], path: tuple[Any, ...], place: Any) -> tuple[Any, ..
     """Returns the keys of dicts, or the places in tuples or lists, which must be those of the first one."""
     first = values[0]
     kind = type(first)
-    for index, value in enumerate(values):
-        if type(value) is not kind or (value.keys() != first.keys() if kind is dict else len(value) != len(first)):
-            found = f"{_kind_of(value)} in {place(index)}, {_kind_of(first)} in {place(0)}"
-            raise _differ(path, found, "the same parts in each sample")
+    alike = list(map(type, values)).count(kind) == len(values)
+    if kind is dict:
+        alike = alike and all(map(first.keys().__eq__, map(dict.keys, values)))
+    else:
+        alike = alike and list(map(len, values)).count(len(first)) == len(values)
+    if not alike:
+        wrong = (kind is not type(one) or (one.keys() != first.keys() if kind is dict else len(one) != len(first))
+                 for one in values)  # fmt: skip
+        index = next(itertools.compress(itertools.count(), wrong))
+        other = values[index]
+        found = f"{_kind_of(other)} in {place(index)}, {_kind_of(first)} in {place(0)}"
+        raise _differ(path, found, "the same parts in each sample")
     keys = tuple(first) if kind is dict else tuple(range(len(first)))
     if not all(type(key) is int or (type(key) is str and is_name(key)) for key in keys):
         raise _unfit(path, place(0), f"keys {list(keys)!r}", "keys that are whole numbers, or strings of valid text")
@@ -159,8 +168,7 @@ def _arrays(
         columns[name] = np.array(arrays) if ndim == 0 else np.stack(arrays)
         return Leaf(name, kind, dtype.name, FIXED, shape)
     if len({one[1:] for one in distinct}) == 1:
-        lengths = np.array([one[0] for one in shapes], np.int64)
-        columns[name] = Ragged(np.concatenate(arrays), offsets_of(lengths))
+        columns[name] = Loose(arrays, np.fromiter(map(len, arrays), np.int64, count))
         return Leaf(name, kind, dtype.name, RAGGED, first.shape[1:])
     columns[name] = Ragged(np.concatenate([one.ravel() for one in arrays]),
                            offsets_of(np.array([one.size for one in arrays], np.int64)))  # fmt: skip
