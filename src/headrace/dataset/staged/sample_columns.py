@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -90,16 +89,20 @@ def _keys(values: list[Any], path: tuple[Any, ...], place: Any) -> tuple[Any, ..
     else:
         alike = alike and list(map(len, values)).count(len(first)) == len(values)
     if not alike:
-        wrong = (kind is not type(one) or (one.keys() != first.keys() if kind is dict else len(one) != len(first))
-                 for one in values)  # fmt: skip
-        index = next(itertools.compress(itertools.count(), wrong))
-        other = values[index]
+        index, other = next((index, value) for index, value in enumerate(values) if not _fits(value, first))
         found = f"{_kind_of(other)} in {place(index)}, {_kind_of(first)} in {place(0)}"
         raise _differ(path, found, "the same parts in each sample")
     keys = tuple(first) if kind is dict else tuple(range(len(first)))
     if not all(type(key) is int or (type(key) is str and is_name(key)) for key in keys):
         raise _unfit(path, place(0), f"keys {list(keys)!r}", "keys that are whole numbers, or strings of valid text")
     return keys
+
+
+def _fits(value: Any, first: Any) -> bool:
+    """Tells whether two dicts, tuples or lists have the same parts."""
+    if type(value) is not type(first):
+        return False
+    return value.keys() == first.keys() if type(first) is dict else len(value) == len(first)
 
 
 @functools.lru_cache(1024)
