@@ -6,6 +6,7 @@ import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 import pytest
 import torch.utils.data
@@ -36,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def is_left_out(item: pytest.Item) -> bool:
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    parameters = parameters_of(item)
     loader = parameters.get("Loader")
     if loader not in NOT_RUN:
         return False
@@ -45,12 +46,16 @@ def is_left_out(item: pytest.Item) -> bool:
 
 
 def is_for_longer_runs(item: pytest.Item) -> bool:
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    parameters = parameters_of(item)
     if item.path.stem.removeprefix("test_") in ABOUT_WORKERS or item.path.parent.name != "conformance":
         return False
-    return parameters.get("Loader") == "forkserver" or (
-        parameters.get("Loader") == "torch" and parameters.get("num_workers", 0) > 0
-    )
+    loader = parameters.get("Loader")
+    return loader == "forkserver" or (loader == "torch" and parameters.get("num_workers", 0) > 0)
+
+
+def parameters_of(item: pytest.Item) -> dict[str, Any]:
+    parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    return parameters
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,24 +12,19 @@ from typing import Any
 
 import pytest
 
-from headrace.convert import plan
 from headrace.convert.pack import pack
 from headrace.convert.plan import Options
 from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError, HeadraceError, UsageError
-from tests.convert.packing import COUNT, PIECE, SHARDED, TARGETS, Case, files_in, hidden
+from tests.convert.packing import COUNT, SHARDED, TARGETS, Case, files_in, hidden
 from tests.formats.columns import rows
 from tests.formats.samples import assert_same, read, usual, write
+
+pytestmark = pytest.mark.usefixtures("small_pieces")
 
 STRESS = pytest.mark.stress
 MAINLY_ARROW = pytest.mark.parametrize(
     "case", ["arrow", *(pytest.param(one, marks=STRESS) for one in TARGETS if one != "arrow")], indirect=True
 )
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "PIECE", PIECE)
-    monkeypatch.setattr(plan, "SHARD", PIECE)
 
 
 @pytest.fixture(params=[one if one in ("arrow", "hdf5") else pytest.param(one, marks=STRESS) for one in TARGETS])

@@ -9,21 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headrace.convert import plan
 from headrace.convert.pack import pack
 from headrace.convert.plan import Options
 from headrace.core.errors import SampleError
 from headrace.formats.columns import Block, column_from
 from headrace.formats.schema import Field, Schema
-from tests.convert.packing import PIECE
 from tests.formats.columns import rows
 from tests.formats.samples import read, write
 
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "PIECE", PIECE)
-    monkeypatch.setattr(plan, "SHARD", PIECE)
+pytestmark = pytest.mark.usefixtures("small_pieces")
 
 
 def picture(size: tuple[int, int], kind: str = "JPEG") -> bytes:

@@ -71,7 +71,7 @@ class Room:
         sync_folder(final.parent)
         note = self.path / f"note-{piece}"
         note.write_text(json.dumps(files))
-        note.rename(self.done / note.name.removeprefix("note-"))
+        note.rename(self.done / str(piece))
 
     def remove(self) -> None:
         """Removes the room, once the target is in place."""

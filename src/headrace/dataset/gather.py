@@ -136,12 +136,10 @@ def ragged(column: Ragged, field: Field, dtype: np.dtype[Any], form: RaggedAs, p
 
     def gather(keys: Keys, memory: BatchMemory) -> Any:
         starts, lengths = padder.pieces(column, keys)
-        count = len(keys)
         if form == "pad":
-            longest = int(lengths.max(initial=0))
-            tensor, out = allocate(memory, (count, longest, *field.shape), dtype)
+            padded, out = _to_pad(lengths, field, dtype, memory)
             padder.pad(column.values, starts, lengths, out)
-            return Padded(tensor, torch.from_numpy(lengths.copy()))
+            return padded
         offsets = offsets_of(lengths)
         tensor, out = allocate(memory, (int(offsets[-1]), *field.shape), dtype)
         if dtype == column.values.dtype:
@@ -153,6 +151,12 @@ def ragged(column: Ragged, field: Field, dtype: np.dtype[Any], form: RaggedAs, p
         return torch.nested.nested_tensor_from_jagged(tensor, torch.from_numpy(offsets))
 
     return gather
+
+
+def _to_pad(lengths: Keys, field: Field, dtype: np.dtype[Any], memory: BatchMemory) -> tuple[Padded, Array]:
+    """Returns a padded column whose values are not written yet, and these as an array."""
+    tensor, out = allocate(memory, (len(lengths), int(lengths.max(initial=0)), *field.shape), dtype)
+    return Padded(tensor, torch.from_numpy(lengths.copy())), out
 
 
 class Padder:
@@ -279,12 +283,12 @@ def whole(
     if not isinstance(column, Ragged):
         own = column if column.flags.writeable else column.copy() if column.nbytes < memory.smallest else column
         return _converted(own, dtype, memory)
-    if field.kind == "ragged" and form == "pad" and isinstance(column, Loose) and column.arrays is not None:
-        tensor, out = allocate(memory, (len(column), int(column.lengths.max(initial=0)), *field.shape), dtype)
+    if form == "pad" and isinstance(column, Loose) and column.arrays is not None:
+        padded, out = _to_pad(column.lengths, field, dtype, memory)
         out[...] = 0
         for row, array in zip(out, column.arrays, strict=True):
             row[: len(array)] = array
-        return Padded(tensor, torch.from_numpy(column.lengths))
+        return padded
     if field.kind == "bytes" and column.values.flags.writeable:
         starts, lengths = column.pieces(np.arange(len(column)))
         if column.values.nbytes <= 2 * int(lengths.sum()):

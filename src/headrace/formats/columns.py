@@ -122,12 +122,12 @@ class Loose(Ragged):
     __slots__ = ("_joined", "arrays")
 
     def __init__(self, arrays: list[Array], lengths: Keys) -> None:
-        """arrays: n of them, [lengths[i], *shape] each, of one type; they are not copied before `values` is asked for.
+        """arrays: [lengths[i], *shape] each, of one type, at least one; not copied before `values` is asked for.
 
         From then on `arrays` is None: whoever got the values may change them.
         """
+        super().__init__(arrays[0][:0], offsets_of(lengths))
         self.arrays: list[Array] | None = arrays
-        super().__init__(None, offsets_of(lengths))  # type: ignore[arg-type]
 
     @property
     def values(self) -> Array:

@@ -83,26 +83,14 @@ def _keys(values: list[Any], path: tuple[Any, ...], place: Any) -> tuple[Any, ..
     """Returns the keys of dicts, or the places in tuples or lists, which must be those of the first one."""
     first = values[0]
     kind = type(first)
-    alike = list(map(type, values)).count(kind) == len(values)
-    if kind is dict:
-        alike = alike and all(map(first.keys().__eq__, map(dict.keys, values)))
-    else:
-        alike = alike and list(map(len, values)).count(len(first)) == len(values)
-    if not alike:
-        index, other = next((index, value) for index, value in enumerate(values) if not _fits(value, first))
-        found = f"{_kind_of(other)} in {place(index)}, {_kind_of(first)} in {place(0)}"
-        raise _differ(path, found, "the same parts in each sample")
+    for index, value in enumerate(values):
+        if type(value) is not kind or (value.keys() != first.keys() if kind is dict else len(value) != len(first)):
+            found = f"{_kind_of(value)} in {place(index)}, {_kind_of(first)} in {place(0)}"
+            raise _differ(path, found, "the same parts in each sample")
     keys = tuple(first) if kind is dict else tuple(range(len(first)))
     if not all(type(key) is int or (type(key) is str and is_name(key)) for key in keys):
         raise _unfit(path, place(0), f"keys {list(keys)!r}", "keys that are whole numbers, or strings of valid text")
     return keys
-
-
-def _fits(value: Any, first: Any) -> bool:
-    """Tells whether two dicts, tuples or lists have the same parts."""
-    if type(value) is not type(first):
-        return False
-    return value.keys() == first.keys() if type(first) is dict else len(value) == len(first)
 
 
 @functools.lru_cache(1024)
