@@ -8,6 +8,7 @@ from headrace.dataset.image_folder import ImageFolder
 from headrace.dataset.staged.staged import Staged
 from headrace.dataset.staged.steps import step
 from headrace.dataset.stored import open
+from headrace.faults.quarantine import load_quarantine
 from headrace.formats.columns import Ragged
 from headrace.loader import DataLoader
 from headrace.state.snapshot import merge_states
@@ -20,6 +21,7 @@ __all__ = [
     "Staged",
     "__version__",
     "compact",
+    "load_quarantine",
     "merge_states",
     "open",
     "rng",

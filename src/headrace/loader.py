@@ -6,15 +6,14 @@ import os
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from numbers import Integral
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
-from headrace.core.errors import UsageError, explain
-from headrace.core.torch_internals import DatasetKind, IterDataPipe, MapDataPipe
-from headrace.core.world import ALONE, current_world, distributed_world
+from headrace.arguments import Backend, check_arguments, checked_exclude, is_map
+from headrace.core.torch_internals import DatasetKind
+from headrace.core.world import ALONE, World, current_world, distributed_world
 from headrace.engine.choosing import advise, choose
 from headrace.engine.epoch import EpochIterator, random_state, resumable
 from headrace.engine.inline import InlineIterator
@@ -22,9 +21,14 @@ from headrace.engine.portion import Portion, Supply
 from headrace.engine.processes import ProcessIterator
 from headrace.engine.starting import ZygoteKeeper
 from headrace.engine.threads import ThreadIterator
+from headrace.faults.ledger import Faults, Ledger
+from headrace.faults.policy import OnError, Policy
+from headrace.faults.quarantine import Excluded, checked_path
+from headrace.faults.spares import Spares, spares_of
 from headrace.fetch.whole import makes_batches
 from headrace.observe.objects import warn_of_objects
 from headrace.order.distributed import DistributedSampler
+from headrace.order.kept import KeptSampler
 from headrace.order.sampler import ElasticSampler
 from headrace.state.record import EpochRecord, Terms, blank
 from headrace.state.snapshot import Snapshot, checked, part_for
@@ -36,8 +40,6 @@ ARENA = PerProcess(Arena)
 LOCAL_MEMORY = PerProcess(LocalMemory)
 
 T_co = TypeVar("T_co", covariant=True)
-
-Backend = Literal["process", "thread", "inline", "auto"]
 
 
 @dataclass
@@ -60,6 +62,7 @@ class _Own:
     memory: LocalMemory | None = None
     arena: Arena | None = None
     zygotes: ZygoteKeeper = field(default_factory=ZygoteKeeper)
+    ledger: Ledger | None = None
 
     def without_resources(self) -> _Own:
         """Returns what another process can have of it, too."""
@@ -88,8 +91,21 @@ class DataLoader(TorchDataLoader[T_co]):
     - `backend`: where the workers run: `"process"`, `"thread"`, `"inline"` (in the calling thread, without any), or
       `"auto"`: the first epoch begins with a trial of a few samples, and then the attribute says which of the three.
     - `batches_per_epoch`: an epoch ends after so many batches, and the next one goes on behind them.
+    - `on_error`: what becomes of a sample that raises, in loading or collation: `"raise"`; `"skip"`, which shortens its
+      batch; `"replace"`, by another one, drawn at random from what the sampler draws from; or a function that gets a
+      `BadSample` and returns one of the three. Input and output that may succeed later is tried again first. Errors of
+      the machine (no memory, no descriptors, a full disk) and of the program are always raised. A batch never becomes
+      empty: if all its samples are skipped, one other takes their place.
+    - `max_errors`: how many bad samples an epoch may have, on this rank: a number, or a share (0.01) of its samples.
+    - `quarantine`: a file to which a line of JSON is added for each bad sample; see `headrace.load_quarantine`.
+    - `exclude`: samples to leave out: their numbers, what `load_quarantine` returns, or the path of such a file.
+    - `sample_timeout`: seconds that a sample (where data sets make them all at once, a batch) may take. Then its worker
+      is ended and replaced; at the second time the sample counts as bad.
     - `original_errors=True`: an exception in a worker is raised as it was, with its arguments and attributes, instead
       of as torch's copy with another text.
+
+    A worker process that dies is replaced, and its batches are made again; a sample that kills its workers again and
+    again counts as bad. `faults` says what happened so far.
 
     `state_dict()` says what was delivered, `load_state_dict()` goes on behind it in this or another process, with any
     number of workers. Not thread-safe: iterate one loader in one thread.
@@ -120,17 +136,30 @@ class DataLoader(TorchDataLoader[T_co]):
         backend: Backend = "process",
         batches_per_epoch: int | None = None,
         original_errors: bool = False,
+        on_error: OnError = "raise",
+        max_errors: float | None = None,
+        quarantine: str | os.PathLike[str] | None = None,
+        exclude: Excluded | None = None,
+        sample_timeout: float | None = None,
     ) -> None:
         self._own = _Own()
-        _check(seed=seed, shard=shard, backend=backend, batches_per_epoch=batches_per_epoch, dataset=dataset)
+        check_arguments(
+            dataset, seed=seed, shard=shard, backend=backend, batches_per_epoch=batches_per_epoch, on_error=on_error,
+            max_errors=max_errors, sample_timeout=sample_timeout,
+        )  # fmt: skip
+        self.on_error: OnError = on_error
+        self.max_errors = max_errors
+        self.quarantine = None if quarantine is None else checked_path(quarantine)
+        self.sample_timeout = sample_timeout
         self.seed = 0 if seed is None and shard is not None else seed
         self.shard = shard
         self.backend: Backend = backend
         self.batches_per_epoch = batches_per_epoch
         self.original_errors = original_errors
-        if self.seed is not None and sampler is None and batch_sampler is None and _is_map(dataset):
-            sampler, shuffle = self._own_sampler(dataset, shuffle, drop_last), None
-            self._own.alone = shard is None
+        self.exclude = None if exclude is None else checked_exclude(exclude, dataset, batch_sampler or sampler)
+        if sampler is None and batch_sampler is None and is_map(dataset):
+            sampler = self._own_sampler(dataset, shuffle, drop_last, generator)
+            shuffle = shuffle if sampler is None else None
         super().__init__(
             dataset,
             batch_size,
@@ -151,11 +180,40 @@ class DataLoader(TorchDataLoader[T_co]):
             in_order=in_order,
         )
 
-    def _own_sampler(self, dataset: Any, shuffle: Any, drop_last: bool) -> Sampler[int]:
+    def _own_sampler(self, dataset: Any, shuffle: Any, drop_last: bool, generator: Any) -> Sampler[int] | None:
+        """Returns the sampler of a loader that is given none; None if torch's will do."""
+        excluded: Any = () if self.exclude is None else self.exclude
+        if self.seed is None:
+            if not len(excluded):
+                return None
+            return KeptSampler(len(dataset), excluded, shuffle=bool(shuffle), generator=generator)
+        self._own.alone = self.shard is None
         rank, size = (None, None) if self.shard else ALONE
-        uneven: Literal["pad", "drop"] = "drop" if drop_last else "pad"
-        seed = self.seed or 0
-        return DistributedSampler(dataset, shuffle=bool(shuffle), seed=seed, rank=rank, world_size=size, uneven=uneven)
+        return DistributedSampler(
+            dataset, shuffle=bool(shuffle), seed=self.seed, rank=rank, world_size=size,
+            uneven="drop" if drop_last else "pad", exclude=excluded,
+        )  # fmt: skip
+
+    @property
+    def faults(self) -> Faults:
+        """What this loader survived so far: bad samples by what became of them, and workers that were replaced."""
+        return self.ledger.faults()
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where losses are counted and written down. For engines."""
+        if self._own.ledger is None:
+            self._own.ledger = Ledger(self.max_errors, self.quarantine)
+        return self._own.ledger
+
+    def policy(self, world: World) -> Policy | None:
+        """Returns what becomes of bad samples; None: they raise. For engines."""
+        if self.on_error == "raise":
+            return None
+        spares = Spares()
+        if self._dataset_kind == DatasetKind.Map:
+            spares = spares_of(self._index_sampler, self.dataset, self.exclude)
+        return Policy(self.on_error, self.seed or 0, world.rank, spares)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, for samplers and data sets too, in workers that are kept as well.
@@ -295,35 +353,3 @@ class DataLoader(TorchDataLoader[T_co]):
         if isinstance(parameters, tuple) and len(parameters) == 2:
             parameters = parameters[0]
         return super().__class_getitem__(parameters)  # type: ignore[misc]  # Generic defines it
-
-
-def _is_map(dataset: Any) -> bool:
-    return not isinstance(dataset, IterableDataset)
-
-
-def _check(*, dataset: Any, **given: Any) -> None:
-    """Checks the arguments that torch does not know. Raises `UsageError`."""
-    count = given["batches_per_epoch"]
-    rules = {
-        "seed": (given["seed"] is None or _is_whole(given["seed"]), "a whole number, or None"),
-        "shard": (given["shard"] in (None, "auto"), "'auto' or None"),
-        "backend": (given["backend"] in get_args(Backend), "'process', 'thread', 'inline' or 'auto'"),
-        "batches_per_epoch": (count is None or (_is_whole(count) and count > 0), "a positive whole number, or None"),
-    }
-    for name, (holds, expected) in rules.items():
-        if not holds:
-            found = f"{name}={given[name]!r}"
-            raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))
-    if given["shard"] and isinstance(dataset, (IterDataPipe, MapDataPipe)):
-        message = explain(
-            "cannot deal out a data pipe",
-            place="headrace.DataLoader(shard='auto')",
-            found=type(dataset).__name__,
-            expected="a map-style data set or an IterableDataset",
-            cure="put a sharding_filter into the pipe, and leave shard= out",
-        )
-        raise UsageError(message)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -88,6 +88,7 @@ def test_the_public_words_are_few_and_known() -> None:
         "Staged",
         "__version__",
         "compact",
+        "load_quarantine",
         "merge_states",
         "open",
         "rng",

@@ -38,6 +38,18 @@ class SampleError(HeadraceError, ValueError):
     """One sample cannot be read or decoded: fix or remove that sample."""
 
 
+class TooManyBadSamplesError(DatasetError):
+    """More samples of an epoch are bad than `max_errors` allows: mend the data, or raise the limit."""
+
+
+class WorkerDiedError(HeadraceError, RuntimeError):
+    """A worker process ended, or hung and was ended, while it loaded a sample: mend or exclude that sample."""
+
+
+class SampleTimeoutError(HeadraceError, TimeoutError):
+    """One sample took longer than `sample_timeout`: mend what it waits for, or raise the limit."""
+
+
 class FormatError(HeadraceError, ValueError):
     """Stored data are damaged, or are not what a format can hold: restore the file, or choose another format."""
 

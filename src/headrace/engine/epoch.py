@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice
 from typing import Any
 
@@ -14,6 +14,7 @@ from headrace.core.streams import global_states, global_states_kept, set_global_
 from headrace.core.torch_internals import DatasetKind, TorchIterator, profiler_enabled
 from headrace.core.world import World
 from headrace.engine.lane import Begin, Cargo
+from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import Positioned, is_stateful
 from headrace.fetch.whole import makes_batches
 from headrace.order.key_arrays import key_arrays
@@ -36,6 +37,7 @@ class EpochIterator(TorchIterator):
         With workers the sampler's `__iter__` is called two times, as in torch's iterator.
         """
         terms = self._terms = loader.next_terms()
+        self._ledger, self._policy = loader.ledger, loader.policy(terms.world)
         _announce(loader._index_sampler, terms)
         with global_states_kept() if terms.resume else contextlib.nullcontext():
             before = random_state(loader)
@@ -67,6 +69,7 @@ class EpochIterator(TorchIterator):
             world=self._terms.world,
             seed=self._terms.seed,
             deal=self._terms.deal,
+            policy=self._policy,
         )
 
     def _start_epoch(self, loader: Any, draws: str, random: Any) -> None:
@@ -78,6 +81,7 @@ class EpochIterator(TorchIterator):
             self._base_seed = stream_key(terms.seed, terms.epoch, terms.world.rank) & SEED_BITS
         start = self._start_map if self._is_map else self._start_stream
         self.record = start(loader, draws, random)
+        self._ledger.begin_epoch(_samples_of(loader) if self._is_map else None)
 
     # -- map-style data ----------------------------------------------------------------------------------------------
 
@@ -194,6 +198,7 @@ class EpochIterator(TorchIterator):
             announce=self._terms.announce,
             first=self.record.first,
             states=self._states,
+            killers=dict(self._ledger.killers),
         )
 
     @property
@@ -209,12 +214,21 @@ class EpochIterator(TorchIterator):
             return int(self._progress.batches % max(self.record.lanes, 1)) if self._states else 0
         return int(self._progress.next_lane)
 
-    def delivered(self, number: int, lane: int, state: Any) -> None:
-        """Records that the batch of index `number` goes to the user now."""
+    def delivered(self, number: int, lane: int, state: Any, losses: Sequence[BadSample] = ()) -> None:
+        """Records that the batch of index `number` goes to the user now. Raises `TooManyBadSamplesError`."""
         if self._is_map:
             self._progress.deliver(number, lane, state)
         else:
             self._progress.deliver(lane, self.record.lanes, state)
+        if losses:
+            self._ledger.delivered(losses, self._seen)
+
+    @property
+    def _seen(self) -> int:
+        """How many samples of this epoch were delivered, the bad ones too."""
+        if self._is_map:
+            return int(self._progress.samples)
+        return int(self._progress.batches) * int(self._terms.fingerprint["batch_size"] or 1)
 
     @property
     def _counts_samples(self) -> bool:
@@ -232,8 +246,18 @@ class EpochIterator(TorchIterator):
             self._num_yielded += 1
             return batch
         except StopIteration:
-            self.record.finished = True
+            if not self.record.finished:
+                self.record.finished = True
+                self._ledger.end_epoch(self._seen)
             raise
+
+
+def _samples_of(loader: Any) -> int | None:
+    """Returns how many samples an epoch of a map-style data set has; None if nobody says."""
+    for counted in (loader.sampler if loader.batch_sampler is not None else None, loader.dataset):
+        if isinstance(counted, Sized):
+            return len(counted)
+    return None
 
 
 def resumable(index_sampler: Any) -> Any:

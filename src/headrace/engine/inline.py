@@ -50,10 +50,10 @@ class InlineIterator(EpochIterator):
             lane = self._turns[0]
             try:
                 if self._is_plain:  # the lane touches nothing around it
-                    batch, state = self._host.fetch(lane, index)
+                    batch, state, losses = self._host.fetch(lane, index)
                 else:
                     with self._surroundings():
-                        batch, state = self._host.fetch(lane, index)
+                        batch, state, losses = self._host.fetch(lane, index)
             except StopIteration:
                 if self._is_map or len(self._turns) == 1:
                     raise
@@ -64,5 +64,5 @@ class InlineIterator(EpochIterator):
                 self.delivered(number, lane, self._host.state(lane))
                 raise
             self._turns.rotate(-1)
-            self.delivered(number, lane, state)
+            self.delivered(number, lane, state, losses)
             return pin(batch, self._pin_memory_device) if self._pin_memory else batch

@@ -13,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from headrace.core.counter import stream_key
+from headrace.core.mark import IDLE, STAGE, START, Mark, private_mark
 from headrace.core.part import Place, enter_place, place_kept
 from headrace.core.streams import SampleStreams, begin_stream, global_states_kept
 from headrace.core.torch_internals import (
@@ -33,7 +34,11 @@ from headrace.core.torch_internals import (
     worker_info_kept,
 )
 from headrace.core.world import World
+from headrace.faults.policy import Policy
+from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import Fetcher, MapFetcher
+from headrace.fetch.guard import Guard
+from headrace.fetch.guarded import GuardedFetcher
 from headrace.fetch.stream import Deal, IterableFetcher, Source
 
 Kind = Literal["inline", "thread", "process"]
@@ -57,6 +62,8 @@ class Cargo:
     """Of the random streams; None: random numbers are torch's."""
     deal: bool
     """Whether an iterable data set is dealt out over ranks and lanes."""
+    policy: Policy | None = None
+    """What becomes of bad samples; None: they raise."""
 
 
 class Begin(NamedTuple):
@@ -73,17 +80,30 @@ class Begin(NamedTuple):
     """Position of the first sample of a dealt-out stream that was not delivered before."""
     states: Mapping[int, Any]
     """Where lanes go on."""
+    killers: Mapping[str, str]
+    """Samples that killed workers: the `repr` of their keys, and what is known of it."""
     seed_globals: bool = True
     """Whether the global random generators are seeded for each sample, too (with a seed)."""
     watch: bool = False
     """Whether to find out if they are drawn from."""
 
 
+class Made(NamedTuple):
+    """What a lane made for a task: the batch, the lane's state after it, and what became of bad samples."""
+
+    batch: Any
+    state: Any
+    losses: Sequence[BadSample] = ()
+
+
 class Lane:
     """One worker as data sets see it."""
 
-    def __init__(self, cargo: Cargo, number: int, kind: Kind, collate: Callable[[Any], Any], dataset: Any) -> None:
+    def __init__(
+        self, cargo: Cargo, number: int, kind: Kind, collate: Callable[[Any], Any], dataset: Any, mark: Mark
+    ) -> None:
         self._cargo = cargo
+        self._mark = mark
         self._number = number
         self._kind = kind
         self._collate = collate
@@ -139,18 +159,29 @@ class Lane:
         if cargo.dataset_kind == DatasetKind.Map:
             if state is not None:
                 dataset.load_state_dict(state)
-            self._fetcher = MapFetcher(dataset, cargo.auto_collation, self._collate, streams)
+            plain = MapFetcher(dataset, cargo.auto_collation, self._collate, streams, self._mark)
+            guard = self._guard(begin)
+            self._fetcher = plain if guard is None else GuardedFetcher(plain, cargo.auto_collation, guard)
             return
         place = self._place
         place.claimed = place.counted = False
         place.on_claim = None if streams is None else functools.partial(streams.split, *words, *self._words())
         deal = Deal(place, begin.first) if cargo.deal and (not state or state["dealt"]) else None
-        source = Source(dataset, streams, state)
-        fetcher = IterableFetcher(source, cargo.auto_collation, self._collate, cargo.drop_last, deal, state)
+        source = Source(dataset, streams, state, self._mark)
+        fetcher = IterableFetcher(
+            source, cargo.auto_collation, self._collate, cargo.drop_last, deal, state,
+            guard=self._guard(begin), mark=self._mark,
+        )  # fmt: skip
         fetcher.replay(functools.partial(report, self._number))
         self._fetcher = fetcher
         if streams is not None:
             streams.pause()
+
+    def _guard(self, begin: Begin) -> Guard | None:
+        if self._cargo.policy is None:
+            return None
+        worker = self._number if begin.lanes else None
+        return Guard(self._cargo.policy, self._dataset, begin.epoch, worker, begin.killers)
 
     def _words(self) -> tuple[int, ...]:
         """Names the random streams of a worker whose stream is its own."""
@@ -162,6 +193,10 @@ class Lane:
         if self._fetcher is None:
             raise RuntimeError("this worker could not begin the epoch; its first result says why")
         return self._fetcher.fetch(index)
+
+    def losses(self) -> Sequence[BadSample]:
+        """Returns what became of the bad samples of the last batch."""
+        return self._fetcher.losses() if self._fetcher is not None else ()
 
     def drew(self) -> bool:
         """Returns whether the global random generators were drawn from, in an epoch that began with `watch`."""
@@ -183,8 +218,17 @@ class Lane:
 class LaneHost:
     """The lanes of one worker, of which there may be `workers`."""
 
-    def __init__(self, cargo: Cargo, worker: int, workers: int, kind: Kind, collate: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        cargo: Cargo,
+        worker: int,
+        workers: int,
+        kind: Kind,
+        collate: Callable[[Any], Any],
+        mark: Mark | None = None,
+    ) -> None:
         self._cargo = cargo
+        self._mark = private_mark() if mark is None else mark
         self._worker = worker
         self._workers = workers
         self._kind = kind
@@ -195,10 +239,11 @@ class LaneHost:
     def begin(self, begin: Begin, report: Report) -> dict[int, BaseException]:
         """Begins an epoch in every lane. Returns the exceptions of the lanes that could not."""
         failures: dict[int, BaseException] = {}
+        self._mark[STAGE] = START
         numbers = range(self._worker, max(begin.lanes, 1), self._workers)
         fresh = [number for number in numbers if number not in self._lanes]
         for number, dataset in zip(fresh, self._copies(len(fresh)), strict=True):
-            self._lanes[number] = Lane(self._cargo, number, self._kind, self._collate, dataset)
+            self._lanes[number] = Lane(self._cargo, number, self._kind, self._collate, dataset, self._mark)
         for number in numbers:
             try:
                 if number in fresh:
@@ -211,6 +256,7 @@ class LaneHost:
                 if self._kind != "thread":
                     raise
                 failures[number] = error  # it must not end the thread, least of all the user's
+        self._mark[STAGE] = IDLE
         return failures
 
     def _copies(self, count: int) -> list[Any]:
@@ -221,12 +267,12 @@ class LaneHost:
             dataset = copy.deepcopy(dataset) if is_pipe else copy.copy(dataset)
         return [dataset if number == 0 else copy.deepcopy(dataset) for number in range(count)]
 
-    def fetch(self, lane: int, index: Any) -> tuple[Any, Any]:
-        """Returns the next batch of a lane and the lane's state after it; raises as `Lane.fetch`."""
+    def fetch(self, lane: int, index: Any) -> Made:
+        """Returns the next batch of a lane; raises as `Lane.fetch`."""
         self._run(lane)
         running = self._lanes[lane]
         batch = running.fetch(index)
-        return batch, running.state()
+        return Made(batch, running.state(), running.losses())
 
     def state(self, lane: int) -> Any:
         """Returns the state of a lane after its last batch, also one that raised."""

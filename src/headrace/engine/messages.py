@@ -38,9 +38,9 @@ class InSlot(NamedTuple):
 class Result(NamedTuple):
     """What became of a task.
 
-    `status` says what the payload is: "batch" (batch, lane's state), "error" (`Failure`, lane's state), "end" (the
-    lane's iterable data set has ended), or, for no task, "replay" (lane, samples done, samples in all). `slots` and
-    `buffers` are those of `Parcel`. `read` counts the messages that the worker has read, and `freed` are slots of the
+    `status` says what the payload is: "batch" (the parts of a `Made`), "error" (`Failure`, lane's state, no losses),
+    "end" (the lane's iterable data set has ended), or, for no task, "replay" (lane, samples done, samples in all).
+    `slots` and `buffers` are those of `Parcel`. `read` counts the messages that the worker has read, and `freed` are slots of the
     parent's region that it is done with.
     """
 

@@ -1,28 +1,46 @@
-"""Worker processes: the in-flight window decides, the team of workers does."""
+"""Worker processes: the in-flight window decides, the team of workers does, the supervisor sees to the dead."""
 
 from __future__ import annotations
 
 import functools
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
+from headrace.core.counter import stream_key
 from headrace.core.torch_internals import TorchProcessIterator, python_is_exiting
 from headrace.device.pinning import pin
+from headrace.engine.epoch import SEED_BITS
+from headrace.engine.lane import Begin
 from headrace.engine.messages import InSlot, Result
+from headrace.engine.obituary import Obituary
 from headrace.engine.starting import ZygoteKeeper
+from headrace.engine.supervision import Supervisor, error_for
 from headrace.engine.team import Team
 from headrace.engine.windowed import WindowedIterator
 from headrace.engine.worker import Assignment
+from headrace.fetch.fetcher import Careful, split
 from headrace.transport.arena import Arena, InboundRegion
 from headrace.transport.codec import decode
 from headrace.transport.memory import Bytes
 
 
-class ProcessIterator(WindowedIterator[Result], TorchProcessIterator):
+class Arrived(NamedTuple):
+    """A result whose memory is leased: it outlives the worker that made it."""
+
+    status: str
+    header: bytes | memoryview
+    buffers: list[Bytes]
+
+
+class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     """An epoch (with persistent workers: one epoch after the other) through worker processes.
 
     Batches lie in leased shared memory and belong to the user. torch's own iterator is a base class for the sake of
     `isinstance` only: nothing of it runs.
+
+    A worker that dies is replaced, and what it had not answered is made again. Where that is of no use, the epoch ends
+    with an error, after everything that has come was delivered.
     """
 
     _team: Team  # missing while the constructor has not come so far
@@ -30,14 +48,13 @@ class ProcessIterator(WindowedIterator[Result], TorchProcessIterator):
     def __init__(self, loader: Any, arena: Arena, zygotes: ZygoteKeeper) -> None:
         self._open(loader, workers=loader.num_workers)
         self._read_options(loader)
-        brief = functools.partial(
-            Assignment,
-            begin=self.beginning(),
-            workers=self._num_workers,
-            original_errors=loader.original_errors,
-        )
-        start = zygotes.start_for(loader.multiprocessing_context, self.cargo_for_workers(loader))
-        self._team = Team(start, arena, self._num_workers, brief)
+        self._doom: Exception | None = None
+        brief = functools.partial(Assignment, workers=self._num_workers, original_errors=loader.original_errors)
+        cargo = self.cargo_for_workers(loader)
+        find_start = functools.partial(zygotes.start_for, loader.multiprocessing_context, cargo)
+        self._team = Team(find_start, arena, self._num_workers, brief, self.beginning())
+        self._supervisor = Supervisor(self._team, self._dataset, loader.sample_timeout)
+        self._restarts = 0
         self._prime()
 
     @property
@@ -47,7 +64,12 @@ class ProcessIterator(WindowedIterator[Result], TorchProcessIterator):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._reopen(loader)
-        self._team.begin(self.beginning())
+        self._supervisor.begin_epoch()
+        begin = self.beginning()
+        self._team.begin(begin)
+        for worker_id, member in enumerate(self._team.members):
+            if member.buried:
+                self._team.replace(worker_id, begin, self._epoch + 1)
         self._prime()
 
     def _post(self, worker: int, task: int, lane: int, index: Any) -> None:
@@ -57,49 +79,145 @@ class ProcessIterator(WindowedIterator[Result], TorchProcessIterator):
         self._team.flush(self._epoch, least)
 
     def _collect(self) -> None:
-        """Waits until at least one result has come. Raises if workers died or the loader's timeout passed."""
+        """Waits until at least one result has come. Raises if workers cannot go on or the loader's timeout passed."""
         if self._team.closed:
             raise RuntimeError("this iterator has been shut down; make a new one with iter(loader)")
         self._flush()
+        watch = self._supervisor.watch
+        watch.begin()
         deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
         came = False
         while not came:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
-            if self._team.dead:
-                left = 0  # what has come goes to the user; the tasks of the dead will not come
-            for worker_id, result in self._team.receive(left):
-                came |= self._sort(worker_id, result)
-            if self._team.dead and not came:
-                notice = self._team.death_notice()
+            came |= self._take_in(self._team.receive(self._patience(deadline)))
+            came |= self._end_those_that_hang()
+            self._bury_the_dead()
+            if self._doom is not None and not came:
                 self._shutdown_workers()
-                raise notice
+                raise self._doom
+            if deadline is not None and not came and time.monotonic() >= deadline:
+                came = self._time_out()
+                deadline = time.monotonic() + self._timeout
+                watch.begin()
             self._flush()
+
+    def _patience(self, deadline: float | None) -> float | None:
+        """Returns for how many seconds to wait for results; None: for ever."""
+        if self._doom is not None:
+            return 0.0
+        look_again = self._supervisor.look_again
+        left = None if deadline is None else max(deadline - time.monotonic(), 0)
+        if look_again is None and left is not None and self._policy is not None:
+            look_again = self._timeout / 4  # so that it is known who does what all the while
+        if look_again is not None:
+            for worker_id in self._busy():
+                self._supervisor.watch.waited(worker_id)
+        return min((one for one in (look_again, left) if one is not None), default=None)
+
+    def _take_in(self, results: Iterable[tuple[int, Result]]) -> bool:
+        came = False
+        for worker_id, result in results:
+            self._supervisor.made_progress(worker_id)
+            came |= self._sort(worker_id, result)
+        return came
 
     def _sort(self, worker_id: int, result: Result) -> bool:
         """Files a result in the window. False: it was not one to deliver."""
-        region = self._team.members[worker_id].region
+        arrived = Arrived(result.status, *_leases(self._team.members[worker_id].region, result))
         if result.epoch != self._epoch:
-            _leases(region, result)  # taken and dropped: the slots go back
-            return False
+            return False  # dropped, and the slots with it
         if result.status == "replay":
-            self._bar.report(*decode(*_leases(region, result)))
+            self._bar.report(*decode(arrived.header, arrived.buffers))
             return False
         if result.status == "end":
             if not self._persistent_workers and self.record.lanes == self._num_workers:
                 self._team.retire(worker_id)
             self._file_end(result.task)
         else:
-            self._file(result.task, result)
+            self._file(result.task, arrived)
         return True
 
-    def _open_result(self, task: int, lane: int, result: Result) -> Any:
-        payload, state = decode(*_leases(self._team.members[lane % self._num_workers].region, result))
-        self._record_delivery(task, lane, state)
+    def _open_result(self, task: int, lane: int, result: Arrived) -> Any:
+        payload, state, losses = decode(result.header, result.buffers)
+        self._record_delivery(task, lane, state, losses)
         if result.status == "error":
             payload.raise_again()
         return pin(payload, self._pin_memory_device) if self._pin_memory else payload
+
+    # -- workers that die or hang --------------------------------------------------------------------------------------
+
+    def _busy(self) -> list[int]:
+        """Returns the workers that have work."""
+        lanes = {self._indices_out[task][0] for task in self._window.unanswered()}
+        return sorted({lane % self._num_workers for lane in lanes})
+
+    def _end_those_that_hang(self) -> bool:
+        """Ends workers by `sample_timeout`. True if results came with their end."""
+        came = False
+        if self._supervisor.look_again is not None:
+            for worker_id, after in self._supervisor.overdue(self._busy()):
+                came |= self._take_in(self._supervisor.end(worker_id, after))
+        return came
+
+    def _time_out(self) -> bool:
+        """Raises torch's error for a `timeout`; with a policy for bad samples, ends workers that hang instead."""
+        busy = self._busy()
+        hanging = self._supervisor.idle_for(busy, self._timeout) if self._policy is not None else []
+        if not hanging:
+            error = RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+            if stacks := self._supervisor.stacks(busy):
+                error.__cause__ = RuntimeError(f"the Python stacks of the workers that it waits for are:\n{stacks}")
+            raise error
+        came = False
+        for worker_id in hanging:
+            came |= self._take_in(self._supervisor.end(worker_id, self._timeout))
+        self._bury_the_dead()
+        return came
+
+    def _bury_the_dead(self) -> None:
+        """Has the work of dead workers done again; where that is of no use, keeps the error that says so."""
+        for worker_id in self._team.take_dead():
+            tasks = self._unanswered(worker_id)
+            keys = None
+            if self._is_map:
+                keys = {task: split(_plain(index), batched=self._auto_collation)[0] for task, _, index in tasks}
+            obituary, verdict = self._supervisor.examine(worker_id, keys)
+            if not tasks and not self._persistent_workers:
+                continue  # nothing is lost with it
+            helpless = self._policy is None or not self._is_map
+            if verdict == "give up" or (verdict == "isolate" and helpless):
+                self._doom = error_for(obituary)
+                return
+            if verdict == "isolate":
+                self._ledger.killers[repr(obituary.key)] = obituary.sentence + ", again and again"
+            self._replace(worker_id, tasks, obituary, carefully=verdict == "carefully")
+
+    def _replace(
+        self, worker_id: int, tasks: list[tuple[int, int, Any]], obituary: Obituary, *, carefully: bool
+    ) -> None:
+        self._restarts += 1
+        self._ledger.restarted()
+        self._supervisor.say(obituary, f"it is replaced, and {len(tasks)} of its batches are made again")
+        self._team.replace(worker_id, self._beginning_anew(worker_id), self._epoch)
+        for task, lane, index in tasks:
+            again = Careful(_plain(index)) if carefully and task == obituary.seen.task else index
+            self._indices_out[task] = lane, again
+            self._team.post(worker_id, task, lane, again)
+
+    def _beginning_anew(self, worker_id: int) -> Begin:
+        """Returns where a worker begins that takes the place of one in mid-epoch: behind what that one has made.
+
+        Without `seed=` a map-style data set gets new random numbers: the old ones would come twice. An iterable one
+        gets the same, since it goes through its samples again.
+        """
+        begin = self.beginning()
+        states = {**self._states, **self._progress.lanes}
+        if self._progress.lanes or not self._is_map:
+            for lane, result in self._window.undelivered():
+                if lane % self._num_workers == worker_id:
+                    states[lane] = decode(result.header, result.buffers)[1]
+        if self._is_map and self._terms.seed is None:
+            begin = begin._replace(base_seed=stream_key(begin.base_seed, self._restarts) & SEED_BITS)
+        return begin._replace(states=states)
 
     def _shutdown_workers(self) -> None:
         if "_team" in self.__dict__:
@@ -108,6 +226,10 @@ class ProcessIterator(WindowedIterator[Result], TorchProcessIterator):
     def __del__(self) -> None:
         if not python_is_exiting():
             self._shutdown_workers()
+
+
+def _plain(index: Any) -> Any:
+    return index.index if type(index) is Careful else index
 
 
 def _leases(region: InboundRegion, result: Result) -> tuple[bytes | memoryview, list[Bytes]]:

@@ -23,12 +23,18 @@ class Start(Protocol):
     forks: bool
     """Whether a worker inherits what the parent has open."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether it can start workers; a zygote may have been killed."""
+
     def process(self, assignment: Assignment) -> Any:
         """Starts a worker and returns its process: an object like `multiprocessing.Process`."""
 
 
 class ByContext:
     """Starts each worker by multiprocessing's own means."""
+
+    alive = True
 
     def __init__(self, context: Any, cargo: Cargo) -> None:
         self._context = context
@@ -50,6 +56,11 @@ class ByZygote:
 
     def __init__(self, zygote: Zygote) -> None:
         self._zygote = zygote
+
+    @property
+    def alive(self) -> bool:
+        """See `Start.alive`."""
+        return self._zygote.alive
 
     def process(self, assignment: Assignment) -> Any:
         """See `Start.process`."""

@@ -6,7 +6,6 @@ import contextlib
 import os
 import pickle
 import selectors
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.engine.blackbox import BlackBox
 from headrace.engine.lane import Begin
 from headrace.engine.messages import INLINE, UNREAD, InSlot, Orders, Result
 from headrace.engine.starting import Start
@@ -22,6 +22,7 @@ from headrace.engine.worker import Assignment
 from headrace.transport.arena import Arena, InboundRegion
 from headrace.transport.codec import dumps
 from headrace.transport.leases import WriterMemory
+from headrace.transport.memory import Slot
 
 GRACE = 5.0
 """Seconds that workers have to finish their sample when they are stopped, before they are terminated."""
@@ -34,53 +35,73 @@ class Member:
     process: Any
     pipe: Connection
     region: InboundRegion
+    box: BlackBox
     tasks: list[tuple[int, int, Any]] = field(default_factory=list)
     begin: Begin | None = None
     sent: int = 0
     read: int = 0
+    letters: set[Slot] = field(default_factory=set)
+    """Slots of orders that it has not given back."""
     retired: bool = False
+    buried: bool = False
 
 
 class Team:
     """Starts the workers at construction. Belongs to the process and thread that made it."""
 
-    def __init__(self, start: Start, arena: Arena, count: int, brief: Callable[..., Assignment]) -> None:
+    def __init__(
+        self, find_start: Callable[[], Start], arena: Arena, count: int, brief: Callable[..., Assignment], begin: Begin
+    ) -> None:
         self._pid = os.getpid()
         self._arena = arena
+        self._find_start, self._start, self._brief = find_start, find_start(), brief
         self._selector = selectors.DefaultSelector()
         self._letters = arena.borrow()  # the parent's own region, for orders too long for a pipe
         self._memory: WriterMemory = self._letters.ticket().writer()
         self.members: list[Member] = []
-        self.dead: list[Member] = []
+        self._dead: list[int] = []
         self.closed = False
         for worker_id in range(count):
-            self.members.append(self._start(start, worker_id, brief))
+            self.members.append(self._hire(worker_id, begin, 0))
 
-    def _start(self, start: Start, worker_id: int, brief: Callable[..., Assignment]) -> Member:
+    def _hire(self, worker_id: int, begin: Begin, epoch: int) -> Member:
         ours, theirs = Pipe(duplex=True)
-        region = self._arena.borrow()
-        assignment = brief(
+        region, box = self._arena.borrow(), BlackBox()
+        others = [member.pipe for member in self.members if not member.buried]
+        assignment = self._brief(
+            begin=begin,
+            epoch=epoch,
+            box=box,
             worker_id=worker_id,
             pipe=theirs,
             outgoing=region.ticket(),
             incoming=self._letters.ticket(),
             parent_pid=os.getpid(),
-            inherited=[*(member.pipe for member in self.members), ours] if start.forks else [],
+            inherited=[*others, ours] if self._start.forks else [],
         )
         try:
-            process = start.process(assignment)
+            process = self._start.process(assignment)
         finally:
             theirs.close()
         self._selector.register(ours, selectors.EVENT_READ, worker_id)
         self._selector.register(process.sentinel, selectors.EVENT_READ, ~worker_id)
-        return Member(process, ours, region)
+        return Member(process, ours, region, box)
+
+    def replace(self, worker_id: int, begin: Begin, epoch: int) -> None:
+        """Starts another worker in the place of one that was buried, to begin where `begin` says."""
+        if not self._start.alive:
+            self._start = self._find_start()
+        self.members[worker_id] = self._hire(worker_id, begin, epoch)
 
     def post(self, worker_id: int, task: int, lane: int, index: Any) -> None:
         """Puts a task into the outbox of a worker; `flush` sends it."""
         self.members[worker_id].tasks.append((task, lane, index))
 
     def begin(self, begin: Begin) -> None:
-        """Has every worker begin the next epoch; orders of the last one that were not sent are dropped."""
+        """Has every worker begin the next epoch; orders of the last one that were not sent are dropped.
+
+        Those that were buried must be replaced.
+        """
         for member in self.members:
             member.tasks.clear()
             member.begin = begin
@@ -89,6 +110,8 @@ class Team:
     def flush(self, epoch: int, least: int = 1) -> None:
         """Sends what is in outboxes with at least so many tasks, except to workers that have many unread messages."""
         for member in self.members:
+            if member.buried:
+                continue
             if (len(member.tasks) >= least or member.begin) and member.sent - member.read < UNREAD:
                 orders = Orders(epoch, member.begin, member.tasks, member.region.returned(), False)
                 member.tasks, member.begin = [], None
@@ -97,6 +120,8 @@ class Team:
     def retire(self, worker_id: int) -> None:
         """Lets a worker go that has no data left."""
         member = self.members[worker_id]
+        if member.buried:
+            return
         member.retired = True
         self._selector.unregister(member.process.sentinel)
         self._selector.unregister(member.pipe)
@@ -105,39 +130,60 @@ class Team:
     def receive(self, timeout: float | None) -> Iterator[tuple[int, Result]]:
         """Waits up to `timeout` seconds (None: for ever) and yields the results that came, with their workers.
 
-        Workers found dead are added to `dead`, after everything that they had sent was yielded.
+        Workers found dead are buried, after everything that they had sent was yielded.
         """
         for key, _ in self._selector.select(timeout):
             worker_id = key.data if key.data >= 0 else ~key.data
             member = self.members[worker_id]
-            if member in self.dead:
+            if member.buried:
                 continue
             if key.data >= 0:
                 yield from self._read(worker_id, member)
             else:
-                while member.pipe.poll(0):
-                    results = list(self._read(worker_id, member))
-                    if not results:
-                        break
-                    yield from results
-                self._bury(member)
+                while not member.buried and member.pipe.poll(0):
+                    yield from self._read(worker_id, member)
+                self._bury(worker_id, member)
+
+    def end(self, worker_id: int) -> Iterator[tuple[int, Result]]:
+        """Kills a worker, and buries it after everything that it had sent was yielded."""
+        member = self.members[worker_id]
+        member.process.kill()
+        member.process.join(GRACE)
+        while not member.buried and member.pipe.poll(0):
+            yield from self._read(worker_id, member)
+        self._bury(worker_id, member)
+
+    def take_dead(self) -> list[int]:
+        """Returns the workers that were buried since the last call."""
+        dead, self._dead = self._dead, []
+        return dead
 
     def _read(self, worker_id: int, member: Member) -> Iterator[tuple[int, Result]]:
         try:
             result: Result = pickle.loads(member.pipe.recv_bytes())
-        except (EOFError, ConnectionResetError):
-            self._bury(member)
+        except (EOFError, OSError):  # the end of the pipe, be it in the middle of a message
+            self._bury(worker_id, member)
             return
         member.read = result.read
+        member.letters.difference_update(result.freed)
         self._memory.give_back(result.freed)
         yield worker_id, result
 
-    def _bury(self, member: Member) -> None:
-        if member not in self.dead:
-            member.process.join(GRACE)
-            self.dead.append(member)
-            self._selector.unregister(member.process.sentinel)
-            self._selector.unregister(member.pipe)
+    def _bury(self, worker_id: int, member: Member) -> None:
+        """Takes back what a dead worker had. What it sent must be leased by now."""
+        if member.buried:
+            return
+        member.buried = True
+        self._selector.unregister(member.process.sentinel)
+        self._selector.unregister(member.pipe)
+        member.pipe.close()
+        for end in (lambda process: None, _kill):
+            _wait_for_all([member.process], end)
+        self._memory.give_back(sorted(member.letters))
+        if member.process.exitcode is not None:
+            member.process.join()
+            self._arena.give_back(member.region)
+        self._dead.append(worker_id)
 
     def _send(self, member: Member, orders: Orders) -> None:
         plain = all(type(index) is np.ndarray for _, _, index in orders.tasks)
@@ -146,6 +192,7 @@ class Team:
             slot, target = self._memory.take(len(data))
             np.copyto(target, np.frombuffer(data, np.uint8))
             self._memory.finish({slot})
+            member.letters.add(slot)
             data = dumps(InSlot(slot, len(data)))
         member.sent += 1
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a dead worker: its sentinel tells
@@ -156,26 +203,20 @@ class Team:
         with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
             member.pipe.send_bytes(dumps(Orders(0, None, [], [], True)))
 
-    def death_notice(self) -> RuntimeError:
-        """Returns torch's error for dead workers; its cause says how each ended."""
-        pids = ", ".join(str(member.process.pid) for member in self.dead)
-        error = RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
-        error.__cause__ = RuntimeError("\n".join(_obituary(member.process) for member in self.dead))
-        return error
-
     def close(self) -> None:
         """Stops all workers, waits for their end, and gives their regions back. Does nothing the second time."""
         if self.closed or os.getpid() != self._pid:
             return
         self.closed = True
         self._selector.close()
-        for member in self.members:
+        members = [member for member in self.members if not member.buried]
+        for member in members:
             if not member.retired:
                 self._say_stop(member)
             member.pipe.close()
         for end in (lambda process: None, _terminate, _kill):
-            _wait_for_all([member.process for member in self.members], end)
-        for member in self.members:
+            _wait_for_all([member.process for member in members], end)
+        for member in members:
             if member.process.exitcode is not None:
                 member.process.join()
                 self._arena.give_back(member.region)
@@ -200,19 +241,3 @@ def _terminate(process: Any) -> None:
 
 def _kill(process: Any) -> None:
     process.kill()
-
-
-def _obituary(process: Any) -> str:
-    code = process.exitcode
-    if code is not None and code < 0:
-        text = f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code)}. "
-        if -code == signal.SIGBUS:
-            text += (
-                "It is possible that dataloader's workers are out of shared memory. "
-                "Please try to raise your shared memory limit."
-            )
-        return text
-    return (
-        f"DataLoader worker (pid {process.pid}) exited unexpectedly with exit code {code}. "
-        "Details are lost due to multiprocessing. Rerunning with num_workers=0 may give better error trace."
-    )

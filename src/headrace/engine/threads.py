@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from headrace.device.pinning import pin
 from headrace.engine.failure import Failure
 from headrace.engine.lane import Begin, LaneHost, surroundings_kept
 from headrace.engine.windowed import WindowedIterator
+from headrace.faults.record import BadSample
 from headrace.transport.leases import LocalMemory
 
 GRACE = 5.0
@@ -34,6 +36,7 @@ class Outcome:
     status: str
     payload: Any
     state: Any
+    losses: Sequence[BadSample] = ()
 
 
 @dataclass
@@ -242,7 +245,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
         return True
 
     def _open_result(self, task: int, lane: int, result: Outcome) -> Any:
-        self._record_delivery(task, lane, result.state)
+        self._record_delivery(task, lane, result.state, result.losses)
         if result.status == "error":
             result.payload.raise_again()
         return pin(result.payload, self._pin_memory_device) if self._pin_memory else result.payload

@@ -15,6 +15,7 @@ holds up its own lane only, and the others make what comes behind it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -42,7 +43,15 @@ class Window(Generic[Result]):
     @property
     def waiting_for(self) -> int:
         """How many results are still to come from lanes that have data."""
-        return sum(1 for task, lane in self._owner.items() if self._active[lane] and task not in self._arrived)
+        return sum(1 for _ in self.unanswered())
+
+    def unanswered(self) -> Iterator[int]:
+        """Yields the tasks whose results are still to come from lanes that have data, in their order."""
+        return (task for task, lane in self._owner.items() if self._active[lane] and task not in self._arrived)
+
+    def undelivered(self) -> Iterator[tuple[int, Result]]:
+        """Yields lanes and results that have arrived, in the order of their tasks."""
+        return ((self._owner[task], self._arrived[task]) for task in sorted(self._arrived))
 
     def choose(self) -> int | None:
         """Returns the lane for the next task, or None if no lane can take one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -11,6 +12,7 @@ from headrace.core.torch_internals import IterDataPipe, MapDataPipe, sharding_wo
 from headrace.engine.epoch import EpochIterator
 from headrace.engine.lane import Cargo
 from headrace.engine.window import Window
+from headrace.faults.record import BadSample
 from headrace.observe.replaying import ReplayBar
 
 Result = TypeVar("Result")
@@ -66,6 +68,7 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         lanes, free = max(self.record.lanes, 1), self.any_lane_will_do
         self._window: Window[Result] = Window(lanes, limit, self._in_order, free=free, first=self.next_lane)
         self._numbers: dict[int, int] = {}
+        self._indices_out: dict[int, tuple[int, Any]] = {}
         for _ in range(self._window.limit):
             self._order_one()
         self._flush()
@@ -84,6 +87,7 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         if lane is not None:
             task = self._window.send(lane)
             self._numbers[task] = number
+            self._indices_out[task] = lane, index
             self._post(lane % self._num_workers, task, lane, index)
 
     def _next_data(self) -> Any:
@@ -101,7 +105,13 @@ class WindowedIterator(EpochIterator, Generic[Result]):
                 raise StopIteration
             self._collect()
 
+    def _unanswered(self, worker: int) -> list[tuple[int, int, Any]]:
+        """Returns the tasks that a worker has not answered yet: number, lane, index."""
+        tasks = ((task, *self._indices_out[task]) for task in self._window.unanswered())
+        return [given for given in tasks if given[1] % self._num_workers == worker]
+
     def _file(self, task: int, result: Result) -> None:
+        del self._indices_out[task]
         self._window.arrive(task, result)
         if self.any_lane_will_do:
             self._order_one()
@@ -111,5 +121,5 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         self._window.exhaust(task)
         self._order_one()
 
-    def _record_delivery(self, task: int, lane: int, state: Any) -> None:
-        self.delivered(self._numbers.pop(task), lane, state)
+    def _record_delivery(self, task: int, lane: int, state: Any, losses: Sequence[BadSample] = ()) -> None:
+        self.delivered(self._numbers.pop(task), lane, state, losses)

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from headrace.collate.stacking import SlotCollate
+from headrace.core.mark import IDLE, PLACE, SEND, STAGE, START, TASK, TOGETHER
 from headrace.core.torch_internals import (
     MP_STATUS_CHECK_INTERVAL,
     DatasetKind,
     enter_worker_process,
     torch_default_collate,
 )
+from headrace.engine.blackbox import BlackBox
 from headrace.engine.failure import Failure
 from headrace.engine.lane import Begin, Cargo, LaneHost
 from headrace.engine.messages import INLINE, InSlot, Orders, Result
@@ -33,6 +35,8 @@ class Assignment:
     """What a worker process is told at its start, besides the cargo. Picklable while a process is being started."""
 
     begin: Begin
+    epoch: int
+    """The number of the epoch that `begin` begins."""
     worker_id: int
     workers: int
     original_errors: bool
@@ -40,6 +44,7 @@ class Assignment:
     outgoing: Ticket
     incoming: Ticket
     parent_pid: int
+    box: BlackBox
     inherited: list[Connection] = field(default_factory=list)
     """Under fork: the parent's ends of all pipes, to be closed in the child so that a dead parent is noticed."""
 
@@ -50,6 +55,8 @@ def main(cargo: Cargo, assignment: Assignment) -> None:
         for pipe in assignment.inherited:
             pipe.close()
         enter_worker_process()
+        assignment.box.record()
+        assignment.box.mark[STAGE] = START
         gc.freeze()  # a collection would write to every object of the parent, and so copy its pages
         _Worker(cargo, assignment).run()
     except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
@@ -68,10 +75,11 @@ class _Worker:
         slot_collate.install()
         if collate is torch_default_collate:
             collate = slot_collate
-        self._host = LaneHost(cargo, assignment.worker_id, assignment.workers, "process", collate)
+        self._host = LaneHost(cargo, assignment.worker_id, assignment.workers, "process", collate, assignment.box.mark)
+        self._mark = assignment.box.mark
         self._failures: dict[int, BaseException] = {}
         self._ended: set[int] = set()
-        self._epoch = 0
+        self._epoch = assignment.epoch
         self._tasks: deque[tuple[int, int, Any]] = deque()
         self._read = 0
         self._freed: list[Slot] = []
@@ -118,7 +126,10 @@ class _Worker:
         self._send(0, "replay", encode((lane, done, total), self._memory))
 
     def _do(self, task: int, lane: int, index: Any) -> None:
+        mark = self._mark
+        mark[TASK] = task
         status, payload = self._fetch(lane, index)
+        mark[STAGE], mark[PLACE] = SEND, TOGETHER
         try:
             parcel = encode(payload, self._memory) if status != "error" else self._encode_error(payload)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything; the main process raises it again
@@ -127,12 +138,13 @@ class _Worker:
             status, parcel = "error", self._encode_error(self._failure(lane, error))
         del payload
         self._send(task, status, parcel)
+        mark[STAGE] = IDLE
 
     def _fetch(self, lane: int, index: Any) -> tuple[str, Any]:
         try:
             if lane in self._failures:
                 raise self._failures.pop(lane)
-            return "batch", self._host.fetch(lane, index)
+            return "batch", tuple(self._host.fetch(lane, index))
         except StopIteration as end:
             if self._is_stream:
                 self._ended.add(lane)
@@ -141,16 +153,16 @@ class _Worker:
         except Exception as error:  # noqa: BLE001 - raised again in the main process
             return "error", self._failure(lane, error)
 
-    def _failure(self, lane: int, error: BaseException) -> tuple[Failure, Any]:
+    def _failure(self, lane: int, error: BaseException) -> tuple[Failure, Any, tuple[()]]:
         where = f"in DataLoader worker process {lane}"
-        return Failure(error, where, original=self._it.original_errors), self._host.state(lane)
+        return Failure(error, where, original=self._it.original_errors), self._host.state(lane), ()
 
-    def _encode_error(self, payload: tuple[Failure, Any]) -> Parcel:
+    def _encode_error(self, payload: tuple[Failure, Any, tuple[()]]) -> Parcel:
         """Encodes an error; one whose class cannot be pickled becomes a RuntimeError with the same traceback."""
         try:
             return encode(payload, self._memory)
         except Exception:  # noqa: BLE001 - pickling may raise anything
-            return encode((payload[0].simplified(), payload[1]), self._memory)
+            return encode((payload[0].simplified(), *payload[1:]), self._memory)
 
     def _send(self, task: int, status: str, parcel: Parcel) -> None:
         header: bytes | InSlot = parcel.header

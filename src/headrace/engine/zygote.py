@@ -181,13 +181,14 @@ class ForkedProcess:
 
     def terminate(self) -> None:
         """Sends SIGTERM, if it still runs."""
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Sends SIGKILL, if it still runs."""
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.sentinel, number)
 

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from headrace.core.mark import COLLATE, LOAD, PLACE, STAGE, TOGETHER, Mark, private_mark
 from headrace.core.streams import BATCH, SAMPLE, SampleStreams
+from headrace.faults.record import BadSample
 from headrace.fetch.whole import draws_numbers, whole_batches
 
 SHOWN_KEYS = 8
@@ -23,6 +25,12 @@ class Positioned(NamedTuple):
 
     index: Any
     positions: range | npt.NDArray[np.int64]
+
+
+class Careful(NamedTuple):
+    """An index whose batch killed a worker while all its samples were being made at once: now each is tried alone."""
+
+    index: Any
 
 
 @runtime_checkable
@@ -50,31 +58,86 @@ class Fetcher(Protocol):
     def state(self) -> Any:
         """Returns what is needed to go on after the last batch in another process; None if that is nothing."""
 
+    def losses(self) -> Sequence[BadSample]:
+        """Returns what became of the bad samples of the last batch."""
+
 
 class MapFetcher:
     """Fetches from a data set with `__getitem__` or `__getitems__`."""
 
     def __init__(
-        self, dataset: Any, batched: bool, collate: Callable[[Any], Any], streams: SampleStreams | None = None
+        self,
+        dataset: Any,
+        batched: bool,
+        collate: Callable[[Any], Any],
+        streams: SampleStreams | None = None,
+        mark: Mark | None = None,
     ) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._batched = batched
         self._collate = collate
         self._streams = streams
+        self._mark = private_mark() if mark is None else mark
         self._stateful = is_stateful(dataset)
         self._whole = whole_batches(dataset, collate) if batched else None
         self._draws = streams is not None and draws_numbers(dataset)
 
-    def fetch(self, index: Any) -> Any:
-        """See `Fetcher.fetch`."""
+    @property
+    def makes_whole_batches(self) -> bool:
+        """Whether the data set makes batches, so that there are no samples to collate."""
+        return self._whole is not None
+
+    @property
+    def loads_together(self) -> bool:
+        """Whether samples of a batch are loaded all at once: which of them fails is not known."""
+        return self._whole is not None or bool(self._batched and getattr(self.dataset, "__getitems__", None))
+
+    def fetch(self, index: Any, samples: list[Any] | None = None) -> Any:
+        """See `Fetcher.fetch`. Samples that are loaded one by one go into `samples`, also if a later one raises."""
+        if type(index) is Careful:
+            index = index.index
+            self._try_each(*split(index, batched=self._batched))
         positions: Sequence[int] | npt.NDArray[np.int64] = ()
         if type(index) is Positioned:
             index, positions = index
         if self._whole is not None:
-            if self._draws and self._streams is not None and len(positions):
+            return self.load_whole(index, positions)
+        samples = [] if samples is None else samples
+        if not self._batched:
+            self._one_by_one((index,), positions, samples)
+            return self.collate(samples[0], positions, index)
+        return self.collate(self._samples(index, positions, samples), positions, index)
+
+    def load_whole(self, keys: Any, positions: Any) -> Any:
+        """Returns a batch that the data set makes itself."""
+        self._mark[STAGE], self._mark[PLACE] = LOAD, TOGETHER
+        if self._draws and self._streams is not None and len(positions):
+            self._streams.enter_batch(positions)
+        try:
+            return self._whole(keys)  # type: ignore[misc]  # or nobody calls this
+        except Exception as error:
+            note(error, f"raised while loading {describe(keys)}")
+            raise
+
+    def load_one(self, place: int, key: Any, position: int | None) -> Any:
+        """Returns one sample, which has this place in its batch; None where the data set makes whole batches.
+
+        Raises what the data set raises, as it is.
+        """
+        self._mark[STAGE], self._mark[PLACE] = LOAD, place
+        positions = () if position is None else (position,)
+        if self._whole is not None:
+            if self._draws and self._streams is not None and positions:
                 self._streams.enter_batch(positions)
-            return self._whole_batch(self._whole, index)
-        samples = self._samples(index, positions) if self._batched else self._one_by_one((index,), positions)[0]
+            self._whole(np.asarray([key]) if isinstance(key, (int, np.integer)) else [key])
+            return None
+        if self._streams is not None and position is not None:
+            self._streams.enter(SAMPLE, int(position))
+        return self.dataset.__getitems__([key])[0] if self.loads_together else self.dataset[key]
+
+    def collate(self, samples: Any, positions: Any, index: Any) -> Any:
+        """Returns samples (or one, if there are no batches) as the collate function makes them a batch."""
+        self._mark[STAGE], self._mark[PLACE] = COLLATE, TOGETHER
         if self._streams is not None and len(positions):
             self._streams.enter(BATCH, int(positions[0]))
         try:
@@ -85,45 +148,70 @@ class MapFetcher:
 
     def state(self) -> Any:
         """See `Fetcher.state`."""
-        return self._dataset.state_dict() if self._stateful else None
+        return self.dataset.state_dict() if self._stateful else None
 
-    def _whole_batch(self, fetch: Callable[[Any], Any], keys: Any) -> Any:
-        try:
-            return fetch(keys)
-        except Exception as error:
-            note(error, f"raised while loading {describe(keys)}")
-            raise
+    def losses(self) -> Sequence[BadSample]:
+        """See `Fetcher.losses`."""
+        return ()
 
-    def _samples(self, keys: Any, positions: Any) -> Any:
-        if getattr(self._dataset, "__getitems__", None):
+    def _samples(self, keys: Any, positions: Any, samples: list[Any]) -> Any:
+        if self.loads_together:
+            self._mark[STAGE], self._mark[PLACE] = LOAD, TOGETHER
             if self._streams is not None and len(positions):
                 self._streams.enter_batch(positions)
             try:
-                return self._dataset.__getitems__(keys)
+                return self.dataset.__getitems__(keys)
             except Exception as error:
                 note(error, f"raised while loading {describe(keys)}")
                 raise
-        return self._one_by_one(keys, positions)
+        self._one_by_one(keys, positions, samples)
+        return samples
 
-    def _one_by_one(self, keys: Iterable[Any], positions: Any) -> list[Any]:
-        dataset, streams, samples, key = self._dataset, self._streams, [], None
+    def _one_by_one(self, keys: Iterable[Any], positions: Any, samples: list[Any]) -> None:
+        dataset, streams, mark, key = self.dataset, self._streams, self._mark, None
+        mark[STAGE] = LOAD
         try:
             if streams is None:
-                for key in keys:
+                for mark[PLACE], key in enumerate(keys):
                     samples.append(dataset[key])
             else:
-                for key, position in zip(keys, positions, strict=True):
+                for mark[PLACE], (key, position) in enumerate(zip(keys, positions, strict=True)):
                     streams.enter(SAMPLE, int(position))
                     samples.append(dataset[key])
         except Exception as error:
             note(error, f"raised while loading the sample with key {key!r}")
+            note_length(error, dataset, key)
             raise
-        return samples
+
+    def _try_each(self, keys: Sequence[Any], positions: Sequence[int] | None) -> None:
+        for place, key in enumerate(keys):
+            self.load_one(place, key, None if positions is None else positions[place])
+
+
+def split(index: Any, *, batched: bool) -> tuple[Sequence[Any], Sequence[int] | None]:
+    """Returns the keys and the positions that an index holds, one of each for a sample; None: it has no positions."""
+    positions = None
+    if type(index) is Positioned:
+        index, positions = index.index, [int(position) for position in index.positions]
+    if isinstance(index, np.ndarray):
+        index = index.tolist()
+    return (list(index) if batched else [index]), positions
 
 
 def note(error: Exception, text: str) -> None:
     """Adds to an exception's text without changing the exception (PEP 678)."""
     error.add_note(f"headrace: {text}")
+
+
+def note_length(error: Exception, dataset: Any, key: Any) -> None:
+    """Says so if an exception looks like that of a data set that is shorter than its `__len__`."""
+    if not isinstance(error, IndexError) or not isinstance(key, (int, np.integer)) or not hasattr(dataset, "__len__"):
+        return
+    length = len(dataset)
+    if key >= length:
+        note(error, f"the sampler gave key {key}, but len(dataset) is {length}")
+    else:
+        note(error, f"len(dataset) is {length}, so key {key} should exist: the length may be wrong")
 
 
 def describe(index: Any) -> str:

@@ -7,14 +7,19 @@ batches come out as one process would make them, whatever the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, explain
+from headrace.core.mark import COLLATE, LOAD, PLACE, STAGE, TOGETHER, Mark, private_mark
 from headrace.core.part import Place
 from headrace.core.streams import BATCH, SAMPLE, START, SampleStreams
+from headrace.faults.causes import blame
+from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import is_stateful, note
+from headrace.fetch.guard import Guard
+from headrace.fetch.stream_losses import Ending, StreamBatch
 from headrace.fetch.whole import memory_of
 
 
@@ -28,8 +33,12 @@ class Deal(NamedTuple):
 class Source:
     """An iterator over a data set that counts, seeds, names the sample that failed, and can be restored."""
 
-    def __init__(self, dataset: Any, streams: SampleStreams | None, state: dict[str, Any] | None) -> None:
+    def __init__(
+        self, dataset: Any, streams: SampleStreams | None, state: dict[str, Any] | None, mark: Mark | None = None
+    ) -> None:
         self._dataset = dataset
+        self._mark = private_mark() if mark is None else mark
+        self._ending = Ending()
         self.streams = streams
         state = state or {}
         if state.get("dataset") is not None and is_stateful(dataset):
@@ -59,20 +68,38 @@ class Source:
         if self._ahead:
             self.position += 1
             return self._ahead.pop()
+        self._mark[STAGE], self._mark[PLACE] = LOAD, self.position
         if self.streams is not None:
             self.streams.enter(SAMPLE, self.position)
         try:
             sample = next(self._iterator)
         except StopIteration:
+            self._ending.check()
             raise
         except Exception as error:
             note(error, f"raised while loading sample number {self.position} of this iterator")
             raise
         self.position += 1
+        if self._ending.killed_by is not None:
+            self._ending.killed_by = None
         return sample
+
+    def pass_over(self, error: Exception) -> None:
+        """Goes on behind a sample that raised. Raises `error` if the iterator cannot go on."""
+        self._ending.note(error, self._iterator)
+        self.position += 1
+
+    def rewind(self, state: Any) -> None:
+        """Takes an iterator back to where its `state_dict` returned `state`."""
+        self._iterator.load_state_dict(state)  # type: ignore[attr-defined]
+
+    def iterator_state(self) -> Any:
+        """Returns the state of the iterator; None if it has none."""
+        return self._iterator.state_dict() if is_stateful(self._iterator) else None
 
     def next_batch(self, count: int, out: BatchMemory) -> tuple[Any, int]:
         """Returns the next batch of an iterator that makes whole batches, and how many samples it has."""
+        self._mark[STAGE], self._mark[PLACE] = LOAD, TOGETHER
         try:
             batch, got = self._iterator.next_batch(count, out)  # type: ignore[attr-defined]
         except Exception as error:
@@ -95,7 +122,7 @@ class Source:
 class IterableFetcher:
     """Fetches from one pass over a data set."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a pass is
         self,
         source: Source,
         batched: bool,
@@ -103,8 +130,14 @@ class IterableFetcher:
         drop_last: bool,
         deal: Deal | None = None,
         state: dict[str, Any] | None = None,
+        *,
+        guard: Guard | None = None,
+        mark: Mark | None = None,
     ) -> None:
         self._source = source
+        self._guard = guard
+        self._mark = private_mark() if mark is None else mark
+        self._spare: tuple[int, Any] | None = None
         self._batched = batched
         self._collate = collate
         self._memory = memory_of(collate)
@@ -121,11 +154,16 @@ class IterableFetcher:
         count = len(index) if self._batched else 1
         if self._deal is not None and not self._sure:
             self._make_sure(self._deal)
+        if self._guard is not None:
+            self._guard.losses.clear()
         if self._batched and self._deal is None and self._memory is not None and self._source.makes_batches:
-            return self._whole(count, self._memory)
+            whole = self._whole(count, self._memory)
+            if whole is not None:
+                return whole
         number = self._batches
         self._batches += 1  # also when a sample raises: its batch is lost, and the next one is the next
         samples = self._own(count) if self._deal is None else self._dealt(self._deal, number, count)
+        self._mark[STAGE], self._mark[PLACE] = COLLATE, TOGETHER
         if self._source.streams is not None:
             self._source.streams.enter(BATCH, self._source.position)
         try:
@@ -134,6 +172,10 @@ class IterableFetcher:
             note(error, f"raised while collating samples up to number {self._source.position - 1} of this iterator")
             raise
 
+    def losses(self) -> Sequence[BadSample]:
+        """See `Fetcher.losses`."""
+        return () if self._guard is None else tuple(self._guard.losses)
+
     def state(self) -> Any:
         """See `Fetcher.state`."""
         dealt = self._deal is not None
@@ -141,12 +183,12 @@ class IterableFetcher:
 
     def replay(self, report: Callable[[int, int], None]) -> None:
         """Runs through the samples that were delivered before; calls `report(done, all)` now and then."""
-        total = self._source.to_replay
+        total, passing = self._source.to_replay, StreamBatch(self._guard)
         for done in range(total):
             if done % 256 == 0:
                 report(done, total)
             try:
-                self._source.next()
+                passing.read(self._source)
             except StopIteration as end:
                 message = explain(
                     "the stream is shorter than when its state was saved",
@@ -159,8 +201,19 @@ class IterableFetcher:
             report(total, total)
 
     def _whole(self, count: int, memory: BatchMemory) -> Any:
+        """Returns a batch that the iterator made itself; None if one by one is how its bad samples are found."""
+        before = self._source.iterator_state() if self._guard is not None else None
+        if self._guard is not None and before is None:
+            return None
+        try:
+            batch, got = self._source.next_batch(count, memory)
+        except Exception as error:
+            if self._guard is None or blame(error) in ("machine", "program"):
+                self._batches += 1
+                raise
+            self._source.rewind(before)
+            return None
         self._batches += 1
-        batch, got = self._source.next_batch(count, memory)
         self._ended = got < count
         if got == 0 or (self._drop_last and got < count):
             raise StopIteration
@@ -168,14 +221,20 @@ class IterableFetcher:
 
     def _own(self, count: int) -> list[Any]:
         samples: list[Any] = []
-        for _ in range(count):
+        batch = StreamBatch(self._guard)
+        for done in range(count):
             try:
-                samples.append(self._source.next())
+                if self._guard is None:
+                    samples.append(self._source.next())
+                else:
+                    batch.add(self._source)
             except StopIteration:
                 self._ended = True
+                if not done or self._drop_last:
+                    raise
                 break
-        if not samples or (self._drop_last and len(samples) < count):
-            raise StopIteration
+        if self._guard is not None:
+            samples, self._spare = batch.settled(self._spare)
         return samples
 
     def _dealt(self, deal: Deal, number: int, count: int) -> list[Any]:
@@ -185,22 +244,24 @@ class IterableFetcher:
         """
         source, (rank, size) = self._source, deal.place.world
         start = deal.first + (deal.place.worker + number * deal.place.workers) * count * size
-        samples, spare = [], None
+        batch, others = StreamBatch(self._guard), StreamBatch(self._guard)
+        share = count
         try:
             while source.position < start:
-                source.next()
+                others.read(source)
             for position in range(start, start + count * size):
-                sample = source.next()
-                spare = sample if spare is None else spare
                 if (position - start) % size == rank:
-                    samples.append(sample)
+                    batch.add(source)
+                else:
+                    others.read(source)
         except StopIteration:
             self._ended = True
             share = -(-max(source.position - start, 0) // size)
             if share == 0 or self._drop_last:
                 raise
-            if len(samples) < share:
-                samples.append(samples[-1] if samples else spare)
+        samples, self._spare = batch.settled(self._spare or others.first)
+        if batch.length < share:
+            samples.append(samples[-1] if samples or others.first is None else others.first[1])
         return samples
 
     def _make_sure(self, deal: Deal) -> None:

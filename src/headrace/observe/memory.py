@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 SAMPLING = 0.25
@@ -53,6 +54,33 @@ def machine_memory() -> int:
         except (OSError, ValueError):
             continue  # there is no such limit, or it reads "max"
     return total
+
+
+def oom_kills() -> int:
+    """Returns how many processes of this control group the kernel has killed for want of memory; 0 if nobody counts."""
+    for path in _counting_files():
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            continue  # another version of control groups, or none
+        counts = [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
+        if counts:
+            return counts[0]
+    return 0
+
+
+def _counting_files() -> Iterator[Path]:
+    """Yields where control groups, version 2 and 1, count: first of this process's group, then of the outermost one."""
+    try:
+        groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    except OSError:
+        return
+    places = [("memory.events", group) for _, kind, group in groups if kind == ""]
+    places += [("memory/memory.oom_control", group) for _, kind, group in groups if "memory" in kind.split(",")]
+    for name, group in places:
+        folder, _, file = f"/{name}".rpartition("/")
+        for inner in (group, ""):
+            yield Path(f"/sys/fs/cgroup{folder}{inner if inner != '/' else ''}") / file
 
 
 def _tree(root: int) -> list[int]:

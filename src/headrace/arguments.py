@@ -1,0 +1,75 @@
+"""The arguments of a loader that torch does not know: what they may be."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, Literal, get_args
+
+import numpy as np
+from torch.utils.data import IterableDataset
+
+from headrace.core.errors import UsageError, explain
+from headrace.core.torch_internals import IterDataPipe, MapDataPipe
+from headrace.faults.policy import check_fault_arguments
+from headrace.faults.quarantine import Excluded, excluded_numbers
+
+Backend = Literal["process", "thread", "inline", "auto"]
+
+
+def is_map(dataset: Any) -> bool:
+    """Tells whether a data set is one with keys."""
+    return not isinstance(dataset, IterableDataset)
+
+
+def checked_exclude(exclude: Excluded, dataset: Any, given: Any) -> Any:
+    """Returns the numbers of the samples to leave out, int64 [n], ascending. `given`: the user's sampler.
+
+    A loader that is built from the attributes of another one is given that one's sampler, which leaves them out.
+    """
+    if is_map(dataset) and hasattr(dataset, "__len__"):
+        numbers = excluded_numbers(exclude, len(dataset))
+        if given is None or _leaves_out(given, numbers):
+            return numbers
+    found = "an iterable data set" if not is_map(dataset) else "a sampler of yours"
+    message = explain(
+        "cannot leave samples out of an order that is not the loader's own",
+        place="headrace.DataLoader(exclude=)",
+        found=found,
+        expected="a map-style data set with a length, without sampler and batch_sampler",
+        cure="give the exclude= to the sampler (headrace.samplers.DistributedSampler), or leave the keys out of it",
+    )
+    raise UsageError(message)
+
+
+def _leaves_out(sampler: Any, numbers: Any) -> bool:
+    left_out: Any = getattr(getattr(sampler, "sampler", sampler), "excluded", None)
+    return left_out is not None and np.array_equal(left_out, numbers)
+
+
+def check_arguments(dataset: Any, *, on_error: Any, max_errors: Any, sample_timeout: Any, **given: Any) -> None:
+    """Checks the arguments that torch does not know. Raises `UsageError`."""
+    check_fault_arguments(on_error=on_error, max_errors=max_errors, sample_timeout=sample_timeout)
+    count = given["batches_per_epoch"]
+    rules = {
+        "seed": (given["seed"] is None or _is_whole(given["seed"]), "a whole number, or None"),
+        "shard": (given["shard"] in (None, "auto"), "'auto' or None"),
+        "backend": (given["backend"] in get_args(Backend), "'process', 'thread', 'inline' or 'auto'"),
+        "batches_per_epoch": (count is None or (_is_whole(count) and count > 0), "a positive whole number, or None"),
+    }
+    for name, (holds, expected) in rules.items():
+        if not holds:
+            found = f"{name}={given[name]!r}"
+            raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))
+    if given["shard"] and isinstance(dataset, (IterDataPipe, MapDataPipe)):
+        message = explain(
+            "cannot deal out a data pipe",
+            place="headrace.DataLoader(shard='auto')",
+            found=type(dataset).__name__,
+            expected="a map-style data set or an IterableDataset",
+            cure="put a sharding_filter into the pipe, and leave shard= out",
+        )
+        raise UsageError(message)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

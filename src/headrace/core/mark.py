@@ -1,0 +1,26 @@
+"""The mark: what a worker is doing at this moment, in a few numbers that others can read, also after its death.
+
+A mark is four integers of 64 bits, in memory that may be shared. Only the worker writes them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import MutableSequence
+
+Mark = MutableSequence[int]
+
+TASK, STAGE, PLACE = 0, 1, 2
+"""Number of the task; what is done for it; which sample of the batch, or of the stream. `TOGETHER`: all at once."""
+
+LENGTH = 4
+
+UNBORN, START, IDLE, LOAD, COLLATE, SEND = range(6)
+"""Stages. `START` is all that comes before the first batch: unpickling, `worker_init_fn`, `__iter__`, replay."""
+
+TOGETHER = -1
+
+
+def private_mark() -> Mark:
+    """Returns a mark that only this process can read."""
+    return array("q", [0] * LENGTH)

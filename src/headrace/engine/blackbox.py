@@ -1,0 +1,86 @@
+"""The flight recorder of a worker process: its mark, and its Python stacks, legible after its end."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import mmap
+import os
+import signal
+import sys
+import time
+import weakref
+from multiprocessing import reduction
+from typing import Any
+
+from headrace.core.mark import LENGTH, STAGE, UNBORN, Mark
+from headrace.transport.memory import nameless_file
+
+TELL_STACKS = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (3 if hasattr(signal, "SIGRTMIN") else 0)
+"""The signal at which a worker writes down its stacks and goes on. One that nobody else uses, where there are such."""
+
+WRITING = 1.0
+"""Seconds that a worker has to write down its stacks."""
+
+LARGEST = 1 << 16
+"""Bytes of stacks that are read."""
+
+
+class BlackBox:
+    """One page for the mark, and behind it what `faulthandler` writes. Picklable while a process is being started."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        """Makes a new one; with `descriptor`, opens one that came from another process."""
+        self._fd = nameless_file() if descriptor is None else descriptor
+        self._close = weakref.finalize(self, _close_in, os.getpid(), self._fd)
+        if descriptor is None:
+            os.ftruncate(self._fd, mmap.PAGESIZE)
+        self._page = mmap.mmap(self._fd, mmap.PAGESIZE)
+        self.mark: Mark = memoryview(self._page).cast("q")[:LENGTH]  # type: ignore[assignment]  # but for its length
+
+    def __reduce__(self) -> Any:
+        return _received, (reduction.DupFd(self._fd),)
+
+    def record(self) -> None:
+        """Has the calling process write its stacks here, when a signal ends it and when it is asked for them."""
+        os.lseek(self._fd, mmap.PAGESIZE, os.SEEK_SET)
+        faulthandler.enable(self._fd)
+        faulthandler.register(TELL_STACKS, self._fd)
+
+    def stacks(self) -> str:
+        """Returns the stacks that were written last; empty if none were."""
+        text = os.pread(self._fd, LARGEST, mmap.PAGESIZE).decode(errors="replace")
+        return text.strip()
+
+    def ask(self, process: Any) -> str:
+        """Has a running worker write down its stacks, and returns them; empty if it cannot."""
+        if self.mark[STAGE] == UNBORN:
+            return ""  # it does not listen yet, and the signal would end it
+        before = os.fstat(self._fd).st_size
+        send_signal(process, TELL_STACKS)
+        deadline, written = time.monotonic() + WRITING, before
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+            size = os.fstat(self._fd).st_size
+            if size == written > before:
+                break  # nothing was added for a while
+            written = size
+        return os.pread(self._fd, LARGEST, before).decode(errors="replace").strip()
+
+
+def send_signal(process: Any, number: int) -> None:
+    """Sends a signal to a worker that was not waited for yet; nothing if it has ended."""
+    if hasattr(process, "send_signal"):
+        process.send_signal(number)
+    elif process.exitcode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+
+
+def _received(duplicated: Any) -> BlackBox:
+    return BlackBox(duplicated.detach())
+
+
+def _close_in(pid: int, descriptor: int) -> None:
+    if os.getpid() == pid and not sys.is_finalizing():
+        os.close(descriptor)

@@ -1,0 +1,153 @@
+"""Supervision of a team: notices who hangs, words who died, and decides what becomes of their work."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from headrace.core.errors import SampleTimeoutError, explain
+from headrace.core.mark import PLACE, STAGE, TASK
+from headrace.engine.casualties import Casualties, Sighting, Verdict
+from headrace.engine.messages import Result
+from headrace.engine.obituary import Obituary, doing
+from headrace.engine.team import Team
+from headrace.observe.memory import oom_kills
+
+LOGGER = logging.getLogger("headrace")
+
+START_PATIENCE = 60.0
+"""Seconds that a worker may at least take to start, whatever `sample_timeout` says: it may have to import much."""
+
+SAID = 20
+"""Deaths of a team that are logged one by one."""
+
+
+class Watch:
+    """How long each worker has been at the same thing, while the main process waits for it.
+
+    Seconds in which the main process did something else do not count: a worker may have waited for it.
+    """
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self._since: dict[int, tuple[Sighting, float]] = {}
+
+    def begin(self) -> None:
+        """Begins a wait."""
+        self._since.clear()
+
+    def sight(self, worker_id: int, *, hung: bool = False) -> Sighting:
+        """Returns what a worker does now, or did last."""
+        mark = self._team.members[worker_id].box.mark
+        return Sighting(worker_id, mark[TASK], mark[STAGE], mark[PLACE], hung)
+
+    def waited(self, worker_id: int) -> float:
+        """Returns for how many seconds of this wait a worker has been at what it does now."""
+        now, seen = time.monotonic(), self.sight(worker_id)
+        before, since = self._since.get(worker_id, (None, now))
+        if before != seen:
+            self._since[worker_id] = seen, now
+            return 0.0
+        return now - since
+
+
+class Supervisor:
+    """One team's. `sample_timeout`: seconds that one sample may take; None: for ever."""
+
+    def __init__(self, team: Team, dataset: Any, sample_timeout: float | None) -> None:
+        self.watch = Watch(team)
+        self._team = team
+        self._dataset = dataset
+        self._sample_timeout = sample_timeout
+        self._casualties = Casualties()
+        self._oom_kills = oom_kills()
+        self._ended: dict[int, tuple[float, str]] = {}
+        self._said = 0
+
+    def begin_epoch(self) -> None:
+        """Forgets tasks, whose numbers begin anew."""
+        self._casualties.begin_epoch()
+
+    def made_progress(self, worker_id: int) -> None:
+        """Notes that a worker has sent a result."""
+        self._casualties.made_progress(worker_id)
+
+    @property
+    def look_again(self) -> float | None:
+        """Seconds after which to look for workers that hang; None: never."""
+        return None if self._sample_timeout is None else max(min(self._sample_timeout / 4, 1.0), 0.01)
+
+    def overdue(self, busy: Sequence[int]) -> list[tuple[int, float]]:
+        """Returns which of the workers that have work hang, by `sample_timeout`, and after how many seconds."""
+        if self._sample_timeout is None:
+            return []
+        found = []
+        for worker_id in busy:
+            waited, seen = self.watch.waited(worker_id), self.watch.sight(worker_id)
+            limit = self._sample_timeout if seen.at_work else max(self._sample_timeout, START_PATIENCE)
+            if waited >= limit:
+                found.append((worker_id, limit))
+        return found
+
+    def idle_for(self, busy: Sequence[int], seconds: float) -> list[int]:
+        """Returns which of the workers that have work were at one thing for so long, but for a moment."""
+        return [worker_id for worker_id in busy if self.watch.waited(worker_id) >= 0.9 * seconds]
+
+    def end(self, worker_id: int, after: float) -> Iterator[tuple[int, Result]]:
+        """Ends a worker that hangs, after its stacks were written down; yields what it had sent."""
+        member = self._team.members[worker_id]
+        self._ended[worker_id] = after, member.box.ask(member.process)
+        yield from self._team.end(worker_id)
+
+    def stacks(self, busy: Sequence[int]) -> str:
+        """Returns the stacks of workers that go on."""
+        parts = []
+        for worker_id in busy:
+            member = self._team.members[worker_id]
+            if not member.buried and (text := member.box.ask(member.process)):
+                parts.append(f"worker {worker_id} (pid {member.process.pid}):\n{text}")
+        return "\n".join(parts)
+
+    def examine(self, worker_id: int, keys: dict[int, Sequence[Any]] | None) -> tuple[Obituary, Verdict]:
+        """Returns what is known of a worker that was buried, and what becomes of its work.
+
+        keys: those of its tasks; None for an iterable data set.
+        """
+        member = self._team.members[worker_id]
+        after, stacks = self._ended.pop(worker_id, (None, ""))
+        seen = self.watch.sight(worker_id, hung=after is not None)
+        words, key = doing(seen, None if keys is None else keys.get(seen.task, ()), self._dataset)
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        obituary = Obituary(
+            member.process.pid, member.process.exitcode, seen, words, key, self._oom_kills - before,
+            stacks or member.box.stacks(), after,
+        )  # fmt: skip
+        return obituary, self._casualties.judge(seen)
+
+    def say(self, obituary: Obituary, done: str) -> None:
+        """Logs a death."""
+        self._said += 1
+        if self._said > SAID:
+            return
+        more = " Further ones are not logged." if self._said == SAID else ""
+        stacks = f"\n{obituary.stacks}" if obituary.stacks else ""
+        LOGGER.warning("headrace: %s; %s.%s%s", obituary.sentence, done, more, stacks)
+
+
+def error_for(obituary: Obituary) -> Exception:
+    """Returns what is raised where nobody can go on behind a worker's death."""
+    if obituary.after is None:
+        return obituary.notice()
+    message = explain(
+        "a DataLoader worker hangs",
+        place=obituary.doing,
+        found=f"no progress for {obituary.after:g} s, again after the worker was replaced",
+        expected="a sample within sample_timeout (or a batch within timeout)",
+        cure="mend what it waits for, raise the limit, or have such samples skipped or replaced with on_error=",
+    )
+    error = SampleTimeoutError(message)
+    if obituary.stacks:
+        error.add_note(f"headrace: the worker's Python stacks were:\n{obituary.stacks}")
+    return error

@@ -1,0 +1,71 @@
+"""Who is to blame for an exception: the sample, the moment, the machine or the program."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+
+from headrace.core.errors import DatasetError, MissingExtraError, TransportError, UsageError
+
+Blame = Literal["sample", "moment", "machine", "program"]
+
+MACHINE = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
+"""Out of memory, of descriptors, of disk: the next sample would fail, too."""
+
+MOMENT = frozenset(
+    {
+        errno.EIO, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT, errno.ENETDOWN,
+        errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNABORTED,
+        errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE,
+    }
+)  # fmt: skip
+"""What disks, file servers and networks say that may be well a moment later."""
+
+RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP's answers that ask for another try (RFC 9110, 6585)."""
+
+PROGRAM = (ImportError, NameError, SyntaxError, NotImplementedError)
+
+LONGEST_CHAIN = 16
+
+
+def blame(error: BaseException) -> Blame:
+    """Tells who is to blame for an exception, by it and what it was raised from.
+
+    `machine`: no memory, descriptors or disk left. `program`: a name, an import, a wrong call, a data set that cannot
+    be used as a whole. `moment`: input and output that may succeed later. All else is the `sample`'s fault.
+    """
+    found: Blame = "sample"
+    for one in _chain(error):
+        code = one.errno if isinstance(one, OSError) else None
+        if isinstance(one, (MemoryError, torch.OutOfMemoryError, TransportError)) or code in MACHINE:
+            return "machine"
+        if type(one) is RuntimeError and "allocate memory" in str(one):
+            return "machine"  # torch's allocator for the CPU has no type of its own
+        if isinstance(one, (UsageError, DatasetError, MissingExtraError)) or type(one) in PROGRAM:
+            return "program"
+        if isinstance(one, (ConnectionError, TimeoutError)) or code in MOMENT or _status(one) in RETRIED_STATUS:
+            found = "moment"
+    return found
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    current: BaseException | None = error
+    for _ in range(LONGEST_CHAIN):
+        if current is None:
+            return
+        yield current
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+
+
+def _status(error: BaseException) -> int | None:
+    """Returns the HTTP status that an exception tells of; libraries have three names for it."""
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("code", "status", "status_code"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int):
+                return value
+    return None

@@ -1,0 +1,66 @@
+"""What becomes of a bad sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace.core.errors import UsageError, explain
+from headrace.faults.record import Action, BadSample
+from headrace.faults.spares import Spares
+
+OnError = Literal["raise", "skip", "replace"] | Callable[[BadSample], Action]
+
+ACTIONS = ("raise", "skip", "replace")
+
+RETRY_AFTER = (0.05, 0.2, 0.8)
+"""Seconds to wait before each further try of what may be well a moment later."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What lanes do with bad samples; picklable if the user's function is."""
+
+    on_error: OnError
+    seed: int
+    rank: int
+    spares: Spares = field(default_factory=Spares)
+
+    def decide(self, bad: BadSample) -> Action:
+        """Returns what becomes of a bad sample. Raises `UsageError` if the user's function returns anything else."""
+        action: Any = self.on_error(bad) if callable(self.on_error) else self.on_error
+        if action in ACTIONS:
+            checked: Action = action
+            return checked
+        message = explain(
+            "on_error must say what to do",
+            place=f"{self.on_error!r}",
+            found=repr(action),
+            expected=" or ".join(map(repr, ACTIONS)),
+        )
+        raise UsageError(message)
+
+
+def check_fault_arguments(*, on_error: Any, max_errors: Any, sample_timeout: Any) -> None:
+    """Raises `UsageError` for values of a loader's arguments that make no sense."""
+    number = isinstance(max_errors, (int, float)) and not isinstance(max_errors, bool)
+    seconds = isinstance(sample_timeout, (int, float)) and not isinstance(sample_timeout, bool)
+    share = number and isinstance(max_errors, float)
+    rules = {
+        "on_error": (callable(on_error) or on_error in ACTIONS, on_error, "'raise', 'skip', 'replace' or a function"),
+        "max_errors": (
+            max_errors is None or (number and 0 <= max_errors and (not share or max_errors <= 1)),
+            max_errors,
+            "a whole number, a share between 0.0 and 1.0, or None",
+        ),
+        "sample_timeout": (
+            sample_timeout is None or (seconds and 0 < sample_timeout < float("inf")),
+            sample_timeout,
+            "seconds, more than 0, or None",
+        ),
+    }
+    for name, (holds, value, expected) in rules.items():
+        if not holds:
+            found = f"{name}={value!r}"
+            raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))

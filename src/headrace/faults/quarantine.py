@@ -1,0 +1,113 @@
+"""The quarantine file: one line of JSON for each bad sample, so that nothing is lost without a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, explain
+from headrace.faults.record import BadSample
+
+Excluded = str | os.PathLike[str] | Iterable[Any]
+
+
+def append(path: Path, records: Iterable[BadSample]) -> None:
+    """Writes records to the end of a quarantine file, each line at once, so that several processes may write to it."""
+    lines = "".join(json.dumps(record.as_json(), ensure_ascii=False) + "\n" for record in records)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        data = lines.encode("utf-8", errors="backslashreplace")
+        while data:
+            data = data[os.write(descriptor, data) :]
+    finally:
+        os.close(descriptor)
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """Returns the path of a quarantine file that can be written. Raises `UsageError` if it cannot."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(explain("wrong argument", place="quarantine=", found=repr(path), expected="a path, or None"))
+    found = Path(path)
+    try:
+        append(found, ())
+    except OSError as error:
+        message = explain(
+            "cannot write the quarantine file",
+            place=found,
+            found=error.strerror,
+            expected="a file that can be made or written in a folder that exists",
+            cure="make the folder, or give another path",
+        )
+        raise UsageError(message) from error
+    return found
+
+
+def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
+    """Returns the bad samples that were written to a quarantine file, each key once, as it was seen last.
+
+    The list can be given to `headrace.DataLoader(exclude=)`. A last line that was cut off is left out. Raises
+    `DatasetNotFoundError` if there is no such file, `FormatError` if it holds anything else.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8", errors="backslashreplace").split("\n")
+    except FileNotFoundError as error:
+        message = explain("there is no quarantine file", place=path, cure="give the path that quarantine= had")
+        raise DatasetNotFoundError(message) from error
+    except OSError as error:
+        message = explain("cannot read the quarantine file", place=path, found=error.strerror)
+        raise FormatError(message) from error
+    found: dict[str, BadSample] = {}
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            bad = BadSample.from_json(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number == len(lines):
+                break  # written while the machine went down
+            message = explain(
+                "this is no quarantine file",
+                place=f"{path}, line {number}",
+                found=line[:80],
+                expected="JSON with key, path, stage, error, epoch, worker",
+                cure="delete the line, or give the path that quarantine= had",
+            )
+            raise FormatError(message) from error
+        found.pop(repr(bad.key), None)
+        found[repr(bad.key)] = bad
+    return list(found.values())
+
+
+def excluded_numbers(exclude: Excluded, length: int) -> npt.NDArray[np.int64]:
+    """Returns which of the numbers below `length` are to be left out, ascending, each once.
+
+    exclude: keys, what `load_quarantine` returns, or the path of a quarantine file. Keys beyond the length are left
+    alone: the data may have become shorter. Raises `UsageError` for keys that are no whole numbers.
+    """
+    entries = load_quarantine(exclude) if isinstance(exclude, (str, os.PathLike)) else _listed(exclude)
+    keys = [entry.key if isinstance(entry, BadSample) else entry for entry in entries]
+    for key in keys:
+        if isinstance(key, bool) or not isinstance(key, (int, np.integer)) or key < 0:
+            expected = "numbers of samples, what headrace.load_quarantine returns, or the path of a quarantine file"
+            raise UsageError(explain("wrong argument", place="exclude=", found=repr(key), expected=expected))
+    numbers = np.unique(np.asarray(keys, np.int64))
+    left = numbers[numbers < length]
+    if len(left) == length and length:
+        found = f"all {length} samples"
+        raise UsageError(explain("nothing is left to load", place="exclude=", found=found, cure="exclude fewer"))
+    return left
+
+
+def _listed(exclude: Iterable[Any]) -> list[Any]:
+    try:
+        return list(exclude)
+    except TypeError as error:
+        expected = "numbers of samples, what headrace.load_quarantine returns, or the path of a quarantine file"
+        message = explain("wrong argument", place="exclude=", found=repr(exclude), expected=expected)
+        raise UsageError(message) from error

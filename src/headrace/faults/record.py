@@ -1,0 +1,113 @@
+"""One bad sample, as the user's function sees it and as it is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+Action = Literal["raise", "skip", "replace"]
+
+LONGEST_ERROR = 2000
+"""Characters of an exception's text that are written down."""
+
+
+@dataclass(frozen=True)
+class BadSample:
+    """A sample that could not be loaded or collated.
+
+    `key` is what the sampler gave; for an iterable data set, the number of the sample in its worker's stream. `path` is
+    its file, where that is known. `stage` is "load" or "collate". `error` is the exception's type and text; `exception`
+    itself is there only while an `on_error` function looks at it. `worker` is None without workers.
+    """
+
+    key: Any
+    path: str | None
+    stage: Literal["load", "collate"]
+    error: str
+    epoch: int
+    worker: int | None = None
+    rank: int = 0
+    action: Literal["skip", "replace", "retry"] = "skip"
+    """What became of it; `retry`: it came at a later try, so nothing was lost."""
+    replacement: Any = None
+    """The key of the sample that came in its place."""
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
+
+    def settled(self, action: Literal["skip", "replace", "retry"], replacement: Any = None) -> BadSample:
+        """Returns the record of what became of it, without the exception."""
+        return replace(self, action=action, replacement=replacement, exception=None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as values that JSON knows; a key that JSON has no type for becomes its `repr`."""
+        names = ("key", "path", "stage", "error", "epoch", "worker", "rank", "action", "replacement")
+        values = {name: getattr(self, name) for name in names}
+        return {**values, "key": plain(self.key), "replacement": plain(self.replacement)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> BadSample:
+        """Returns what `as_json` wrote. Raises KeyError and TypeError for anything else."""
+        known = {name: values.get(name) for name in ("worker", "replacement")}
+        return cls(
+            key=values["key"], path=values["path"], stage=values["stage"], error=values["error"],
+            epoch=int(values["epoch"]), rank=int(values.get("rank", 0)), action=values.get("action", "skip"), **known,
+        )  # fmt: skip
+
+
+def plain(key: Any) -> Any:
+    """Returns a key as JSON knows it."""
+    if isinstance(key, np.integer):
+        return int(key)
+    if isinstance(key, (tuple, list)):
+        return [plain(one) for one in key]
+    return key if key is None or isinstance(key, (bool, int, float, str)) else repr(key)
+
+
+def text_of(error: BaseException) -> str:
+    """Returns the type and the text of an exception, with its notes, cut to a length."""
+    name = type(error).__name__
+    text = "\n".join([f"{name}: {error}" if str(error) else name, *getattr(error, "__notes__", [])])
+    return text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 4] + " ..."
+
+
+def path_of(dataset: Any, key: Any, error: BaseException | None = None) -> str | None:
+    """Returns the file of a sample: what the exception names, else what the data set lists; None if neither does.
+
+    A data set lists its files as `samples` or `imgs`, pairs that begin with a path, as torchvision's folders do.
+    """
+    named = getattr(error, "filename", None)
+    if isinstance(named, (str, bytes)):
+        return named if isinstance(named, str) else named.decode(errors="backslashreplace")
+    for _ in range(LONGEST_NESTING):
+        listed = getattr(dataset, "samples", None)
+        if listed is None:
+            listed = getattr(dataset, "imgs", None)
+        if listed is not None:
+            return _listed(listed, key)
+        inner = getattr(dataset, "dataset", None)
+        indices = getattr(dataset, "indices", None)
+        if inner is None:
+            inner = getattr(dataset, "source", None)
+        if inner is None:
+            return None
+        if indices is not None:
+            try:
+                key = indices[key]
+            except (TypeError, IndexError, KeyError):
+                return None
+        dataset = inner
+    return None
+
+
+LONGEST_NESTING = 16
+
+
+def _listed(listed: Any, key: Any) -> str | None:
+    try:
+        entry = listed[key]
+    except (TypeError, IndexError, KeyError):
+        return None
+    first = entry[0] if isinstance(entry, (tuple, list)) and entry else entry
+    return first if isinstance(first, str) else None

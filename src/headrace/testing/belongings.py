@@ -1,0 +1,167 @@
+"""What a process holds at a moment: children, threads, descriptors, shared memory, bytes.
+
+Where there is no /proc, only threads can be told.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+from headrace.observe.memory import tree_memory
+
+SHARED_MEMORY = Path("/dev/shm")
+
+Process = tuple[int, str]
+"""A process and when it was started, in the kernel's ticks: numbers of processes are used again."""
+
+
+@dataclass(frozen=True)
+class Belongings:
+    """A process's possessions. Threads are the objects themselves; descriptors map a number to what it is open on."""
+
+    processes: frozenset[Process]
+    threads: frozenset[threading.Thread]
+    descriptors: dict[int, str]
+    shared: frozenset[Path]
+    memory: int
+
+    @classmethod
+    def now(cls, *, memory: bool = False) -> Belongings:
+        """Returns what this process and its descendants hold; `memory` is 0 unless asked for: it takes milliseconds."""
+        return cls(
+            processes=frozenset(_identified(descendants())),
+            threads=frozenset(one for one in threading.enumerate() if not _is_foreign(one)),
+            descriptors=_descriptors(),
+            shared=_shared_memory(),
+            memory=tree_memory(os.getpid()) if memory else 0,
+        )
+
+    def beyond(self, before: Belongings) -> Belongings:
+        """Returns what is here and was not before. Memory: the growth in bytes, negative if it shrank."""
+        opened = {fd: target for fd, target in self.descriptors.items() if before.descriptors.get(fd) != target}
+        closed = Counter(target for fd, target in before.descriptors.items() if self.descriptors.get(fd) != target)
+        for fd, target in sorted(opened.items()):
+            if closed[target]:  # the same file under another number
+                closed[target] -= 1
+                del opened[fd]
+        return Belongings(
+            processes=self.processes - before.processes,
+            threads=self.threads - before.threads,
+            descriptors=opened,
+            shared=frozenset(path for path in self.shared - before.shared if _is_left(path)),
+            memory=self.memory - before.memory,
+        )
+
+
+def descendants() -> list[int]:
+    """Returns the process numbers of this process's children, their children, and so on; Linux only, else none.
+
+    Leaves out the helpers that multiprocessing keeps until the interpreter exits: resource tracker and fork server.
+    Children of a process that has ended belong to init, and are not found.
+    """
+    helpers = {
+        getattr(resource_tracker._resource_tracker, "_pid", None),
+        getattr(forkserver._forkserver, "_forkserver_pid", None),
+    }
+    found = [os.getpid()]
+    for pid in found:
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                found.extend(int(child) for child in children.read_text().split())
+            except OSError:
+                continue  # the thread ended meanwhile
+    return [pid for pid in found[1:] if pid not in helpers]
+
+
+def command_of(pid: int) -> str:
+    """Returns a process's command line, or what is left of it."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "gone meanwhile"
+    return b" ".join(words).decode(errors="replace").strip() or f"{name}, ended, but nobody has waited for it"
+
+
+def _identified(pids: list[int]) -> list[Process]:
+    found = []
+    for pid in pids:
+        try:
+            behind_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        found.append((pid, behind_name[19]))
+    return found
+
+
+def _is_foreign(thread: threading.Thread) -> bool:
+    """Whether Python only stands in for a thread that other code started and will end."""
+    return isinstance(thread, threading._DummyThread)
+
+
+def _descriptors() -> dict[int, str]:
+    kept = {
+        getattr(resource_tracker._resource_tracker, "_fd", None),
+        getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
+    }
+    try:
+        numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 - pathlib would sort paths first
+    except OSError:
+        return {}
+    found = {}
+    for fd in numbers:
+        try:
+            target = str(Path(f"/proc/self/fd/{fd}").readlink())
+        except OSError:
+            continue  # that of the listing itself
+        if fd not in kept:
+            found[fd] = target
+    return found
+
+
+def _shared_memory() -> frozenset[Path]:
+    try:
+        entries = list(SHARED_MEMORY.iterdir())
+    except OSError:
+        return frozenset()
+    return frozenset(path for path in entries if _is_own(path))
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except OSError:
+        return False  # removed meanwhile
+
+
+def _is_left(path: Path) -> bool:
+    """Whether a file that was seen is still there, as semaphores are not, and nobody else's."""
+    return not _belongs_to_others(path) and path.exists()
+
+
+def _belongs_to_others(path: Path) -> bool:
+    """Whether a process that is none of ours has the file open or mapped: somebody else runs on this machine."""
+    ours = {os.getpid(), *descendants()}
+    for process in Path("/proc").glob("[0-9]*"):
+        if int(process.name) in ours:
+            continue
+        try:
+            if f" {path}\n" in (process / "maps").read_text():
+                return True
+            if any(_target(link) == str(path) for link in (process / "fd").iterdir()):
+                return True
+        except OSError:
+            continue  # it ended meanwhile, or is another user's
+    return False
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""

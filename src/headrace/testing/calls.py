@@ -1,0 +1,102 @@
+"""Functions that go wrong in some calls, and values that go wrong on their way to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace.core.errors import UsageError, explain
+from headrace.testing.attempts import Attempts
+from headrace.testing.faults import Fault, Raise
+
+
+@dataclass(frozen=True)
+class FaultyCall:
+    """A function around another one in which a fault happens in some calls: for `collate_fn`, `worker_init_fn`, ...
+
+    Which calls: `calls`, their numbers from 0; or `every`, each n-th; or `when`, those for whose arguments it returns
+    true; none of these: all. Calls are counted over all processes and threads. `times` ends it after so many faults.
+    `function` may be None for one that does nothing. A fault that returns is followed by the call.
+    """
+
+    function: Callable[..., Any] | None
+    fault: Fault
+    calls: Collection[int] | None = None
+    every: int | None = None
+    when: Callable[..., object] | None = None
+    times: int | None = None
+    attempts: Attempts = field(default_factory=Attempts)
+    """`attempts.of("call")` calls were made, and `attempts.of("fault")` of them were those meant above."""
+
+    def __post_init__(self) -> None:
+        chosen = [name for name in ("calls", "every", "when") if getattr(self, name) is not None]
+        if len(chosen) > 1 or (self.every is not None and self.every < 1):
+            message = explain(
+                "it is not clear in which calls the fault is to happen",
+                found=", ".join(f"{name}={getattr(self, name)!r}" for name in chosen),
+                expected="one of calls, every (at least 1) and when; or none, for all calls",
+            )
+            raise UsageError(message)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Lets the fault happen if it is this call's turn, and calls the function."""
+        number = self.attempts.count("call")
+        if self._is_meant(number, args, kwargs):
+            fault = self.attempts.count("fault")
+            if self.times is None or fault < self.times:
+                self.fault()
+        return None if self.function is None else self.function(*args, **kwargs)
+
+    def _is_meant(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if self.calls is not None:
+            return number in self.calls
+        if self.every is not None:
+            return number % self.every == self.every - 1
+        return self.when is None or bool(self.when(*args, **kwargs))
+
+
+def flaky(
+    function: Callable[..., Any],
+    *,
+    every: int = 1,
+    error: BaseException | None = None,
+    times: int | None = 1,
+) -> FaultyCall:
+    """Returns a function that raises `error` in each `every`-th call, `times` times in all (None: for ever).
+
+    `error`: by default the `ConnectionResetError` of a store that hung up. For data sets that read paths themselves:
+    `photos.read = flaky(photos.read, every=100, times=3)`.
+    """
+    return FaultyCall(function, Raise(error or connection_reset()), every=every, times=times)
+
+
+def connection_reset() -> ConnectionResetError:
+    """Returns the error of a connection that the other side has closed."""
+    import errno
+    import os
+
+    return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+
+@dataclass(frozen=True)
+class FaultyPickle:
+    """A value with which a fault happens when it is pickled or unpickled: a batch that cannot travel.
+
+    If the fault returns, the other side gets an equal object; `value` is inside.
+    """
+
+    value: Any
+    when: Literal["pickle", "unpickle"]
+    fault: Fault
+
+    def __reduce__(self) -> tuple[Callable[..., FaultyPickle], tuple[Any, ...]]:
+        if self.when == "pickle":
+            self.fault()
+        return _arrived, (self.value, self.when, self.fault)
+
+
+def _arrived(value: Any, when: Literal["pickle", "unpickle"], fault: Fault) -> FaultyPickle:
+    if when == "unpickle":
+        fault()
+    return FaultyPickle(value, when, fault)

@@ -1,0 +1,100 @@
+"""Faults: things that go wrong on purpose, in the process and thread that calls them.
+
+A fault is a small frozen record without state; `fault()` lets it happen. All can be pickled, so a data set that holds
+them travels to worker processes of every start method. Faults that cost memory are in `memory_faults.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import os
+import signal as signals
+import sys
+import threading
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+
+class Fault(Protocol):
+    """Anything that can be called without arguments and pickled: write your own as a function of a module."""
+
+    def __call__(self) -> object:
+        """Lets the fault happen. Where it returns, the work goes on as if nothing had been."""
+
+
+@dataclass(frozen=True)
+class Raise:
+    """Raises an exception: a corrupt file, a bad label, a lost connection.
+
+    Each call raises a copy, so that neither tracebacks nor notes pile up on one object. An exception that cannot be
+    copied is raised itself.
+    """
+
+    error: BaseException
+
+    def __call__(self) -> NoReturn:
+        """Raises the error."""
+        raise _fresh(self.error)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Ends the process at once with an exit code: no cleaning up, no flushing, no exception."""
+
+    code: int = 1
+
+    def __call__(self) -> NoReturn:
+        """Ends the process."""
+        os._exit(self.code)
+
+
+@dataclass(frozen=True)
+class Segfault:
+    """Reads from address 0, as a broken C extension does. The process leaves no core file."""
+
+    def __call__(self) -> None:
+        """Ends the process by a real SIGSEGV."""
+        if sys.platform != "win32":
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        ctypes.string_at(0)
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Sends the own process a signal. The default, SIGKILL, is what the kernel's OOM killer sends."""
+
+    signal: int = getattr(signals, "SIGKILL", signals.SIGTERM)
+
+    def __call__(self) -> None:
+        """Sends the signal; returns if a handler or the signal's default lets the process live."""
+        os.kill(os.getpid(), self.signal)
+
+
+@dataclass(frozen=True)
+class Hang:
+    """Waits without using the processor: `seconds`, or until a signal ends the process.
+
+    Signal handlers run meanwhile in the main thread. A thread that hangs without `seconds` cannot be ended.
+    """
+
+    seconds: float | None = None
+
+    def __call__(self) -> None:
+        """Waits; returns only if `seconds` is given."""
+        threading.Event().wait(self.seconds)
+
+
+def _fresh(error: BaseException) -> BaseException:
+    try:
+        fresh = copy.copy(error)
+    except Exception:  # noqa: BLE001 - a constructor with arguments of its own may raise anything
+        return error
+    if type(fresh) is not type(error):
+        return error
+    notes = getattr(error, "__notes__", None)
+    if notes is not None:
+        fresh.__notes__ = list(notes)
+    return fresh

@@ -1,0 +1,86 @@
+"""Says what a piece of code has left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import select
+import threading
+import time
+from collections.abc import Iterator
+
+from headrace.core.errors import explain
+from headrace.testing.belongings import Belongings, command_of
+
+
+class LeakError(AssertionError):
+    """Something was left behind: close it, join it, or wait for it."""
+
+
+@contextlib.contextmanager
+def no_leaks(*, memory: int | None = None, timeout: float = 10.0) -> Iterator[None]:
+    """Raises `LeakError` if the `with` leaves children, threads, open descriptors or files in /dev/shm.
+
+    With `memory`, also if the memory of this process and its children (PSS) has grown by more bytes than that. What is
+    garbage is collected first, and children and threads get `timeout` seconds in all to end. If the `with` itself
+    raises, nothing is checked: the exception's traceback keeps things alive.
+
+    What libraries open once and keep (thread pools, a GPU's devices) counts if it happens in here for the first time:
+    run the code once before. Not seen: threads that C++ code starts, and children of children that have ended. Files
+    in /dev/shm that another user made, or that a process holds which is not of this tree, are passed over.
+    Linux; elsewhere only threads are seen.
+    """
+    gc.collect()
+    before = Belongings.now(memory=memory is not None)
+    yield
+    gc.collect()
+    multiprocessing.active_children()  # waits for those that have ended
+    left = Belongings.now().beyond(before)
+    if left.processes or left.threads:
+        _wait(left, time.monotonic() + timeout)
+        gc.collect()
+    left = Belongings.now(memory=memory is not None).beyond(before)
+    lines = describe(left, memory)
+    if lines:
+        message = explain(
+            "something was left behind",
+            found="\n            ".join(lines),
+            expected="the children, threads, descriptors and shared memory that were there before",
+            cure="close, join or wait for each; or run the code once before, if a library keeps it on purpose",
+        )
+        raise LeakError(message)
+
+
+def describe(left: Belongings, memory: int | None = None) -> list[str]:
+    """Returns a line for each thing left, and one for memory if it grew by more than `memory` bytes."""
+    lines = [f"child process {pid}: {command_of(pid)}" for pid, _ in sorted(left.processes)]
+    lines += [f"thread {name}" for name in sorted(thread.name for thread in left.threads)]
+    lines += [f"descriptor {fd}: {target}" for fd, target in sorted(left.descriptors.items())]
+    lines += [f"shared memory {path}" for path in sorted(left.shared)]
+    if memory is not None and left.memory > memory:
+        lines.append(f"memory: {left.memory:,} bytes more than before, {memory:,} allowed")
+    return lines
+
+
+def _wait(left: Belongings, until: float) -> None:
+    """Returns once these children and threads have ended, or at `until` on the monotonic clock."""
+    for pid, _ in left.processes:
+        _wait_for_process(pid, until)
+    multiprocessing.active_children()
+    for thread in left.threads - {threading.current_thread()}:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def _wait_for_process(pid: int, until: float) -> None:
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return  # gone
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.poll(max(0.0, until - time.monotonic()) * 1000)
+    finally:
+        os.close(pidfd)

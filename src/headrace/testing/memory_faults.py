@@ -1,0 +1,85 @@
+"""Faults that cost memory: one that leaks, one that swells, one that runs into a limit.
+
+All memory is touched, so that it counts as used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+STEP = 64 << 20
+"""Bytes that a balloon takes at once: so many that the allocator gets them from the system and gives them back."""
+
+_LEAKED: list[bytearray] = []
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Takes `nbytes` and keeps them as long as the process lives: a cache without a bound."""
+
+    nbytes: int
+
+    def __call__(self) -> None:
+        """Takes the memory. Each call takes as much again."""
+        _LEAKED.append(_touched(self.nbytes))
+
+
+@dataclass(frozen=True)
+class Balloon:
+    """Takes `nbytes` step by step and frees them: one sample that is far larger than the others.
+
+    On the way there a `MemoryError` is raised or the OOM killer ends a process, if the machine or a control group
+    allows less. Without such a limit this really takes the memory: run it in a container.
+    """
+
+    nbytes: int
+
+    def __call__(self) -> None:
+        """Takes the memory and frees it, also if it ends in a `MemoryError`."""
+        taken: list[bytearray] = []
+        try:
+            for start in range(0, self.nbytes, STEP):
+                taken.append(_touched(min(STEP, self.nbytes - start)))
+        finally:
+            taken.clear()  # the traceback of a MemoryError keeps this frame, and would keep the memory
+
+
+@dataclass(frozen=True)
+class LimitMemory:
+    """Raises a real `MemoryError`: limits the address space to `nbytes` more than now, and asks for more than that.
+
+    The limit holds for the whole process while this runs, a few microseconds; other threads may meet it.
+    Where the system knows no such limit, the size asked for is one that no machine has.
+    """
+
+    nbytes: int = 0
+
+    def __call__(self) -> NoReturn:
+        """Raises `MemoryError`; the limit is then as it was."""
+        if sys.platform != "linux":
+            bytearray(sys.maxsize)
+        else:
+            import resource
+
+            soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+            limit = _address_space() + self.nbytes
+            if soft != resource.RLIM_INFINITY:
+                limit = min(limit, soft)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+            try:
+                bytearray(limit)  # no free piece of the heap is as large as all memory together
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        raise MemoryError("more memory was given than the limit allows")
+
+
+def _touched(nbytes: int) -> bytearray:
+    return bytearray(b"\1") * nbytes
+
+
+def _address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
