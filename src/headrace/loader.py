@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from headrace.arguments import Backend, check_arguments, checked_exclude, is_map
 from headrace.core.torch_internals import DatasetKind
@@ -161,24 +161,13 @@ class DataLoader(TorchDataLoader[T_co]):
             sampler = self._own_sampler(dataset, shuffle, drop_last, generator)
             shuffle = shuffle if sampler is None else None
         super().__init__(
-            dataset,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
+            dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last,
+            timeout, worker_init_fn, multiprocessing_context, generator,
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
             in_order=in_order,
-        )
+        )  # fmt: skip
 
     def _own_sampler(self, dataset: Any, shuffle: Any, drop_last: bool, generator: Any) -> Sampler[int] | None:
         """Returns the sampler of a loader that is given none; None if torch's will do."""
