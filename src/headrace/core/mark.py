@@ -10,8 +10,9 @@ from collections.abc import MutableSequence
 
 Mark = MutableSequence[int]
 
-TASK, STAGE, PLACE = 0, 1, 2
-"""Number of the task; what is done for it; which sample of the batch, or of the stream. `TOGETHER`: all at once."""
+TASK, STAGE, PLACE, SPARE = 0, 1, 2, 3
+"""Number of the task; what is done for it; which sample of the batch, or of the stream (`TOGETHER`: all at once); and,
+while another sample is tried for a place, the number of that one plus 1."""
 
 LENGTH = 4
 

@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from multiprocessing import reduction
+from pathlib import Path
 from typing import Any
 
 from headrace.core.mark import LENGTH, STAGE, UNBORN, Mark
@@ -24,6 +25,10 @@ WRITING = 1.0
 
 LARGEST = 1 << 16
 """Bytes of stacks that are read."""
+
+
+OURS = str(Path(__file__).parents[1])
+"""The folder of the loader's own code."""
 
 
 class BlackBox:
@@ -50,7 +55,7 @@ class BlackBox:
     def stacks(self) -> str:
         """Returns the stacks that were written last; empty if none were."""
         text = os.pread(self._fd, LARGEST, mmap.PAGESIZE).decode(errors="replace")
-        return text.strip()
+        return of_the_user(text)
 
     def ask(self, process: Any) -> str:
         """Has a running worker write down its stacks, and returns them; empty if it cannot."""
@@ -65,7 +70,18 @@ class BlackBox:
             if size == written > before:
                 break  # nothing was added for a while
             written = size
-        return os.pread(self._fd, LARGEST, before).decode(errors="replace").strip()
+        return of_the_user(os.pread(self._fd, LARGEST, before).decode(errors="replace"))
+
+
+def of_the_user(stacks: str) -> str:
+    """Returns stacks, the innermost call first, down to where the loader called the user's code."""
+    kept, ours = [], False
+    for line in stacks.strip().splitlines():
+        is_call = line.startswith("  File ")
+        if not (ours and is_call):
+            kept.append(line)
+        ours = is_call and (ours or OURS in line)
+    return "\n".join(kept)
 
 
 def send_signal(process: Any, number: int) -> None:

@@ -29,6 +29,7 @@ class Sighting(NamedTuple):
     task: int
     stage: int
     place: int
+    spare: int
     hung: bool
 
     @property
@@ -44,7 +45,7 @@ class Casualties:
     """The deaths of one team."""
 
     def __init__(self) -> None:
-        self._suspected: Counter[tuple[int, int, int]] = Counter()
+        self._suspected: Counter[tuple[int, int, int, int]] = Counter()
         self._in_a_row: Counter[int] = Counter()
 
     def made_progress(self, worker: int) -> None:
@@ -62,7 +63,7 @@ class Casualties:
         in_a_row, limit = self._in_a_row[seen.worker], HANGS if seen.hung else DEATHS
         if not seen.at_work:
             return "give up" if in_a_row >= (IN_A_ROW if seen.stage == IDLE else limit) else "again"
-        suspect = seen.task, seen.stage, seen.place
+        suspect = seen.task, seen.stage, seen.place, seen.spare
         self._suspected[suspect] += 1
         deaths = self._suspected[suspect]
         if seen.stage == LOAD and seen.place != TOGETHER:

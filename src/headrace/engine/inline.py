@@ -10,10 +10,12 @@ from collections import deque
 from typing import Any
 
 from headrace.collate.stacking import SlotCollate
+from headrace.core.mark import TASK, private_mark
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe, apply_sharding, torch_default_collate
 from headrace.device.pinning import pin
+from headrace.engine.alarm import Alarm
 from headrace.engine.epoch import EpochIterator
-from headrace.engine.lane import LaneHost, surroundings_kept
+from headrace.engine.lane import LaneHost, Made, surroundings_kept
 from headrace.fetch.whole import draws_numbers, makes_batches
 from headrace.observe.replaying import ReplayBar
 from headrace.transport.leases import LocalMemory
@@ -31,7 +33,9 @@ class InlineIterator(EpochIterator):
         collate = self._collate_fn
         if collate is torch_default_collate:
             collate = SlotCollate(memory)
-        self._host = LaneHost(self.cargo(loader), 0, 1, "inline", collate)
+        self._mark = private_mark()
+        self._alarm = None if loader.sample_timeout is None else Alarm(loader.sample_timeout)
+        self._host = LaneHost(self.cargo(loader), 0, 1, "inline", collate, self._mark)
         self._turns = deque(range(max(self.record.lanes, 1)))  # more than one only after a resume
         self._turns.rotate(-self.next_lane)
         draws = draws_numbers(self._dataset) or not makes_batches(self._dataset, collate)
@@ -44,16 +48,23 @@ class InlineIterator(EpochIterator):
         """What is around the making of a batch: here it happens between the lines of the user's own program."""
         return surroundings_kept(random=self._terms.seed is not None)
 
+    def _make(self, lane: int, index: Any) -> Made:
+        if self._alarm is None:
+            return self._host.fetch(lane, index)
+        self._mark[TASK] += 1
+        with self._alarm.armed(self._mark):
+            return self._host.fetch(lane, index)
+
     def _next_data(self) -> Any:
         while True:
             number, index = self.take()
             lane = self._turns[0]
             try:
                 if self._is_plain:  # the lane touches nothing around it
-                    batch, state, losses = self._host.fetch(lane, index)
+                    batch, state, losses = self._make(lane, index)
                 else:
                     with self._surroundings():
-                        batch, state, losses = self._host.fetch(lane, index)
+                        batch, state, losses = self._make(lane, index)
             except StopIteration:
                 if self._is_map or len(self._turns) == 1:
                     raise

@@ -40,8 +40,8 @@ class Result(NamedTuple):
 
     `status` says what the payload is: "batch" (the parts of a `Made`), "error" (`Failure`, lane's state, no losses),
     "end" (the lane's iterable data set has ended), or, for no task, "replay" (lane, samples done, samples in all).
-    `slots` and `buffers` are those of `Parcel`. `read` counts the messages that the worker has read, and `freed` are slots of the
-    parent's region that it is done with.
+    `slots` and `buffers` are those of `Parcel`. `read` counts the messages that the worker has read, and `freed` are
+    slots of the parent's region that it is done with.
     """
 
     epoch: int

@@ -67,7 +67,7 @@ def doing(seen: Sighting, keys: Sequence[Any] | None, dataset: Any) -> tuple[str
         return f"loading {where} of its stream", None
     batch = describe(list(keys)) if keys is not None else "a batch of its stream"
     if seen.stage == LOAD and keys is not None and 0 <= seen.place < len(keys):
-        key = keys[seen.place]
+        key = seen.spare - 1 if seen.spare else keys[seen.place]
         path = path_of(dataset, key)
         return f"loading the sample with key {key!r}" + (f" ({path})" if path else ""), key
     verb = {LOAD: "loading", COLLATE: "collating", SEND: "sending"}.get(seen.stage)

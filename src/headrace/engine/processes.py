@@ -19,7 +19,7 @@ from headrace.engine.supervision import Supervisor, error_for
 from headrace.engine.team import Team
 from headrace.engine.windowed import WindowedIterator
 from headrace.engine.worker import Assignment
-from headrace.fetch.fetcher import Careful, split
+from headrace.fetch.fetcher import Careful, plain_index, split
 from headrace.transport.arena import Arena, InboundRegion
 from headrace.transport.codec import decode
 from headrace.transport.memory import Bytes
@@ -145,11 +145,6 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
 
     # -- workers that die or hang --------------------------------------------------------------------------------------
 
-    def _busy(self) -> list[int]:
-        """Returns the workers that have work."""
-        lanes = {self._indices_out[task][0] for task in self._window.unanswered()}
-        return sorted({lane % self._num_workers for lane in lanes})
-
     def _end_those_that_hang(self) -> bool:
         """Ends workers by `sample_timeout`. True if results came with their end."""
         came = False
@@ -179,12 +174,13 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
             tasks = self._unanswered(worker_id)
             keys = None
             if self._is_map:
-                keys = {task: split(_plain(index), batched=self._auto_collation)[0] for task, _, index in tasks}
+                keys = {task: split(plain_index(index), batched=self._auto_collation)[0] for task, _, index in tasks}
             obituary, verdict = self._supervisor.examine(worker_id, keys)
             if not tasks and not self._persistent_workers:
                 continue  # nothing is lost with it
             helpless = self._policy is None or not self._is_map
-            if verdict == "give up" or (verdict == "isolate" and helpless):
+            known = repr(obituary.key) in self._ledger.killers
+            if verdict == "give up" or (verdict == "isolate" and (helpless or known)):
                 self._doom = error_for(obituary)
                 return
             if verdict == "isolate":
@@ -196,10 +192,10 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     ) -> None:
         self._restarts += 1
         self._ledger.restarted()
-        self._supervisor.say(obituary, f"it is replaced, and {len(tasks)} of its batches are made again")
+        self._supervisor.say(obituary, f"it is replaced (batches to make again: {len(tasks)})")
         self._team.replace(worker_id, self._beginning_anew(worker_id), self._epoch)
         for task, lane, index in tasks:
-            again = Careful(_plain(index)) if carefully and task == obituary.seen.task else index
+            again = Careful(plain_index(index)) if carefully and task == obituary.seen.task else index
             self._indices_out[task] = lane, again
             self._team.post(worker_id, task, lane, again)
 
@@ -210,11 +206,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         gets the same, since it goes through its samples again.
         """
         begin = self.beginning()
-        states = {**self._states, **self._progress.lanes}
-        if self._progress.lanes or not self._is_map:
-            for lane, result in self._window.undelivered():
-                if lane % self._num_workers == worker_id:
-                    states[lane] = decode(result.header, result.buffers)[1]
+        states = self._states_behind(worker_id, lambda result: decode(result.header, result.buffers)[1])
         if self._is_map and self._terms.seed is None:
             begin = begin._replace(base_seed=stream_key(begin.base_seed, self._restarts) & SEED_BITS)
         return begin._replace(states=states)
@@ -226,10 +218,6 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     def __del__(self) -> None:
         if not python_is_exiting():
             self._shutdown_workers()
-
-
-def _plain(index: Any) -> Any:
-    return index.index if type(index) is Careful else index
 
 
 def _leases(region: InboundRegion, result: Result) -> tuple[bytes | memoryview, list[Bytes]]:

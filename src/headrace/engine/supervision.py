@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.core.errors import SampleTimeoutError, explain
-from headrace.core.mark import PLACE, STAGE, TASK
-from headrace.engine.casualties import Casualties, Sighting, Verdict
+from headrace.engine.casualties import Casualties, Verdict
 from headrace.engine.messages import Result
 from headrace.engine.obituary import Obituary, doing
 from headrace.engine.team import Team
+from headrace.engine.watch import Watch
 from headrace.observe.memory import oom_kills
 
 LOGGER = logging.getLogger("headrace")
@@ -24,40 +23,11 @@ SAID = 20
 """Deaths of a team that are logged one by one."""
 
 
-class Watch:
-    """How long each worker has been at the same thing, while the main process waits for it.
-
-    Seconds in which the main process did something else do not count: a worker may have waited for it.
-    """
-
-    def __init__(self, team: Team) -> None:
-        self._team = team
-        self._since: dict[int, tuple[Sighting, float]] = {}
-
-    def begin(self) -> None:
-        """Begins a wait."""
-        self._since.clear()
-
-    def sight(self, worker_id: int, *, hung: bool = False) -> Sighting:
-        """Returns what a worker does now, or did last."""
-        mark = self._team.members[worker_id].box.mark
-        return Sighting(worker_id, mark[TASK], mark[STAGE], mark[PLACE], hung)
-
-    def waited(self, worker_id: int) -> float:
-        """Returns for how many seconds of this wait a worker has been at what it does now."""
-        now, seen = time.monotonic(), self.sight(worker_id)
-        before, since = self._since.get(worker_id, (None, now))
-        if before != seen:
-            self._since[worker_id] = seen, now
-            return 0.0
-        return now - since
-
-
 class Supervisor:
     """One team's. `sample_timeout`: seconds that one sample may take; None: for ever."""
 
     def __init__(self, team: Team, dataset: Any, sample_timeout: float | None) -> None:
-        self.watch = Watch(team)
+        self.watch = Watch(lambda worker: team.members[worker].box.mark)
         self._team = team
         self._dataset = dataset
         self._sample_timeout = sample_timeout

@@ -5,9 +5,12 @@ For work that releases the global interpreter lock (decoding, NumPy, reading), a
 
 from __future__ import annotations
 
+import logging
 import queue
+import sys
 import threading
 import time
+import traceback
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -15,13 +18,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.collate.stacking import SlotCollate
+from headrace.core.mark import LOAD, TASK, Mark, private_mark
 from headrace.core.torch_internals import DatasetKind, compute_with_one_thread, torch_default_collate
 from headrace.device.pinning import pin
+from headrace.engine.alarm import Alarm, too_slow
 from headrace.engine.failure import Failure
 from headrace.engine.lane import Begin, LaneHost, surroundings_kept
+from headrace.engine.obituary import doing
+from headrace.engine.watch import Watch
 from headrace.engine.windowed import WindowedIterator
 from headrace.faults.record import BadSample
+from headrace.fetch.fetcher import Careful, plain_index, split
 from headrace.transport.leases import LocalMemory
+
+LOGGER = logging.getLogger("headrace")
 
 GRACE = 5.0
 """Seconds that threads have to finish their sample when they are stopped; then they are left alone."""
@@ -51,6 +61,7 @@ class Worker:
     stopping: threading.Event = field(default_factory=threading.Event)
     failures: dict[int, BaseException] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
+    mark: Mark = field(default_factory=private_mark)
     epoch: int = 0
 
     def run(self) -> None:
@@ -80,6 +91,7 @@ class Worker:
 
     def make(self, epoch: int, task: int, lane: int, index: Any) -> Outcome:
         """Returns what becomes of a task."""
+        self.mark[TASK] = task
         try:
             if lane in self.failures:
                 raise self.failures.pop(lane)
@@ -129,9 +141,18 @@ class ThreadIterator(WindowedIterator[Outcome]):
         cargo, count = self.cargo_for_workers(loader), self._num_workers
         is_stream = self._dataset_kind == DatasetKind.Iterable
         self._outbox: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        hosts = [LaneHost(cargo, number, count, "thread", collate) for number in range(count)]
-        self._crew = [Worker(host, is_stream, loader.original_errors, self._outbox) for host in hosts]
+
+        def worker(number: int) -> Worker:
+            mark = private_mark()
+            host = LaneHost(cargo, number, count, "thread", collate, mark)
+            return Worker(host, is_stream, loader.original_errors, self._outbox, mark=mark)
+
+        self._new_worker = worker
+        self._crew = [worker(number) for number in range(count)]
         self._threads: list[threading.Thread] = []
+        self._watch = Watch(lambda number: self._crew[number].mark)
+        self._sample_timeout: float | None = loader.sample_timeout
+        self._alarm = None if loader.sample_timeout is None else Alarm(loader.sample_timeout)
         self._end = weakref.finalize(self, _stop, self._crew, self._threads)
 
     @property
@@ -171,7 +192,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
             if any_batch:
                 _, _, lane, _ = self._waiting[0]
                 worker = self._crew[lane % self._num_workers]
-                self._take_in(worker.make(*self._waiting.pop(0)))
+                self._take_in(self._make_here(worker, self._waiting.pop(0)))
             drawn = any(worker.host.drew() for worker in self._crew)
             for worker in self._crew:
                 worker.host.stop_watching(seed_globals=drawn)
@@ -191,12 +212,22 @@ class ThreadIterator(WindowedIterator[Outcome]):
         for message in waiting:
             self._crew[message[2] % self._num_workers].inbox.put(message)
 
+    def _make_here(self, worker: Worker, message: tuple[int, int, int, Any]) -> Outcome:
+        """Returns what becomes of a task, in the user's thread."""
+        if self._alarm is None:
+            return worker.make(*message)
+        with self._alarm.armed(worker.mark):
+            return worker.make(*message)
+
     def _launch(self) -> None:
         """Starts the threads, unless they run."""
-        for number, worker in enumerate(self._crew[len(self._threads) :]):
-            thread = threading.Thread(target=worker.run, name=f"pt_data_worker_{number}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        for number in range(len(self._threads), len(self._crew)):
+            self._threads.append(self._thread_of(number))
+
+    def _thread_of(self, number: int) -> threading.Thread:
+        thread = threading.Thread(target=self._crew[number].run, name=f"pt_data_worker_{number}", daemon=True)
+        thread.start()
+        return thread
 
     def _post(self, worker: int, task: int, lane: int, index: Any) -> None:
         message = (self._epoch, task, lane, index)
@@ -215,18 +246,67 @@ class ThreadIterator(WindowedIterator[Outcome]):
             with surroundings_kept(random=True):
                 message = self._waiting.pop(0)
                 worker = self._crew[message[2] % self._num_workers]
-                outcome = worker.make(*message) if message[2] not in worker.ended else None
+                outcome = self._make_here(worker, message) if message[2] not in worker.ended else None
             if outcome is not None:
                 self._take_in(outcome)
             return
         deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
-        while True:
-            try:
-                left = None if deadline is None else max(deadline - time.monotonic(), 0)
-                if self._take_in(self._outbox.get(timeout=left)):
-                    return
-            except queue.Empty:
-                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
+        self._watch.begin()
+        while not self._take_in_next(deadline):
+            if deadline is not None and time.monotonic() >= deadline:
+                error = RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+                error.__cause__ = RuntimeError("\n".join(self._stack_of(number) for number in self._busy()))
+                raise error
+            for number in self._busy():
+                if self._sample_timeout is not None and self._watch.waited(number) >= self._sample_timeout:
+                    self._abandon(number, self._sample_timeout)
+
+    def _take_in_next(self, deadline: float | None) -> bool:
+        """Files the next outcome. False: none came that is to be delivered, for a while."""
+        patience = None if deadline is None else max(deadline - time.monotonic(), 0)
+        if self._sample_timeout is not None:
+            patience = min(max(self._sample_timeout / 4, 0.01), 1.0 if patience is None else patience)
+        try:
+            return self._take_in(self._outbox.get(timeout=patience))
+        except queue.Empty:
+            return False
+
+    def _stack_of(self, number: int) -> str:
+        """Returns where a worker thread is, the innermost call last."""
+        frame = sys._current_frames().get(self._threads[number].ident or 0)
+        return f"worker thread {number}:\n{''.join(traceback.format_stack(frame))}" if frame is not None else ""
+
+    def _abandon(self, number: int, after: float) -> None:
+        """Leaves a thread alone that hangs, since nothing can end it, and has its work done by another one.
+
+        The sample at which it hangs counts as bad. Raises `SampleTimeoutError` where that is not to be survived.
+        """
+        seen, tasks = self._watch.sight(number), self._unanswered(number)
+        keys = None
+        if self._is_map:
+            keys = {task: split(plain_index(index), batched=self._auto_collation)[0] for task, _, index in tasks}
+        words, key = doing(seen, None if keys is None else keys.get(seen.task, ()), self._dataset)
+        error = too_slow(after, self._stack_of(number), words)
+        carefully = key is None and seen.stage == LOAD and type(self._indices_out[seen.task][1]) is not Careful
+        self._crew[number].stopping.set()
+        if self._policy is None or keys is None or (key is None and not carefully):
+            self._threads.pop(number)  # it would be waited for
+            self._shutdown_workers()
+            raise error
+        if key is not None:
+            self._ledger.killers[repr(key)] = f"{words}: no progress for {after:g} s"
+        self._ledger.restarted()
+        LOGGER.warning(
+            "headrace: worker thread %d hung for %g s while it was %s; it is replaced.", number, after, words
+        )
+        worker = self._crew[number] = self._new_worker(number)
+        states = self._states_behind(number, lambda outcome: outcome.state)
+        worker.inbox.put((self._epoch, self.beginning()._replace(seed_globals=False, states=states)))
+        for task, lane, index in tasks:
+            again = Careful(plain_index(index)) if carefully and task == seen.task else index
+            self._indices_out[task] = lane, again
+            worker.inbox.put((self._epoch, task, lane, again))
+        self._threads[number] = self._thread_of(number)
 
     def _take_in(self, outcome: Outcome) -> bool:
         """Files an outcome in the window. False: it was not one to deliver."""
@@ -238,6 +318,8 @@ class ThreadIterator(WindowedIterator[Outcome]):
         if outcome.status == "replay":
             self._bar.report(*outcome.payload)
             return False
+        if outcome.task not in self._indices_out:
+            return False  # of a thread that was left alone, and came back
         if outcome.status == "end":
             self._file_end(outcome.task)
         else:

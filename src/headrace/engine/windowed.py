@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +13,7 @@ from headrace.engine.epoch import EpochIterator
 from headrace.engine.lane import Cargo
 from headrace.engine.window import Window
 from headrace.faults.record import BadSample
+from headrace.fetch.fetcher import is_stateful
 from headrace.observe.replaying import ReplayBar
 
 Result = TypeVar("Result")
@@ -109,6 +110,20 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         """Returns the tasks that a worker has not answered yet: number, lane, index."""
         tasks = ((task, *self._indices_out[task]) for task in self._window.unanswered())
         return [given for given in tasks if given[1] % self._num_workers == worker]
+
+    def _busy(self) -> list[int]:
+        """Returns the workers that have work."""
+        lanes = {self._indices_out[task][0] for task in self._window.unanswered()}
+        return sorted({lane % self._num_workers for lane in lanes})
+
+    def _states_behind(self, worker: int, state_of: Callable[[Result], Any]) -> dict[int, Any]:
+        """Returns the states of lanes behind all that was delivered, and that has arrived from this worker."""
+        states = {**self._states, **self._progress.lanes}
+        if self._progress.lanes or self._states or not self._is_map or is_stateful(self._dataset):
+            for lane, result in self._window.undelivered():
+                if lane % self._num_workers == worker:
+                    states[lane] = state_of(result)
+        return states
 
     def _file(self, task: int, result: Result) -> None:
         del self._indices_out[task]

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from headrace.core.errors import DatasetError, MissingExtraError, TransportError, UsageError
+from headrace.core.errors import DatasetError, MissingExtraError, SampleTimeoutError, TransportError, UsageError
 
 Blame = Literal["sample", "moment", "machine", "program"]
 
@@ -45,6 +45,8 @@ def blame(error: BaseException) -> Blame:
             return "machine"
         if type(one) is RuntimeError and "allocate memory" in str(one):
             return "machine"  # torch's allocator for the CPU has no type of its own
+        if isinstance(one, SampleTimeoutError):
+            return "sample"  # it had its time
         if isinstance(one, (UsageError, DatasetError, MissingExtraError)) or type(one) in PROGRAM:
             return "program"
         if isinstance(one, (ConnectionError, TimeoutError)) or code in MOMENT or _status(one) in RETRIED_STATUS:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.mark import COLLATE, LOAD, PLACE, STAGE, TOGETHER, Mark, private_mark
+from headrace.core.mark import COLLATE, LOAD, PLACE, SPARE, STAGE, TOGETHER, Mark, private_mark
 from headrace.core.streams import BATCH, SAMPLE, SampleStreams
 from headrace.faults.record import BadSample
 from headrace.fetch.whole import draws_numbers, whole_batches
@@ -119,12 +119,13 @@ class MapFetcher:
             note(error, f"raised while loading {describe(keys)}")
             raise
 
-    def load_one(self, place: int, key: Any, position: int | None) -> Any:
+    def load_one(self, place: int, key: Any, position: int | None, *, spare: int = 0) -> Any:
         """Returns one sample, which has this place in its batch; None where the data set makes whole batches.
 
-        Raises what the data set raises, as it is.
+        spare: what the mark says. Raises what the data set raises, as it is.
         """
-        self._mark[STAGE], self._mark[PLACE] = LOAD, place
+        mark = self._mark
+        mark[STAGE], mark[PLACE], mark[SPARE] = LOAD, place, spare
         positions = () if position is None else (position,)
         if self._whole is not None:
             if self._draws and self._streams is not None and positions:
@@ -169,7 +170,7 @@ class MapFetcher:
 
     def _one_by_one(self, keys: Iterable[Any], positions: Any, samples: list[Any]) -> None:
         dataset, streams, mark, key = self.dataset, self._streams, self._mark, None
-        mark[STAGE] = LOAD
+        mark[STAGE], mark[SPARE] = LOAD, 0
         try:
             if streams is None:
                 for mark[PLACE], key in enumerate(keys):
@@ -186,6 +187,11 @@ class MapFetcher:
     def _try_each(self, keys: Sequence[Any], positions: Sequence[int] | None) -> None:
         for place, key in enumerate(keys):
             self.load_one(place, key, None if positions is None else positions[place])
+
+
+def plain_index(index: Any) -> Any:
+    """Returns an index as the index sampler gave it."""
+    return index.index if type(index) is Careful else index
 
 
 def split(index: Any, *, batched: bool) -> tuple[Sequence[Any], Sequence[int] | None]:

@@ -86,6 +86,15 @@ class GuardedFetcher:
         sample = self._guard.retried(key, lambda: self._plain.load_one(place, key, position), failure)
         return Entry(place, key, position, sample)
 
+    def _try_instead(self, entry: Entry, key: Any, keys: Sequence[Any]) -> Entry:
+        """Loads another sample for the place of a bad one, and sees that it can be collated."""
+        place = entry.place if isinstance(key, int) else keys.index(key)
+        spare = key + 1 if isinstance(key, int) else 0
+        sample = self._guard.retried(key, lambda: self._plain.load_one(place, key, entry.position, spare=spare))
+        found = Entry(entry.place, key, entry.position, sample)
+        self._collate([found])
+        return found
+
     def _settled(self, entry: Entry, stage: Any, error: Exception, keys: Sequence[Any]) -> list[Entry]:
         """Returns what comes in the place of a bad sample: nothing, or another one. Raises if the policy does."""
         bad, action = self._guard.judge(entry.key, stage, error)
@@ -103,8 +112,7 @@ class GuardedFetcher:
         for key in policy.spares.candidates(*words, batch=others):
             tried += 1
             try:
-                found = self._load(entry.place, key, entry.position)
-                self._collate([found])
+                found = self._try_instead(entry, key, keys)
             except Exception as failure:
                 if blame(failure) in ("machine", "program"):
                     raise

@@ -1,0 +1,35 @@
+"""How long workers have been at the same thing, seen from the main process, through their marks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from headrace.core.mark import PLACE, SPARE, STAGE, TASK, Mark
+from headrace.engine.casualties import Sighting
+
+
+class Watch:
+    """Counts only while the main process waits for a result: before that, a worker may have waited for it."""
+
+    def __init__(self, mark_of: Callable[[int], Mark]) -> None:
+        self._mark_of = mark_of
+        self._since: dict[int, tuple[Sighting, float]] = {}
+
+    def begin(self) -> None:
+        """Begins a wait."""
+        self._since.clear()
+
+    def sight(self, worker: int, *, hung: bool = False) -> Sighting:
+        """Returns what a worker does now, or did last."""
+        mark = self._mark_of(worker)
+        return Sighting(worker, mark[TASK], mark[STAGE], mark[PLACE], mark[SPARE], hung)
+
+    def waited(self, worker: int) -> float:
+        """Returns for how many seconds of this wait a worker has been at what it does now."""
+        now, seen = time.monotonic(), self.sight(worker)
+        before, since = self._since.get(worker, (None, now))
+        if before != seen:
+            self._since[worker] = seen, now
+            return 0.0
+        return now - since
