@@ -19,6 +19,7 @@ from headrace.engine.epoch import EpochIterator, random_state, resumable
 from headrace.engine.inline import InlineIterator
 from headrace.engine.portion import Portion, Supply
 from headrace.engine.processes import ProcessIterator
+from headrace.engine.ranks import name_here
 from headrace.engine.starting import ZygoteKeeper
 from headrace.engine.threads import ThreadIterator
 from headrace.faults.ledger import Faults, Ledger
@@ -46,6 +47,8 @@ T_co = TypeVar("T_co", covariant=True)
 class _Own:
     """What a loader keeps besides torch's attributes; under one name, so that subclasses have theirs."""
 
+    name: str = ""
+    """What tells this loader from the others of the script, on all ranks."""
     epoch: int = 0
     """Number of the next epoch."""
     alone: bool = False
@@ -66,7 +69,7 @@ class _Own:
 
     def without_resources(self) -> _Own:
         """Returns what another process can have of it, too."""
-        return _Own(self.epoch, self.alone, self.announced, self.looked_at, self.resume)
+        return _Own(self.name, self.epoch, self.alone, self.announced, self.looked_at, self.resume)
 
 
 class DataLoader(TorchDataLoader[T_co]):
@@ -142,7 +145,7 @@ class DataLoader(TorchDataLoader[T_co]):
         exclude: Excluded | None = None,
         sample_timeout: float | None = None,
     ) -> None:
-        self._own = _Own()
+        self._own = _Own(name=name_here())
         check_arguments(
             dataset, seed=seed, shard=shard, backend=backend, batches_per_epoch=batches_per_epoch, on_error=on_error,
             max_errors=max_errors, sample_timeout=sample_timeout,
@@ -186,16 +189,16 @@ class DataLoader(TorchDataLoader[T_co]):
     @property
     def faults(self) -> Faults:
         """What this loader survived so far: bad samples by what became of them, and workers that were replaced."""
-        return self.ledger.faults()
+        return self.loss_ledger.faults()
 
     @property
-    def ledger(self) -> Ledger:
+    def loss_ledger(self) -> Ledger:
         """Where losses are counted and written down. For engines."""
         if self._own.ledger is None:
             self._own.ledger = Ledger(self.max_errors, self.quarantine)
         return self._own.ledger
 
-    def policy(self, world: World) -> Policy | None:
+    def sample_policy(self, world: World) -> Policy | None:
         """Returns what becomes of bad samples; None: they raise. For engines."""
         if self.on_error == "raise":
             return None
@@ -273,6 +276,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def _terms(self, resume: Snapshot | None) -> Terms:
         is_stream = self._dataset_kind == DatasetKind.Iterable
         return Terms(
+            loader=self._own.name,
             epoch=self._own.epoch,
             announce=self._own.announced or self.seed is not None,
             seed=self.seed,
@@ -309,7 +313,13 @@ class DataLoader(TorchDataLoader[T_co]):
         return iterator
 
     def __len__(self) -> int:
-        return super().__len__() if self.batches_per_epoch is None else self.batches_per_epoch
+        if self.batches_per_epoch is not None:
+            return self.batches_per_epoch
+        length = super().__len__()
+        if self.shard is None or self._dataset_kind != DatasetKind.Iterable or (size := current_world().size) == 1:
+            return length
+        share, samples = (self.batch_size or 1) * size, len(self.dataset)  # type: ignore[arg-type]
+        return samples // share if self.drop_last else -(-samples // share)
 
     def _get_iterator(self) -> Any:
         if makes_batches(self.dataset, self.collate_fn) and callable(prepare := getattr(self.dataset, "prepare", None)):

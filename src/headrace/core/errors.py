@@ -38,6 +38,10 @@ class SampleError(HeadraceError, ValueError):
     """One sample cannot be read or decoded: fix or remove that sample."""
 
 
+class RanksDifferError(DatasetError):
+    """Ranks that must keep in step have different numbers of batches: give them the same data, or the same length."""
+
+
 class TooManyBadSamplesError(DatasetError):
     """More samples of an epoch are bad than `max_errors` allows: mend the data, or raise the limit."""
 

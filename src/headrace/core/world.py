@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch.distributed
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from headrace.core.errors import UsageError, explain
 
@@ -36,6 +37,16 @@ def distributed_world() -> World:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
     return ALONE
+
+
+def common_store() -> Any:
+    """Returns the store through which the ranks of a process group found each other; None if there is no group.
+
+    Keys that are set there can be read by all ranks. Reading waits for a key; `check` does not.
+    """
+    if distributed_world().size == 1:
+        return None
+    return PrefixStore("headrace", _get_default_store())
 
 
 def world_of(environment: Mapping[str, str]) -> World:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice
 from typing import Any
@@ -12,8 +13,9 @@ import torch
 from headrace.core.counter import stream_key
 from headrace.core.streams import global_states, global_states_kept, set_global_states
 from headrace.core.torch_internals import DatasetKind, TorchIterator, profiler_enabled
-from headrace.core.world import World
+from headrace.core.world import World, common_store
 from headrace.engine.lane import Begin, Cargo
+from headrace.engine.ranks import RankWatch
 from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import Positioned, is_stateful
 from headrace.fetch.whole import makes_batches
@@ -37,7 +39,7 @@ class EpochIterator(TorchIterator):
         With workers the sampler's `__iter__` is called two times, as in torch's iterator.
         """
         terms = self._terms = loader.next_terms()
-        self._ledger, self._policy = loader.ledger, loader.policy(terms.world)
+        self._ledger, self._policy = loader.loss_ledger, loader.sample_policy(terms.world)
         _announce(loader._index_sampler, terms)
         with global_states_kept() if terms.resume else contextlib.nullcontext():
             before = random_state(loader)
@@ -82,6 +84,19 @@ class EpochIterator(TorchIterator):
         start = self._start_map if self._is_map else self._start_stream
         self.record = start(loader, draws, random)
         self._ledger.begin_epoch(_samples_of(loader) if self._is_map else None)
+        self._ranks = self._rank_watch(loader)
+        if self._ranks is not None:
+            self._ranks.begin(_batches_of(loader) if self._is_map else None)
+
+    def _rank_watch(self, loader: Any) -> RankWatch | None:
+        """Returns what compares this epoch with those of the other ranks; None where they need not be in step."""
+        world, uneven = self._terms.world, getattr(resumable(self._index_sampler), "uneven", "pad")
+        on_purpose = uneven == "keep" or loader.batches_per_epoch is not None
+        store = None if on_purpose or world.size == 1 else common_store()
+        if store is None:
+            return None
+        strict = loader.shard is not None and self._is_map
+        return RankWatch(store, f"{self._terms.loader}/{self._terms.epoch}", world, strict=strict)
 
     # -- map-style data ----------------------------------------------------------------------------------------------
 
@@ -241,15 +256,50 @@ class EpochIterator(TorchIterator):
     def __next__(self) -> Any:
         try:
             if self._sampler_iter is None or self._counts_samples or profiler_enabled():
-                return super().__next__()
-            batch = self._make_next()  # as torch's `__next__`, without the cost of a range that no profiler records
-            self._num_yielded += 1
-            return batch
+                batch = super().__next__()
+            else:
+                batch = self._make_next()  # as torch's `__next__`, without a range that no profiler records
+                self._num_yielded += 1
         except StopIteration:
             if not self.record.finished:
                 self.record.finished = True
-                self._ledger.end_epoch(self._seen)
+                self._look_back()
             raise
+        if self._ranks is not None:
+            self._ranks.delivers(int(self._progress.batches))
+        return batch
+
+    def _look_back(self) -> None:
+        """Looks back at an epoch that came to its end."""
+        batches = int(self._progress.batches)
+        if self._counts_samples:
+            self._compare_with_length(batches)
+        self._ledger.end_epoch(self._seen)
+        if self._ranks is not None:
+            self._ranks.ends(batches)
+
+    def _compare_with_length(self, batches: int) -> None:
+        """Warns if an iterable data set was shorter than the length that was asked for; torch warns if it is longer.
+
+        Each of several workers may drop a batch that is not full.
+        """
+        length = int(self._IterableDataset_len_called or 0)
+        share = self._terms.global_batch if self._terms.deal else int(self._terms.fingerprint["batch_size"] or 1)
+        promised = length // share if self._drop_last else -(-length // share)
+        dropped = self._num_workers if self._drop_last and not self._terms.deal else 0
+        if batches >= promised - dropped:
+            return
+        warnings.warn(
+            f"len() of {type(self._dataset).__name__} is {length}, which makes {promised} batches, but the epoch had "
+            f"{batches}. Progress bars, schedulers and other ranks may rely on the length: correct __len__.",
+            stacklevel=4,
+        )
+
+
+def _batches_of(loader: Any) -> int | None:
+    """Returns how many batches an epoch of a map-style data set has; None if nobody says."""
+    sampler = loader._index_sampler
+    return len(sampler) if isinstance(sampler, Sized) else None
 
 
 def _samples_of(loader: Any) -> int | None:

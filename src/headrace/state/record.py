@@ -14,6 +14,8 @@ from headrace.state.snapshot import FORMAT, VERSION, Snapshot
 class Terms(NamedTuple):
     """The terms of one epoch, as the loader sets them."""
 
+    loader: str
+    """What tells the loader from the others of the script, on all ranks."""
     epoch: int
     announce: bool
     """Whether data sets and samplers are told the epoch's number."""
