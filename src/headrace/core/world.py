@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch.distributed
-from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from headrace.core.errors import UsageError, explain
 
@@ -46,6 +45,8 @@ def common_store() -> Any:
     """
     if distributed_world().size == 1:
         return None
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store  # not there in every build
+
     return PrefixStore("headrace", _get_default_store())
 
 

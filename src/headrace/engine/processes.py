@@ -51,7 +51,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         self._doom: Exception | None = None
         brief = functools.partial(Assignment, workers=self._num_workers, original_errors=loader.original_errors)
         cargo = self.cargo_for_workers(loader)
-        find_start = functools.partial(zygotes.start_for, loader.multiprocessing_context, cargo)
+        find_start = functools.partial(zygotes.start_for, loader.multiprocessing_context, cargo, self._timeout or None)
         self._team = Team(find_start, arena, self._num_workers, brief, self.beginning())
         self._supervisor = Supervisor(self._team, self._dataset, loader.sample_timeout)
         self._restarts = 0
@@ -158,10 +158,9 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         busy = self._busy()
         hanging = self._supervisor.idle_for(busy, self._timeout) if self._policy is not None else []
         if not hanging:
-            error = RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
-            if stacks := self._supervisor.stacks(busy):
-                error.__cause__ = RuntimeError(f"the Python stacks of the workers that it waits for are:\n{stacks}")
-            raise error
+            raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from _what_they_do(
+                self._supervisor.stacks(busy)
+            )
         came = False
         for worker_id in hanging:
             came |= self._take_in(self._supervisor.end(worker_id, self._timeout))
@@ -218,6 +217,11 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     def __del__(self) -> None:
         if not python_is_exiting():
             self._shutdown_workers()
+
+
+def _what_they_do(stacks: str) -> RuntimeError | None:
+    """Returns the cause of an error that says that workers took too long."""
+    return RuntimeError(f"the Python stacks of the workers that it waits for are:\n{stacks}") if stacks else None
 
 
 def _leases(region: InboundRegion, result: Result) -> tuple[bytes | memoryview, list[Bytes]]:

@@ -73,8 +73,11 @@ class ZygoteKeeper:
     def __init__(self) -> None:
         self._zygote: Zygote | None = None
 
-    def start_for(self, context: Any, cargo: Cargo) -> Start:
-        """Returns how workers start by `context` (None: the default start method), with the cargo handed over."""
+    def start_for(self, context: Any, cargo: Cargo, timeout: float | None = None) -> Start:
+        """Returns how workers start by `context` (None: the default start method), with the cargo handed over.
+
+        timeout: seconds that unpickling it may take, where there is a zygote.
+        """
         context = context or torch.multiprocessing
         method = context.get_start_method()
         if method == "fork" or not zygotes_exist():
@@ -83,7 +86,7 @@ class ZygoteKeeper:
             self._zygote = Zygote(context)
         try:
             with warning_of_pickle_errors():
-                self._zygote.load(cargo)
+                self._zygote.load(cargo, timeout)
         except TooManyDescriptors:
             return ByContext(context, cargo)
         return ByZygote(self._zygote)

@@ -62,8 +62,8 @@ class Supervisor:
         return found
 
     def idle_for(self, busy: Sequence[int], seconds: float) -> list[int]:
-        """Returns which of the workers that have work were at one thing for so long, but for a moment."""
-        return [worker_id for worker_id in busy if self.watch.waited(worker_id) >= 0.9 * seconds]
+        """Returns which of the workers that have work were at one thing for at least half of so long, up to now."""
+        return [worker_id for worker_id in busy if self.watch.waited(worker_id) >= 0.5 * seconds]
 
     def end(self, worker_id: int, after: float) -> Iterator[tuple[int, Result]]:
         """Ends a worker that hangs, after its stacks were written down; yields what it had sent."""

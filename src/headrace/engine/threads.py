@@ -140,17 +140,18 @@ class ThreadIterator(WindowedIterator[Outcome]):
             collate = SlotCollate(self._memory, in_worker=True)
         cargo, count = self.cargo_for_workers(loader), self._num_workers
         is_stream = self._dataset_kind == DatasetKind.Iterable
-        self._outbox: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        original, outbox = loader.original_errors, queue.SimpleQueue[Outcome]()
 
         def worker(number: int) -> Worker:
             mark = private_mark()
             host = LaneHost(cargo, number, count, "thread", collate, mark)
-            return Worker(host, is_stream, loader.original_errors, self._outbox, mark=mark)
+            return Worker(host, is_stream, original, outbox, mark=mark)
 
-        self._new_worker = worker
-        self._crew = [worker(number) for number in range(count)]
+        crew = [worker(number) for number in range(count)]
+        self._outbox, self._crew = outbox, crew
+        self._new_worker = worker  # neither holds the iterator: it must go as soon as it is dropped
+        self._watch = Watch(lambda number: crew[number].mark)
         self._threads: list[threading.Thread] = []
-        self._watch = Watch(lambda number: self._crew[number].mark)
         self._sample_timeout: float | None = loader.sample_timeout
         self._alarm = None if loader.sample_timeout is None else Alarm(loader.sample_timeout)
         self._end = weakref.finalize(self, _stop, self._crew, self._threads)
@@ -254,9 +255,9 @@ class ThreadIterator(WindowedIterator[Outcome]):
         self._watch.begin()
         while not self._take_in_next(deadline):
             if deadline is not None and time.monotonic() >= deadline:
-                error = RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
-                error.__cause__ = RuntimeError("\n".join(self._stack_of(number) for number in self._busy()))
-                raise error
+                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from RuntimeError(
+                    "\n".join(self._stack_of(number) for number in self._busy())
+                )
             for number in self._busy():
                 if self._sample_timeout is not None and self._watch.waited(number) >= self._sample_timeout:
                     self._abandon(number, self._sample_timeout)

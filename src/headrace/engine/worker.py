@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import pickle
@@ -54,6 +55,7 @@ def main(cargo: Cargo, assignment: Assignment) -> None:
     try:
         for pipe in assignment.inherited:
             pipe.close()
+        faulthandler.disable()  # if the parent had enabled it: torch's handlers come first, then ours
         enter_worker_process()
         assignment.box.record()
         assignment.box.mark[STAGE] = START

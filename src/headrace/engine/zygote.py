@@ -19,6 +19,7 @@ import pickle
 import select
 import signal
 import socket
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -58,16 +59,18 @@ class Zygote:
             helper.start()
         process._children.discard(helper)  # type: ignore[attr-defined]  # ends by itself; nobody is to wait for it
         self.pid = helper.pid
+        self._helper = helper
         self._socket = ours
         self._owner = os.getpid()
         self._cargo: Parcel | None = None
         self._codes: dict[int, int] = {}
         self._close = weakref.finalize(self, _let_go, os.getpid(), ours, helper)
 
-    def load(self, cargo: object) -> None:
+    def load(self, cargo: object, timeout: float | None = None) -> None:
         """Gives the helper the object that workers get, unless it has that already.
 
-        Raises what pickling raises, and RuntimeError with the helper's traceback if it cannot unpickle the object.
+        Raises what pickling raises, and RuntimeError with the helper's traceback if it cannot unpickle the object, or
+        if it has not done so after `timeout` seconds (None: it may take for ever); then it is killed.
         """
         if self._cargo is not None and self._cargo.holds(cargo):
             return
@@ -77,7 +80,7 @@ class Zygote:
         parcel = Parcel(cargo)
         try:
             self._send("load", parcel)
-            self._answer("loaded")
+            self._answer("loaded", timeout)
         except BaseException:
             parcel.close()
             raise
@@ -125,8 +128,15 @@ class Zygote:
         except (BrokenPipeError, ConnectionResetError) as error:
             self._give_up(error)
 
-    def _answer(self, kind: str) -> tuple[tuple[Any, ...], list[int]]:
+    def _answer(self, kind: str, timeout: float | None = None) -> tuple[tuple[Any, ...], list[int]]:
+        deadline = None if timeout is None else time.monotonic() + timeout
         while True:
+            if deadline is not None and not _readable(self._socket.fileno(), deadline - time.monotonic()):
+                if self.alive and self.pid is not None:
+                    os.kill(self.pid, signal.SIGKILL)  # no other process has its number: nobody has waited for it
+                self.close()
+                message = f"DataLoader timed out after {timeout} seconds, while its workers were being started"
+                raise RuntimeError(f"{message}: the data set is still being unpickled")
             try:
                 got, rest, fds = self._receive()
             except (EOFError, ConnectionResetError) as error:
@@ -138,7 +148,8 @@ class Zygote:
 
     def _give_up(self, error: Exception) -> NoReturn:
         self.close()
-        message = "the process that starts DataLoader workers ended; what it printed says why"
+        code = self._helper.exitcode
+        message = f"the process that starts DataLoader workers ended (exit code {code}); what it printed says why"
         raise RuntimeError(message) from error
 
     def _receive(self) -> tuple[str, tuple[Any, ...], list[int]]:

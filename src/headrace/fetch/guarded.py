@@ -86,24 +86,31 @@ class GuardedFetcher:
         sample = self._guard.retried(key, lambda: self._plain.load_one(place, key, position), failure)
         return Entry(place, key, position, sample)
 
-    def _try_instead(self, entry: Entry, key: Any, keys: Sequence[Any]) -> Entry:
-        """Loads another sample for the place of a bad one, and sees that it can be collated."""
+    def _try_instead(self, entry: Entry, key: Any, keys: Sequence[Any], beside: Sequence[Entry]) -> Entry:
+        """Loads another sample for the place of a bad one, and sees that it can be collated, also with `beside`."""
         place = entry.place if isinstance(key, int) else keys.index(key)
         spare = key + 1 if isinstance(key, int) else 0
         sample = self._guard.retried(key, lambda: self._plain.load_one(place, key, entry.position, spare=spare))
         found = Entry(entry.place, key, entry.position, sample)
-        self._collate([found])
+        self._collate([*beside, found])
         return found
 
-    def _settled(self, entry: Entry, stage: Any, error: Exception, keys: Sequence[Any]) -> list[Entry]:
-        """Returns what comes in the place of a bad sample: nothing, or another one. Raises if the policy does."""
+    def _settled(
+        self, entry: Entry, stage: Any, error: Exception, keys: Sequence[Any], beside: Sequence[Entry] = ()
+    ) -> list[Entry]:
+        """Returns what comes in the place of a bad sample: nothing, or another one. Raises if the policy does.
+
+        beside: a sample that the other one must go with.
+        """
         bad, action = self._guard.judge(entry.key, stage, error)
         if action == "skip":
             self._guard.losses.append(bad.settled("skip"))
             return []
-        return [self._replaced(entry, bad, error, keys)]
+        return [self._replaced(entry, bad, error, keys, beside)]
 
-    def _replaced(self, entry: Entry, bad: BadSample, error: Exception, keys: Sequence[Any]) -> Entry:
+    def _replaced(
+        self, entry: Entry, bad: BadSample, error: Exception, keys: Sequence[Any], beside: Sequence[Entry] = ()
+    ) -> Entry:
         """Returns a good sample for the place of a bad one, and keeps the record. Raises `SampleError`."""
         policy, tried = self._guard.policy, 0
         number = word_of(entry.key) if entry.position is None else entry.position
@@ -112,7 +119,7 @@ class GuardedFetcher:
         for key in policy.spares.candidates(*words, batch=others):
             tried += 1
             try:
-                found = self._try_instead(entry, key, keys)
+                found = self._try_instead(entry, key, keys, beside)
             except Exception as failure:
                 if blame(failure) in ("machine", "program"):
                     raise
@@ -157,10 +164,11 @@ class GuardedFetcher:
         odd = odd_ones_out(len(entries), lambda places: self._collate([entries[place] for place in places]))
         if not odd:
             return []
+        beside = [entry for place, entry in enumerate(entries) if place not in odd][:1]
         changed = [
             one
             for place, entry in enumerate(entries)
-            for one in (self._settled(entry, "collate", odd[place], keys) if place in odd else [entry])
+            for one in (self._settled(entry, "collate", odd[place], keys, beside) if place in odd else [entry])
         ]
         return changed or self._one_at_least(keys)
 

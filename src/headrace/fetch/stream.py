@@ -80,8 +80,8 @@ class Source:
             note(error, f"raised while loading sample number {self.position} of this iterator")
             raise
         self.position += 1
-        if self._ending.killed_by is not None:
-            self._ending.killed_by = None
+        if self._ending.alarmed:
+            self._ending.passed()
         return sample
 
     def pass_over(self, error: Exception) -> None:

@@ -31,19 +31,32 @@ class Ending:
     def __init__(self) -> None:
         self.killed_by: Exception | None = None
         """What may have killed a generator; None as long as samples come."""
+        self.reached = False
+        """Whether a generator was found to be dead."""
+        self.alarmed = False
+        """Whether the last sample was bad."""
+        self._in_a_row = 0
 
     def note(self, error: Exception, iterator: Any) -> None:
-        """Notes that a sample raised. Raises `error` if the iterator is a generator, which ends with that."""
+        """Notes that a sample raised. Raises `error` if the iterator is a generator, which ends with that, or stuck."""
+        self._in_a_row += 1
         if isinstance(iterator, GeneratorType):
             note(error, GENERATOR)
+        if isinstance(iterator, GeneratorType) or self.reached or self._in_a_row >= IN_A_ROW:
             raise error
+        self.alarmed = True
         self.killed_by = error if _went_through_a_generator(error) else None
 
     def check(self) -> None:
         """Looks at an end: raises the exception if it came right behind a sample that raised within a generator."""
         if self.killed_by is not None:
+            self.reached = True
             note(self.killed_by, GENERATOR)
             raise self.killed_by
+
+    def passed(self) -> None:
+        """Notes that a good sample came behind bad ones: the iterator lives."""
+        self.killed_by, self._in_a_row, self.alarmed = None, 0, False
 
 
 def _went_through_a_generator(error: Exception) -> bool:
@@ -61,7 +74,6 @@ class StreamBatch:
     def __init__(self, guard: Guard | None) -> None:
         self._guard = guard
         self._samples: list[tuple[int, Any] | BadSample] = []
-        self._in_a_row = 0
         self.length = 0
         """Samples that it took from the stream, the skipped ones too."""
         self.first: tuple[int, Any] | None = None
@@ -76,12 +88,10 @@ class StreamBatch:
         except StopIteration:
             raise
         except Exception as error:
-            self._in_a_row += 1
-            if self._guard is None or self._in_a_row >= IN_A_ROW:
+            if self._guard is None:
                 raise
             source.pass_over(error)
             return error
-        self._in_a_row = 0
         self._latest = number, sample
         if self.first is None:
             self.first = self._latest

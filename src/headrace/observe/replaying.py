@@ -45,7 +45,7 @@ class ReplayBar:
 
     def _warn(self, total: int) -> None:
         warnings.warn(
-            f"{self._name} cannot say where it was when the state was saved, so {total} samples are read again and "
+            f"{self._name} cannot say where it was, so {total} samples are read again and "
             "thrown away. Give it (or its iterator) state_dict() and load_state_dict() to resume at once.",
             stacklevel=2,
         )
