@@ -15,6 +15,7 @@ from typing import Any
 import torch.utils.data
 import torch.utils.data.dataloader
 
+from headrace.faults.ledger import Ledger
 from headrace.loader import DataLoader
 from headrace.observe.waiting import EpochWatch, LoaderRecord
 
@@ -22,6 +23,10 @@ TORCH_LOADER: type = torch.utils.data.DataLoader
 
 NEED_WORKERS = {"prefetch_factor", "persistent_workers", "multiprocessing_context"}
 """Arguments that torch refuses without workers."""
+
+
+NOT_PLAIN = {"on_error", "quarantine", "sample_timeout"}
+"""Arguments that torch's own loader does not have."""
 
 
 @dataclass
@@ -33,6 +38,15 @@ class Measurement:
     loaders: list[LoaderRecord] = field(default_factory=list)
     unused_defaults: dict[str, list[str]] = field(default_factory=dict)
     """For each default: the labels of the loaders that did not take it."""
+
+    ledgers: list[tuple[LoaderRecord, Ledger]] = field(default_factory=list)
+    """Where loaders count what was lost, with the records that shall say it."""
+
+    def settle(self) -> None:
+        """Takes over into the records what was lost."""
+        for record, ledger in self.ledgers:
+            faults = ledger.faults()
+            record.bad_samples, record.restarts = faults.bad, faults.restarts
 
     @property
     def waited(self) -> float:
@@ -96,6 +110,8 @@ def _measured(base: type, measurement: Measurement, digest: bool, defaults: dict
             self._record = LoaderRecord(label, base.__module__.partition(".")[0], self.num_workers)
             self._record.digest = 0 if digest else None
             measurement.loaders.append(self._record)
+            if isinstance(self, DataLoader):
+                measurement.ledgers.append((self._record, self.loss_ledger))
 
         def __iter__(self) -> Any:
             began = time.perf_counter()

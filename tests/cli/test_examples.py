@@ -16,6 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
     [
         ("resume.py", [], "120 steps straight, 37 + 83 with a stop\nthe networks are the same, bit for bit\n"),
         ("ranks.py", [], "2 ranks read 240 lines, then 3 ranks read 360\neach of the 600 lines came once\n"),
+        ("survive.py", [], "without them: 493 samples, 0 bad ones\n"),
         ("stored.py", [], "20000 rows packed as memmap; sound: True\nthe same rows: True\ny = 3.0 x -1.0\n"),
         ("augment_images.py", [], "targets: box [55.0, 10.0, 75.0, 30.0], mask in columns 55 to 74\n"),
         ("ranks.py", ["--before", "3", "--after", "1"], "each of the 600 lines came once\n"),

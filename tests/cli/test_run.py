@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from headrace import load_quarantine
+
 pytestmark = pytest.mark.alone
 
 PLAIN_SCRIPT = """
@@ -177,6 +179,40 @@ def test_ctrl_c_ends_the_run_with_its_report_and_no_worker(tmp_path: Path) -> No
     assert process.returncode == 130
     assert "train.py:15" in errors
     assert not any(Path("/proc", pid).exists() for pid in pids)
+
+
+FAULTY = """
+import os
+from torch.utils.data import DataLoader, Dataset
+from headrace.testing import Attempts
+attempts = Attempts()
+class Photos(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, key):
+        if key == 5:
+            raise ValueError("corrupt")
+        if key == 9 and attempts.count(9) == 0:
+            os._exit(1)
+        return key
+print(sum(len(batch) for batch in DataLoader(Photos(), batch_size=4, num_workers=2)))
+"""
+
+
+def test_a_script_survives_bad_samples_and_deaths_unmodified(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FAULTY)
+    quarantine = tmp_path / "bad.jsonl"
+    run = headrace("run", "--on-error", "replace", "--quarantine", str(quarantine), str(script))
+    assert run.stdout == "40\n"
+    assert "train.py:15: 1 bad samples, 1 workers replaced" in run.stderr
+    assert [record.key for record in load_quarantine(quarantine)] == [5]
+    skipped = headrace("run", "--on-error", "skip", str(script))
+    assert skipped.stdout == "39\n"
+    assert headrace("run", str(script)).returncode == 1
+    plain = headrace("run", "--plain", "--on-error", "skip", str(script))
+    assert plain.returncode == 1
+    assert "torch's own loader cannot do this" in plain.stderr
 
 
 def test_help_teaches() -> None:

@@ -23,6 +23,13 @@ app = typer.Typer(
 errors = Console(stderr=True)
 
 
+class OnError(StrEnum):
+    """What becomes of bad samples."""
+
+    SKIP = "skip"
+    REPLACE = "replace"
+
+
 class StartMethod(StrEnum):
     """Python's ways to start a process."""
 
@@ -82,6 +89,15 @@ def run(
     start_method: Annotated[
         StartMethod | None, typer.Option(help="How workers are started, where the script does not say.")
     ] = None,
+    on_error: Annotated[
+        OnError | None, typer.Option(help="What becomes of bad samples; otherwise they end the run.")
+    ] = None,
+    quarantine: Annotated[
+        Path | None, typer.Option(help="Write each bad sample to this file, as a line of JSON.")
+    ] = None,
+    sample_timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds after which a sample that hangs counts as bad.")
+    ] = None,
     digest: Annotated[
         bool, typer.Option("--digest", help="Print a checksum of each loader's batches, to compare two runs.")
     ] = False,
@@ -97,6 +113,9 @@ def run(
         "persistent_workers": persistent_workers or None,
         "pin_memory": pin_memory or None,
         "multiprocessing_context": start_method and start_method.value,
+        "on_error": on_error and on_error.value,
+        "quarantine": quarantine,
+        "sample_timeout": sample_timeout,
     }
     given = {name: value for name, value in defaults.items() if value is not None}
     status = run_and_report(

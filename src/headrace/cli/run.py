@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.core.errors import UsageError, explain
-from headrace.script import NEED_WORKERS, Measurement, replace_loader, run_script
+from headrace.script import NEED_WORKERS, NOT_PLAIN, Measurement, replace_loader, run_script
 
 OPTION_NAMES = {
     "num_workers": "--num-workers",
@@ -24,6 +24,9 @@ OPTION_NAMES = {
     "persistent_workers": "--persistent-workers",
     "pin_memory": "--pin-memory",
     "multiprocessing_context": "--start-method",
+    "on_error": "--on-error",
+    "quarantine": "--quarantine",
+    "sample_timeout": "--sample-timeout",
 }
 
 
@@ -59,12 +62,21 @@ def run_and_report(
             cure="make the folder first, or choose another file",
         )
         raise UsageError(message)
+    if plain and (ours := [OPTION_NAMES[name] for name in defaults if name in NOT_PLAIN]):
+        message = explain(
+            "torch's own loader cannot do this",
+            place="headrace run --plain",
+            found=", ".join(ours),
+            cure="leave out --plain, or these options",
+        )
+        raise UsageError(message)
     measurement = Measurement(script)
     replace_loader(measurement, plain=plain, digest=digest, defaults=defaults)
     began = time.perf_counter()
     status = _outcome(script, arguments, as_module)
     measurement.seconds = time.perf_counter() - began
     sys.stdout.flush()
+    measurement.settle()
     report(measurement, Console(stderr=True))
     if json_file is not None:
         json_file.write_text(json.dumps(measurement.as_dict(), indent=2) + "\n")
@@ -134,6 +146,9 @@ def report(measurement: Measurement, console: Console) -> None:
         )
     console.print(table)
     for record in used:
+        if record.bad_samples or record.restarts:
+            lost = f"{record.bad_samples} bad samples, {record.restarts} workers replaced"
+            console.print(f"{record.label}: [bold]{lost}[/bold]; the log says which.")
         if record.digest is not None:
             console.print(f"{record.label}: checksum of its batches {record.digest:08x}")
     for option, labels in measurement.unused_defaults.items():

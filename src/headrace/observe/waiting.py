@@ -31,6 +31,10 @@ class LoaderRecord:
     """Time from each `iter(loader)` to the last batch that was asked for."""
     first_batches: list[float] = field(default_factory=list)
     """For each epoch, the time from `iter(loader)` to the first batch."""
+    bad_samples: int = 0
+    """Samples that were skipped or replaced."""
+    restarts: int = 0
+    """Workers that died or hung, and were replaced."""
     digest: int | None = None
     """CRC-32 over a sample of every batch, if asked for by setting it to 0."""
 
