@@ -51,6 +51,7 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/forms.py --repeats 3
 	@$(BIN)/python benchmarks/stages.py
 	@$(BIN)/python benchmarks/images.py --images 2000
+	@$(BIN)/python benchmarks/faults.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache headrace-demo

@@ -49,9 +49,10 @@ def main(rank: int, store: str, kind: str) -> None:
                 batches += 1
                 if batches <= 2 and kind != "keep":
                     torch.distributed.barrier()  # a step that all take together
-            print(rank, batches, *[str(one.message).replace("\n", " ") for one in caught], flush=True)
+            said = [str(one.message) for one in caught]
         except RanksDifferError as error:
-            print(rank, batches, "RanksDifferError", str(error).replace("\n", " "), flush=True)
+            said = ["RanksDifferError", str(error)]
+    sys.stdout.write(f"{rank} {batches} {' '.join(said)}\n".replace("\n  ", " "))
     if kind != "auto":
         torch.distributed.barrier()  # the store lives in rank 0
         torch.distributed.destroy_process_group()

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import errno
-import io
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.ipc
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, Dataset, IterableDataset, SequentialSampler, Subset
+from torch.utils.data import BatchSampler, Dataset, SequentialSampler, Subset
 
-import headrace
 from headrace import DataLoader
 from headrace.core.errors import SampleError, UsageError
 from headrace.faults.record import BadSample
 from headrace.fetch.guarded import odd_ones_out
-from headrace.testing import Faulty, FaultyStream, Raise
+from headrace.testing import Faulty, Raise
 
 BAD = (3, 4, 17, 32, 33, 34, 35)
 GOOD = [key for key in range(40) if key not in BAD]
@@ -305,139 +299,6 @@ def test_the_odd_ones_are_the_minority(kinds_of_samples: list[int]) -> None:
     assert len(set(left)) == 1 or not odd
     if odd:
         assert len(left) > len(kinds_of_samples) / 2
-
-
-# -- iterable data sets ------------------------------------------------------------------------------------------------
-
-
-class Stream(IterableDataset[torch.Tensor]):
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return map(torch.tensor, range(40))
-
-
-def stream() -> FaultyStream:
-    return FaultyStream(Stream(), {key: Raise(ValueError("bad")) for key in BAD})
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"backend": "inline"}, {"num_workers": 1}, {"num_workers": 1, "backend": "thread"},
-        {"num_workers": 2, "shard": "auto"}, {"backend": "inline", "shard": "auto"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_streams_are_replaced_out_of_the_batch_or_from_before_it(more: Any) -> None:
-    loader = DataLoader(stream(), 4, on_error="replace", **more)
-    flat = [key for batch in keys_of(loader) for key in batch]
-    assert len(flat) == 40
-    assert [flat[key] for key in GOOD] == GOOD
-    assert {record.key: record.replacement for record in loader.faults.records} == {key: flat[key] for key in BAD}
-    skipping = DataLoader(stream(), 4, on_error="skip", **more)
-    batches = keys_of(skipping)
-    assert [len(batch) for batch in batches] == [3, 3, 4, 4, 3, 4, 4, 4, 1, 4]
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_dealt_out_streams_keep_their_ranks_in_step(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", str(rank))
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for workers in (0, 2):
-        loader = DataLoader(stream(), 4, on_error="skip", shard="auto", num_workers=workers)
-        batches = keys_of(loader)
-        assert len(batches) == 5 == len([batch for batch in batches if batch])
-        mine = {key for batch in batches for key in batch}
-        assert mine >= {key for key in GOOD if key % 2 == rank}
-
-
-def test_a_generator_cannot_go_on_and_says_so() -> None:
-    class Generated(IterableDataset[int]):
-        def __iter__(self) -> Iterator[int]:
-            for key in range(10):
-                if key == 5:
-                    raise ValueError("bad")
-                yield key
-
-    class Mapped(Generated):
-        def __iter__(self) -> Iterator[int]:
-            return map(abs, super().__iter__())
-
-    for dataset in (Generated(), Mapped()):
-        with pytest.raises(ValueError, match="bad") as caught:
-            list(DataLoader(dataset, 2, on_error="skip"))
-        assert any("a generator ends when it raises" in note for note in caught.value.__notes__)
-
-
-def test_an_iterator_that_is_stuck_is_left_in_the_end() -> None:
-    class Stuck(IterableDataset[int]):
-        def __iter__(self) -> Any:
-            return self
-
-        def __next__(self) -> int:
-            raise ValueError("for ever")
-
-    with pytest.raises(ValueError, match="for ever"):
-        list(DataLoader(Stuck(), 200, on_error="skip"))
-
-
-def test_a_bad_last_sample_is_no_end(tmp_path: Path) -> None:
-    dataset = FaultyStream(Stream(), {39: Raise(ValueError("bad"))})
-    assert [len(batch) for batch in DataLoader(dataset, 7, on_error="skip")] == [7, 7, 7, 7, 7, 4]
-    assert [len(batch) for batch in DataLoader(dataset, 39, on_error="replace")] == [39, 1]
-
-
-# -- stored data -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """Forty JPEGs in an Arrow file, three of them damaged."""
-    pil = pytest.importorskip("PIL.Image")
-    images = []
-    for key in range(40):
-        out = io.BytesIO()
-        pil.fromarray(np.full((16, 16, 3), key * 5, np.uint8)).save(out, "JPEG")
-        images.append(out.getvalue() if key not in (3, 17, 33) else out.getvalue()[:200])
-    table = pyarrow.table({"jpg": pyarrow.array(images, pyarrow.binary()), "label": list(range(40))})
-    with pyarrow.ipc.new_file(tmp_path / "photos.arrow", table.schema) as writer:
-        writer.write_table(table, max_chunksize=10)
-    return tmp_path / "photos.arrow"
-
-
-@pytest.mark.parametrize("form", ["map", "stream", "mapped", "subset"])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_damaged_images_in_stored_data(photos: Path, form: str, workers: int) -> None:
-    opened = headrace.open(photos)
-    dataset: Any = opened
-    if form == "stream":
-        dataset = opened.stream()
-    elif form == "mapped":
-        dataset = opened.map(doubled)
-    elif form == "subset":
-        dataset = Subset(opened, range(40))
-    loader = DataLoader(dataset, 4, on_error="replace", num_workers=workers, seed=0)
-    labels = [label for batch in loader for label in batch["label"].tolist()]
-    assert len(labels) == 40
-    assert set(labels) == set(range(40)) - {3, 17, 33}
-    assert len(loader.faults.records) == 3
-    assert all("cannot decode" in record.error for record in loader.faults.records)
-
-
-def doubled(sample: dict[str, Any]) -> dict[str, Any]:
-    return {"jpg": sample["jpg"], "label": sample["label"]}
-
-
-def test_the_file_of_a_damaged_image_is_named(tmp_path: Path) -> None:
-    pil = pytest.importorskip("PIL.Image")
-    for name in ("a", "b", "c"):
-        (tmp_path / "cat").mkdir(exist_ok=True)
-        pil.new("RGB", (8, 8)).save(tmp_path / "cat" / f"{name}.png")
-    (tmp_path / "cat" / "b.png").write_bytes(b"no image")
-    folder = headrace.ImageFolder(tmp_path, transform=np.asarray)
-    for dataset in (folder, Subset(folder, [1, 2, 0])):
-        loader = DataLoader(dataset, 3, on_error="replace")
-        list(loader)
-        assert [record.path for record in loader.faults.records] == [str(tmp_path / "cat" / "b.png")]
 
 
 def test_index_errors_say_that_a_length_may_be_wrong() -> None:

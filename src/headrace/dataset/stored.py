@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from headrace.core.batch_memory import BatchMemory, OwnMemory
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import FormatError, UsageError, explain
 from headrace.dataset import gather
 from headrace.dataset.fluent import Fluent
 from headrace.dataset.gather import Gather, RaggedAs, in_range, numpy_dtype, whole_numbers
@@ -42,7 +42,8 @@ def open(
     uri: a file, a folder, a pattern (`train-*.parquet`, `shard-{000..011}.tar`), or a `datasets.Dataset`.
     columns: their names, in the order wanted; only these are read.
     format: its name, where it cannot be told from the data.
-    trust: also read what could execute code when it is opened (pickles). Only for data of people whom you trust.
+    trust: also read what could execute code when it is opened (pickles), or unfolds to far more than is stored. Only
+        for data of people whom you trust.
     decode: images of a column named like one (`image`, `jpg`, `png`, ...) come as arrays [height, width, 3] of uint8.
     ragged: how a batch holds samples of different lengths: `"pad"` (a tuple of values, filled up with zeros, and
         lengths), `"nested"` (torch's jagged nested tensor) or `"list"`.
@@ -280,7 +281,12 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         padder = gather.Padder()
         columns: list[Column] = []
         for field in self.schema:
-            found = self._reader.column(field.name)
+            try:
+                found = self._reader.column(field.name)
+            except FormatError:
+                if self._window is not None:
+                    raise
+                found = None  # damage is told of the samples that have it, not of all
             if found is None:
                 return None
             columns.append(found)

@@ -14,6 +14,7 @@ from headrace.core.errors import UsageError, explain
 from headrace.core.part import current_part, shard
 from headrace.core.streams import rng
 from headrace.dataset import gather
+from headrace.faults.causes import blame
 from headrace.formats.columns import Array, Block, Keys, concatenated
 from headrace.formats.tar_reader import new_bytes
 
@@ -77,6 +78,8 @@ class StreamIterator:
 
     Samples are read into a window and handed out from it; with `shuffle`, in random order, from a window of at least so
     many. `seed` decides that order, so that a state is a few numbers.
+
+    Samples that cannot be read raise one by one, behind the others of their window: the iterator goes on behind them.
     """
 
     def __init__(self, dataset: StoredDataset, units: Sequence[Any], shuffle: int, seed: int) -> None:
@@ -90,6 +93,9 @@ class StreamIterator:
         self._next_at = unit, first
         self._window: Block | None = None
         self._used = 0
+        self._failures: list[Exception] = []
+        self._raised = 0
+        self._one_by_one_until: tuple[int, int] | None = None
         order = np.random.default_rng([self._seed, 1]).permutation(len(self._units))
         self._order = order.tolist() if self._shuffle else list(range(len(self._units)))
 
@@ -97,9 +103,10 @@ class StreamIterator:
         return self
 
     def __next__(self) -> dict[str, Any]:
-        if self._window is None or self._used == len(self._window):
+        if self._is_used_up():
             self._fill()
         if self._window is None:
+            self._raise_a_failure()
             raise StopIteration
         self._used += 1
         return self._dataset.sample(self._window, self._used - 1)
@@ -108,9 +115,10 @@ class StreamIterator:
         """Returns the next batch, collated in `out`, and how many samples it has; 0 at the end."""
         parts: list[Block] = []
         while count:
-            if self._window is None or self._used == len(self._window):
+            if self._is_used_up():
                 self._fill(count, out)
             if self._window is None:
+                self._raise_a_failure()
                 break
             part = self._window.rows(self._used, min(self._used + count, len(self._window)))
             self._used += len(part)
@@ -121,13 +129,25 @@ class StreamIterator:
         block = concatenated(parts[0].schema, parts)
         return self._dataset.collate(block, out), len(block)
 
+    def _is_used_up(self) -> bool:
+        """Tells whether the next window is wanted; raises if a sample of this one could not be read."""
+        if self._window is not None and self._used < len(self._window):
+            return False
+        self._raise_a_failure()
+        return True
+
+    def _raise_a_failure(self) -> None:
+        if self._failures:
+            self._raised += 1
+            raise self._failures.pop(0)
+
     def _fill(self, count: int | None = None, out: BatchMemory | None = None) -> None:
         """Reads the next window; none at the end. With `count` and `out`: what a batch lacks, into its memory."""
-        self._window, self._used = None, 0
+        self._window, self._used, self._raised = None, 0, 0
         self._window_at = self._next_at
         blocks, held = [], 0
-        while held == 0 or held < self._shuffle:
-            block = self._read(count, out) if not self._shuffle else self._read(None, None)
+        while (held == 0 and not self._failures) or held < self._shuffle:
+            block = self._read_what_can_be(count, out)
             if block is None:
                 break
             if len(block):
@@ -141,10 +161,27 @@ class StreamIterator:
             window = window.take(np.random.default_rng([self._seed, 2, unit, first]).permutation(len(window)))
         self._window = window
 
+    def _read_what_can_be(self, count: int | None, out: BatchMemory | None) -> Block | None:
+        """Returns the next samples; None at the end. Where they cannot be read, they are tried one by one."""
+        while True:
+            begun = self._next_at
+            alone = self._one_by_one_until is not None and begun < self._one_by_one_until
+            try:
+                if alone:
+                    return self._read(1, None)
+                return self._read(None, None) if self._shuffle else self._read(count, out)
+            except Exception as error:
+                if blame(error) in ("machine", "program"):
+                    raise
+                if alone:
+                    self._failures.append(error)
+                    continue
+                self._one_by_one_until, self._next_at = self._next_at, begun
+
     def _read(self, count: int | None, out: BatchMemory | None) -> Block | None:
         """Returns the next samples, up to `count`; None at the end."""
         if not self._in_shards:
-            return self._read_run()
+            return self._read_run(1 if out is None and count == 1 else None)
         reader: Any = self._dataset.reader
         wanted = count or reader.run_length()
         pieces: list[tuple[int, Keys]] = []
@@ -164,31 +201,38 @@ class StreamIterator:
         block: Block = reader.fetch_pieces(pieces, self._dataset.schema.names, empty)
         return block
 
-    def _read_run(self) -> Block | None:
+    def _read_run(self, most: int | None) -> Block | None:
+        """Returns the rest of a run of samples, or `most` of it."""
         while self._next_at[0] < len(self._units):
             position, first = self._next_at
             unit = self._units[self._order[position]]
-            self._next_at = position + 1, 0
-            if unit.start + first < unit.stop:
-                keys = np.arange(unit.start + first, unit.stop)
+            start = unit.start + first
+            stop = unit.stop if most is None else min(start + most, unit.stop)
+            self._next_at = (position + 1, 0) if stop >= unit.stop else (position, first + stop - start)
+            if start < stop:
+                keys = np.arange(start, stop)
                 return self._dataset.reader.fetch(keys, self._dataset.schema.names)
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where the window began, and how many samples of it were handed out."""
-        return {"seed": self._seed, "window": list(self._window_at), "used": self._used}
+        """Returns where the window began, and how many samples of it were handed out, and how many could not be."""
+        return {"seed": self._seed, "window": list(self._window_at), "used": self._used, "raised": self._raised}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on behind what was handed out."""
         self._seed = state_dict["seed"]
         self._begin(*state_dict["window"])
-        left = state_dict["used"]
+        left, raised = state_dict["used"], state_dict.get("raised", 0)
+        if raised and not left:
+            self._fill()
         while left:  # windows may be smaller than the one of the state, which was as large as a batch
             self._fill()
             if self._window is None:
                 return
             self._used = min(left, len(self._window))
             left -= self._used
+        self._failures = self._failures[raised:]
+        self._raised = raised
 
 
 def _bytes_of(out: BatchMemory, count: int) -> Array:

@@ -6,7 +6,8 @@ blame, a budget ends the loop:
 
 - the worker was at one sample: that sample is suspected, and isolated after `DEATHS` (of hanging: `HANGS`);
 - it was loading a whole batch at once: the batch is done again carefully, sample by sample;
-- it was collating or sending, or had not begun: there is nobody to isolate, and after `DEATHS` it is given up;
+- it was collating or sending: there is nobody to isolate, and after `DEATHS` it is given up;
+- it had not begun: it is given up after `DEATHS` like that, one after the other;
 - whatever it was: after `IN_A_ROW` deaths without a single result of this worker it is given up.
 """
 
@@ -47,11 +48,13 @@ class Casualties:
     def __init__(self) -> None:
         self._suspected: Counter[tuple[int, int, int, int]] = Counter()
         self._in_a_row: Counter[int] = Counter()
+        self._starts: Counter[int] = Counter()
 
     def made_progress(self, worker: int) -> None:
         """Notes that a worker has sent a result."""
         if self._in_a_row:
             self._in_a_row.pop(worker, None)
+            self._starts.pop(worker, None)
 
     def begin_epoch(self) -> None:
         """Forgets tasks, whose numbers begin anew."""
@@ -61,8 +64,10 @@ class Casualties:
         """Counts a death, and says what becomes of the work."""
         self._in_a_row[seen.worker] += 1
         in_a_row, limit = self._in_a_row[seen.worker], HANGS if seen.hung else DEATHS
+        starting = seen.stage in (UNBORN, START)
+        starts = self._starts[seen.worker] = self._starts[seen.worker] + 1 if starting else 0
         if not seen.at_work:
-            return "give up" if in_a_row >= (IN_A_ROW if seen.stage == IDLE else limit) else "again"
+            return "give up" if in_a_row >= IN_A_ROW or starts >= limit else "again"
         suspect = seen.task, seen.stage, seen.place, seen.spare
         self._suspected[suspect] += 1
         deaths = self._suspected[suspect]

@@ -62,6 +62,8 @@ def doing(seen: Sighting, keys: Sequence[Any] | None, dataset: Any) -> tuple[str
     """
     if seen.stage in (UNBORN, START):
         return "starting", None
+    if keys is not None and not len(keys):
+        return "waiting for work", None  # what the mark names was answered
     if seen.stage == LOAD and keys is None:
         where = "samples" if seen.place == TOGETHER else f"sample number {seen.place}"
         return f"loading {where} of its stream", None

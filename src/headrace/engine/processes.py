@@ -33,6 +33,14 @@ class Arrived(NamedTuple):
     buffers: list[Bytes]
 
 
+class Doom(NamedTuple):
+    """The error with which the epoch ends, the worker that cannot go on, and its first task that is not answered."""
+
+    error: Exception
+    worker: int
+    task: int
+
+
 class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     """An epoch (with persistent workers: one epoch after the other) through worker processes.
 
@@ -48,7 +56,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     def __init__(self, loader: Any, arena: Arena, zygotes: ZygoteKeeper) -> None:
         self._open(loader, workers=loader.num_workers)
         self._read_options(loader)
-        self._doom: Exception | None = None
+        self._doom: Doom | None = None
         brief = functools.partial(Assignment, workers=self._num_workers, original_errors=loader.original_errors)
         cargo = self.cargo_for_workers(loader)
         find_start = functools.partial(zygotes.start_for, loader.multiprocessing_context, cargo, self._timeout or None)
@@ -91,9 +99,9 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
             came |= self._take_in(self._team.receive(self._patience(deadline)))
             came |= self._end_those_that_hang()
             self._bury_the_dead()
-            if self._doom is not None and not came:
+            if self._doom is not None and not came and not self._comes_before(self._doom):
                 self._shutdown_workers()
-                raise self._doom
+                raise self._doom.error
             if deadline is not None and not came and time.monotonic() >= deadline:
                 came = self._time_out()
                 deadline = time.monotonic() + self._timeout
@@ -102,7 +110,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
 
     def _patience(self, deadline: float | None) -> float | None:
         """Returns for how many seconds to wait for results; None: for ever."""
-        if self._doom is not None:
+        if self._doom is not None and not self._comes_before(self._doom):
             return 0.0
         look_again = self._supervisor.look_again
         left = None if deadline is None else max(deadline - time.monotonic(), 0)
@@ -145,6 +153,15 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
 
     # -- workers that die or hang --------------------------------------------------------------------------------------
 
+    def _comes_before(self, doom: Doom) -> bool:
+        """Tells whether batches are being made that come before the one that cannot be."""
+        if not self._in_order:
+            return False
+        return any(
+            task < doom.task and self._indices_out[task][0] % self._num_workers != doom.worker
+            for task in self._window.unanswered()
+        )
+
     def _end_those_that_hang(self) -> bool:
         """Ends workers by `sample_timeout`. True if results came with their end."""
         came = False
@@ -175,12 +192,10 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
             if self._is_map:
                 keys = {task: split(plain_index(index), batched=self._auto_collation)[0] for task, _, index in tasks}
             obituary, verdict = self._supervisor.examine(worker_id, keys)
-            if not tasks and not self._persistent_workers:
-                continue  # nothing is lost with it
             helpless = self._policy is None or not self._is_map
             known = repr(obituary.key) in self._ledger.killers
             if verdict == "give up" or (verdict == "isolate" and (helpless or known)):
-                self._doom = error_for(obituary)
+                self._doom = Doom(error_for(obituary), worker_id, tasks[0][0] if tasks else 0)
                 return
             if verdict == "isolate":
                 self._ledger.killers[repr(obituary.key)] = obituary.sentence + ", again and again"

@@ -23,6 +23,10 @@ from headrace.fetch.stream_losses import Ending, StreamBatch
 from headrace.fetch.whole import memory_of
 
 
+PEEKED = 100
+"""Samples that are looked at to find a good one, where a whole batch is bad."""
+
+
 class Deal(NamedTuple):
     """What a worker has of a dealt-out stream: its share of the global batches behind sample `first`."""
 
@@ -88,6 +92,23 @@ class Source:
         """Goes on behind a sample that raised. Raises `error` if the iterator cannot go on."""
         self._ending.note(error, self._iterator)
         self.position += 1
+
+    def peek(self) -> tuple[int, Any] | None:
+        """Returns the next good sample, with its number, and goes back; None without a state, or if there is none."""
+        before, position = self.iterator_state(), self.position
+        if before is None:
+            return None
+        try:
+            for number in range(position, position + PEEKED):
+                try:
+                    return number, next(self._iterator)
+                except StopIteration:
+                    return None
+                except Exception:  # noqa: BLE001 - another bad one; its own batch will judge it
+                    continue
+        finally:
+            self.rewind(before)
+        return None
 
     def rewind(self, state: Any) -> None:
         """Takes an iterator back to where its `state_dict` returned `state`."""
@@ -156,7 +177,9 @@ class IterableFetcher:
             self._make_sure(self._deal)
         if self._guard is not None:
             self._guard.losses.clear()
-        if self._batched and self._deal is None and self._memory is not None and self._source.makes_batches:
+        can_replace = self._guard is None or self._spare is not None  # whole batches leave no sample for that
+        at_once = self._batched and self._deal is None and can_replace and self._source.makes_batches
+        if at_once and self._memory is not None:
             whole = self._whole(count, self._memory)
             if whole is not None:
                 return whole
@@ -220,21 +243,35 @@ class IterableFetcher:
         return batch
 
     def _own(self, count: int) -> list[Any]:
+        if self._guard is not None:
+            return self._own_guarded(count)
         samples: list[Any] = []
-        batch = StreamBatch(self._guard)
         for done in range(count):
             try:
-                if self._guard is None:
-                    samples.append(self._source.next())
-                else:
-                    batch.add(self._source)
+                samples.append(self._source.next())
             except StopIteration:
                 self._ended = True
                 if not done or self._drop_last:
                     raise
                 break
-        if self._guard is not None:
-            samples, self._spare = batch.settled(self._spare)
+        return samples
+
+    def _own_guarded(self, count: int) -> list[Any]:
+        batch = StreamBatch(self._guard)
+        while not self._ended:
+            try:
+                batch.add(self._source)
+            except StopIteration:
+                self._ended = True
+            if batch.length == count and not batch.has_good and self._spare is None:
+                self._spare = self._source.peek()
+                if self._spare is None:
+                    batch.pass_over()  # a stream that begins with nothing but bad samples begins behind them
+            if batch.length == count:
+                break
+        if not batch.length or (self._drop_last and batch.length < count):
+            raise StopIteration
+        samples, self._spare = batch.settled(self._spare)
         return samples
 
     def _dealt(self, deal: Deal, number: int, count: int) -> list[Any]:

@@ -111,6 +111,17 @@ class StreamBatch:
             else:
                 self._guard.losses.append(bad.settled("skip"))
 
+    @property
+    def has_good(self) -> bool:
+        """Whether a good sample came."""
+        return self.first is not None
+
+    def pass_over(self) -> None:
+        """Begins the batch anew behind what came so far, all of which is bad."""
+        if self._guard is not None:
+            self._guard.losses += [bad.settled("skip") for bad in self._samples if isinstance(bad, BadSample)]
+        self._samples, self.length = [], 0
+
     def settled(self, spare: tuple[int, Any] | None) -> tuple[list[Any], tuple[int, Any] | None]:
         """Returns the samples of the batch, and one that may serve the next batch as `spare`.
 

@@ -8,7 +8,9 @@ text    NAME.utf8    NAME.offsets
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import tokenize
 import warnings
@@ -21,6 +23,7 @@ import numpy as np
 from headrace.core.errors import FormatError, explain
 from headrace.formats.aside import Aside
 from headrace.formats.columns import Array, Block, Column, Keys, Ragged, as_numbers
+from headrace.formats.limits import FREE, too_large
 from headrace.formats.manifest import write_manifest
 from headrace.formats.protocol import Handle, even_blocks
 from headrace.formats.schema import Field, Kind, Schema
@@ -30,6 +33,9 @@ OFFSETS = ".offsets"
 NPY_FAILURES = (ValueError, EOFError, TypeError, SyntaxError, OverflowError, KeyError, MemoryError, RecursionError,
                 tokenize.TokenError, Warning)  # fmt: skip
 """What NumPy raises when bytes of an .npy file are changed at random."""
+
+HEAD = 1 << 14
+"""Bytes in which the head of an .npy file lies: NumPy takes none above 10,000."""
 
 RUN = 1 << 24
 """Bytes that are read at a time when data are read from the first sample to the last."""
@@ -68,6 +74,8 @@ def columns_from(
         if values.dtype != field.dtype or values.ndim < 1 or values.shape[1:] != shape:
             expected = f"{field} for each sample, in column {field.name!r}"
             raise _unfit(place, f"{values.dtype.name} {list(values.shape)}", expected)
+        if len(values) > FREE and values.nbytes == 0:
+            raise too_large(place, f"{len(values):,} samples of no bytes in column {field.name!r}", f"{FREE:,} at most")
         columns[field.name] = (
             values if offsets is None else Ragged(values, _checked(offsets, len(values), field, place), place=place)
         )
@@ -138,7 +146,7 @@ class ColumnsReader:
         """See `Reader.blocks`."""
         columns = self._columns.get().values()
         total = sum(one.nbytes for one in columns)
-        return even_blocks(self._length, max(int(RUN * self._length / max(total, 1)), 1))
+        return even_blocks(self._length, min(max(int(RUN * self._length / max(total, 1)), 1), RUN))
 
 
 class NpyFile:
@@ -253,12 +261,47 @@ def map_npy(path: Path) -> Array:
             warnings.simplefilter("ignore")  # what NumPy has to say of a header that is damaged comes as an error
             array = np.lib.format.open_memmap(path, "r")  # as np.load, which would take an archive for one, too
     except NPY_FAILURES as error:
-        raise unreadable(path, ".npy file", error) from error
+        raise unreadable(path, ".npy file", error, cure_of(error)) from error
     except OSError as error:
         if error.filename is None and error.errno in (None, 12, 22):
             raise unreadable(path, ".npy file", error) from error
         raise
     return np.asarray(array)
+
+
+def npy_head(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Reads the head of an .npy file: shape, Fortran's order or not, type. Raises `ValueError` if it makes no sense."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects, which is a pickle and is not opened")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"negative dimensions: {shape}")
+    return shape, fortran, dtype
+
+
+def npy_from(data: memoryview) -> Array:
+    """Returns the array of an .npy file in memory: a view of it, read-only, if it is aligned. Raises `NPY_FAILURES`."""
+    head = io.BytesIO(data[:HEAD])
+    shape, fortran, dtype = npy_head(head)
+    count, start = math.prod(shape), head.tell()
+    if count * dtype.itemsize > len(data) - start:
+        raise ValueError(f"{len(data) - start:,} bytes of values, too short for {dtype} {list(shape)}")
+    if count == 0:
+        return np.empty(shape, dtype)
+    array = np.frombuffer(data, dtype, count, start).reshape(shape, order="F" if fortran else "C")
+    return array if array.flags.aligned else array.copy()
+
+
+def cure_of(error: BaseException) -> str:
+    """Returns what to do about a failure of NumPy."""
+    if "bject" not in str(error):
+        return "restore the file"
+    return (
+        "if you trust whoever made it, np.load(..., allow_pickle=True) what it was made of, and save it as numbers, "
+        "text or bytes"
+    )
 
 
 def unreadable(path: object, what: str, error: BaseException, cure: str = "restore the file") -> FormatError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pyarrow.ipc
 from headrace.core.errors import FormatError, explain
 from headrace.formats.arrays import first_bytes, plain_files, unreadable
 from headrace.formats.arrow_columns import arrow_schema, schema_from, to_batch
+from headrace.formats.arrow_messages import check_compressed
 from headrace.formats.columns import Block, concatenated
 from headrace.formats.file_writer import FileWriter
+from headrace.formats.limits import FREE, allowed, stored_size, too_large
 from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Reader, Writer
 from headrace.formats.schema import Field, Schema
@@ -45,16 +48,18 @@ def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     files = shards_of(path, SUFFIXES)
     manifest_of(path, NAME)
-    table = load(files)
+    table = load(files, trust)
+    if table.num_rows > FREE and table.num_rows > allowed(stored_size(files)):
+        raise too_large(path, f"{table.num_rows:,} samples", f"{allowed(stored_size(files)):,} at most")
     schema = schema_from(table.schema, path)
-    return TableReader(NAME, path, schema, table.num_rows, functools.partial(load, files))
+    return TableReader(NAME, path, schema, table.num_rows, functools.partial(load, files, trust), trust)
 
 
-def load(files: list[str]) -> pa.Table:
+def load(files: list[str], trust: bool = False) -> pa.Table:
     """Returns a table over the files, mapped into memory. Raises `FormatError` if one is damaged, or differs."""
     tables: list[pa.Table] = []
     for file in files:
-        table = _table(file)
+        table = _table(file, trust)
         if tables and not table.schema.equals(tables[0].schema):
             found = f"{table.schema.names} where {files[0]} has {tables[0].schema.names}"
             expected = "the same columns and types in all shards"
@@ -63,15 +68,18 @@ def load(files: list[str]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _table(file: str) -> pa.Table:
+def _table(file: str, trust: bool) -> pa.Table:
     try:
         if Path(file).stat().st_size == 0:
             raise pa.ArrowInvalid("an empty file")
+        check_compressed(file, trust)
         source = pa.memory_map(file)
         is_file = first_bytes(file, 6) == b"ARROW1"
         table = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(source).read_all()
         table.validate()
-    except (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError) as error:
+    except (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError, struct.error) as error:
+        if isinstance(error, FormatError):
+            raise
         raise unreadable(file, "Arrow file", error) from error
     except OSError as error:
         if error.filename is None and not isinstance(error, PermissionError):

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.core.errors import FormatError, explain
 from headrace.formats.arrays import schema_of_text, to_json_text
 from headrace.formats.columns import Array, Block, Column, Ragged, joined
+from headrace.formats.limits import check_unfolding
 from headrace.formats.schema import NUMBERS, Field, Schema
 
 KEY = b"headrace"
 """Where our schema lies in the metadata of Arrow's."""
 
+WORDS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 AS_WHOLE = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_time, pa.types.is_duration)
 
 
@@ -136,6 +140,47 @@ def from_arrow(field: Field, array: pa.ChunkedArray | pa.Array, place: object) -
     chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
     columns = [_chunk(field, chunk, place) for chunk in chunks]
     return columns[0] if len(columns) == 1 else joined(field, columns)
+
+
+def check_decoded(chunks: Sequence[pa.Array], place: object, trust: bool = False) -> None:
+    """Raises `FormatError` for chunks of a column that name long words so often that they would take far more memory.
+
+    Those are dictionaries and views; Arrow takes the places that they name on trust, which are looked at here as well.
+    """
+    if not chunks or not (_is_view(chunks[0].type) or pa.types.is_dictionary(chunks[0].type)):
+        return
+    stored = pa.chunked_array(chunks).get_total_buffer_size()
+    try:
+        check_unfolding(place, "a column", sum(map(_decoded_size, chunks)), stored, trust)
+        for chunk in chunks:
+            if _is_view(chunk.type):
+                chunk.validate(full=True)
+    except (pa.ArrowException, ValueError, TypeError, IndexError) as error:
+        if isinstance(error, FormatError):
+            raise
+        found, expected = f"{type(error).__name__}: {error}", str(chunks[0].type)
+        message = explain("a column is damaged", place=place, found=found, expected=expected, cure="restore the file")
+        raise FormatError(message) from error
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def _decoded_size(chunk: pa.Array) -> int:
+    """Returns the bytes that a dictionary or views stand for. Raises what Arrow raises if they are damaged."""
+    if _is_view(chunk.type):
+        lengths = np.frombuffer(chunk.buffers()[1] or b"", np.int32)[::4][chunk.offset : chunk.offset + len(chunk)]
+        return int(np.maximum(lengths, 0).sum(dtype=np.int64))
+    values, types = chunk.dictionary, pa.types
+    if any(holds(values.type) for holds in WORDS):
+        sizes = pc.binary_length(values)
+    elif types.is_list(values.type) or types.is_large_list(values.type):
+        inner = values.flatten()
+        sizes = pc.multiply(pc.list_value_length(values).cast(pa.int64()), -(-inner.nbytes // max(len(inner), 1)))
+    else:
+        return int(len(chunk) * -(-values.nbytes // max(len(values), 1)))
+    return int(pc.sum(sizes.take(chunk.indices)).as_py() or 0)
 
 
 def _chunk(field: Field, chunk: pa.Array, place: object) -> Column:

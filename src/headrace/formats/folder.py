@@ -160,6 +160,13 @@ class FolderReader:
         return even_blocks(len(self), 64)
 
 
+def _fault_of(name: str) -> str | None:
+    """Returns why a name cannot be a file's, whatever there is already."""
+    if "\0" in name:
+        return "with a zero byte"
+    return "which is the name of the manifest" if name == MANIFEST else None
+
+
 class _Writer:
     def __init__(self, path: str, schema: Schema) -> None:
         contents = [field for field in schema if field.name not in OTHER]
@@ -180,9 +187,11 @@ class _Writer:
         for row in block:
             value = row[self._content.name]
             data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-            target = self._aside.path / self._name(row, data)
-            if target.exists() or not target.resolve().is_relative_to(self._aside.path.resolve()):
-                found = f"path {row.get('path')!r}, " + ("twice" if target.exists() else "outside of the folder")
+            name = self._name(row, data)
+            target = self._aside.path / name
+            reason = _fault_of(name) or ("twice" if target.exists() else None)
+            if reason is not None or not target.resolve().is_relative_to(self._aside.path.resolve()):
+                found = f"path {name!r}, {reason or 'outside of the folder'}"
                 raise FormatError(explain("a file name cannot be used", place=self._aside.target, found=found))
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)

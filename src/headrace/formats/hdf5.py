@@ -27,6 +27,7 @@ from headrace.formats.arrays import (
 )
 from headrace.formats.columns import Array, Column, column_from
 from headrace.formats.extras import extra
+from headrace.formats.limits import allowed, check_unfolding, too_large
 from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Handle, Reader, Writer
 from headrace.formats.schema import NUMBERS, Field, Schema
@@ -44,6 +45,12 @@ KEEP = 256 << 20
 
 RUN = 4 << 20
 """Bytes that are read at a time, about, where chunks are smaller."""
+
+MOST = 64 << 20
+"""Bytes up to which whole chunks of all columns are read at a time, if these differ in length."""
+
+BLOCKS = 1 << 22
+"""Blocks that a data set may have, 16 TiB of samples at least: each costs a hundred bytes and more."""
 
 FAILURES = (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError, MemoryError, UnicodeDecodeError)
 
@@ -79,7 +86,7 @@ def open_reader(path: str, trust: bool) -> Reader:
                 schema, columns = columns_from({name: _mapped(one) for name, one in datasets.items()}, path, ours)
                 length = len(next(iter(columns.values())))
                 return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema))
-            return _foreign(path, datasets)
+            return _foreign(path, datasets, trust)
         except FAILURES as error:
             if isinstance(error, FormatError):
                 raise
@@ -139,7 +146,7 @@ def _load(path: str, schema: Schema) -> dict[str, Column]:
             raise unreadable(path, "HDF5 file", error) from error
 
 
-def _foreign(path: str, datasets: Mapping[str, Any]) -> Reader:
+def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
     """Returns a reader of datasets in chunks, compressed, or of strings. All must have the same length."""
     fields, lengths = [], {}
     for name, dataset in datasets.items():
@@ -152,11 +159,33 @@ def _foreign(path: str, datasets: Mapping[str, Any]) -> Reader:
         expected = "as many entries in each dataset"
         raise FormatError(explain("datasets differ in length", place=path, found=lengths, expected=expected, cure=cure))
     length = next(iter(lengths.values()))
-    row = sum(max(one.nbytes // max(length, 1), 1) for name, one in datasets.items() if name in lengths)
-    chunk = max((one.chunks[0] for name, one in datasets.items() if name in lengths and one.chunks), default=1)
-    step = max(math.ceil(RUN / row / chunk), 1) * chunk
+    step = _step({name: datasets[name] for name in lengths}, length)
+    if length // step > BLOCKS:
+        raise too_large(path, f"{length:,} samples", f"{BLOCKS * step:,} at most")
+    for name in lengths:
+        _check_dataset(path, datasets[name], min(step, length), trust)
     blocks = [min(step, length - start) for start in range(0, length, step)]
     return ChunkReader(path, Schema(tuple(fields)), blocks)
+
+
+def _step(datasets: Mapping[str, Any], length: int) -> int:
+    """Returns how many samples are read at a time: whole chunks, of all columns if these do not take too much."""
+    rows = {name: max(one.nbytes // max(length, 1), 1) for name, one in datasets.items()}
+    chunks = {name: one.chunks[0] for name, one in datasets.items() if one.chunks}
+    row = sum(rows.values())
+    heaviest = max(chunks, key=lambda name: rows[name], default=None)
+    fitting = [chunk for name, chunk in chunks.items() if chunk * row <= MOST or name == heaviest]
+    chunk = max(fitting, default=1)
+    return int(max(math.ceil(RUN / row / chunk), 1) * chunk)
+
+
+def _check_dataset(path: str, dataset: Any, step: int, trust: bool) -> None:
+    """Raises `FormatError` for a dataset of which `step` samples, or one chunk, take far more than it is stored in."""
+    row = math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
+    chunk = math.prod(dataset.chunks or (1,)) * dataset.dtype.itemsize
+    if max(step * row, chunk) > allowed(0):
+        what = f"{step:,} samples of dataset {dataset.name!r}, or a chunk of them,"
+        check_unfolding(path, what, max(step * row, chunk), dataset.id.get_storage_size(), trust)
 
 
 def _field(path: str, name: str, dataset: Any) -> Field:
@@ -172,7 +201,9 @@ def _field(path: str, name: str, dataset: Any) -> Field:
     dtype = dataset.dtype.newbyteorder("=")
     if dtype not in NUMBERS:
         found = f"dataset {name!r} of type {dataset.dtype}"
-        raise FormatError(explain("a dataset cannot be read", place=path, found=found, expected="numbers or strings"))
+        cure = "copy what is numbers or strings into a file of its own; nothing is unpickled, with trust=True neither"
+        expected = "numbers or strings"
+        raise FormatError(explain("a dataset cannot be read", place=path, found=found, expected=expected, cure=cure))
     return Field(name, "fixed", dtype, dataset.shape[1:])
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from headrace.core.errors import FormatError, explain
 from headrace.formats.arrays import unreadable
 from headrace.formats.arrow_columns import from_arrow, schema_from, to_arrow
+from headrace.formats.arrow_messages import check_compressed
 from headrace.formats.aside import Aside
 from headrace.formats.columns import Block, Column, Keys, Ragged
 from headrace.formats.extras import extra
@@ -26,7 +28,8 @@ from headrace.formats.tables import TableReader
 
 NAME = "huggingface"
 TITLE = "Hugging Face dataset"
-FAILURES = (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError, ImportError)
+FAILURES = (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError, ImportError,
+            struct.error)  # fmt: skip
 
 
 def claims(path: str) -> bool:
@@ -52,23 +55,27 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
-    dataset = _from_disk(path)
+    dataset = _from_disk(path, trust)
     try:
         dataset.data.table.validate()  # its offsets and lengths, which are used without a check
     except FAILURES as error:
         raise unreadable(path, "Hugging Face dataset", error) from error
-    reader = reader_of(dataset, path)
+    reader = reader_of(dataset, path, trust)
     if manifest is not None and manifest.schema.names == reader.schema.names:
         reader.schema = manifest.schema
     return reader
 
 
-def _from_disk(path: str) -> Any:
+def _from_disk(path: str, trust: bool) -> Any:
     datasets = extra("datasets", "huggingface")
-    _check_state(path)
+    names = _check_state(path)
     try:
+        for name in names:
+            check_compressed(Path(path) / name, trust)
         return datasets.load_from_disk(path, keep_in_memory=False)
     except FAILURES as error:
+        if isinstance(error, FormatError):
+            raise
         raise unreadable(path, "Hugging Face dataset", error) from error
     except OSError as error:
         if error.filename is None and not isinstance(error, (PermissionError, FileNotFoundError)):
@@ -76,8 +83,8 @@ def _from_disk(path: str) -> Any:
         raise
 
 
-def _check_state(path: str) -> None:
-    """No file that is named outside of the folder is opened."""
+def _check_state(path: str) -> list[str]:
+    """Returns the names of the files of data. No file that is named outside of the folder is opened."""
     try:
         state = json.loads((Path(path) / "state.json").read_text("utf-8"))
         names = [str(one["filename"]) for one in state["_data_files"]]
@@ -86,9 +93,10 @@ def _check_state(path: str) -> None:
     if outside := [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]:
         expected = "files in the folder"
         raise FormatError(explain("a dataset names files elsewhere", place=path, found=outside, expected=expected))
+    return names
 
 
-def reader_of(dataset: Any, place: str | None = None) -> TableReader:
+def reader_of(dataset: Any, place: str | None = None, trust: bool = True) -> TableReader:
     """Returns a reader of a `datasets.Dataset`. Its table is used as it is; an order that it has is kept."""
     place = place or f"<{type(dataset).__name__} of {dataset.num_rows:,} rows>"
     table = dataset.data.table
@@ -98,7 +106,7 @@ def reader_of(dataset: Any, place: str | None = None) -> TableReader:
     indices = None if dataset._indices is None else dataset._indices.column(0)
     load = functools.partial(_table_of, dataset)
     if indices is None:
-        return TableReader(NAME, place, Schema(tuple(fields)), dataset.num_rows, load)
+        return TableReader(NAME, place, Schema(tuple(fields)), dataset.num_rows, load, trust)
     order = from_arrow(Field("indices", "fixed", np.dtype(np.uint64)), indices, place)
     return _Reordered(place, Schema(tuple(fields)), len(indices), load, np.asarray(order).astype(np.int64))
 

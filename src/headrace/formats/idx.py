@@ -22,6 +22,7 @@ import numpy as np
 from headrace.core.errors import DatasetNotFoundError, FormatError, explain
 from headrace.formats.arrays import ArraysWriter, ColumnsReader, columns_from, plain_files, unreadable
 from headrace.formats.columns import Array, Column
+from headrace.formats.limits import check_unfolding
 from headrace.formats.manifest import check_size, read_manifest
 from headrace.formats.protocol import Reader, Writer
 from headrace.formats.schema import Field, Schema
@@ -32,9 +33,6 @@ TYPES = {0x08: ("ubyte", ">u1"), 0x09: ("byte", ">i1"), 0x0B: ("short", ">i2"), 
          0x0D: ("float", ">f4"), 0x0E: ("double", ">f8")}  # fmt: skip
 CODES = {np.dtype(code).newbyteorder("="): (number, word) for number, (word, code) in TYPES.items()}
 FILE = re.compile(r"(?:(?P<prefix>.*)-)?(?P<column>[^-]+?)[-.]idx(?P<dims>\d)-(?P<type>[a-z]+)(?P<gz>\.gz)?$")
-LARGEST_RATIO = 1100
-"""Deflate makes nothing more than 1,032 times as long."""
-
 SINGULAR = {"images": "image", "labels": "label"}
 
 
@@ -93,25 +91,26 @@ def open_reader(path: str, trust: bool) -> Reader:
     if manifest is not None:
         for file in files.values():
             check_size(manifest, file.name, file)
-    arrays = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (dtype, shape) in _headers(files).items()}
+    arrays = {
+        name: np.broadcast_to(np.zeros((), dtype), shape) for name, (dtype, shape) in _headers(files, trust).items()
+    }
     schema, columns = columns_from(arrays, path, None if manifest is None else manifest.schema)
     length = len(next(iter(columns.values())))
-    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, files, path, schema))
+    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, files, path, schema, trust))
 
 
-def _headers(files: dict[str, Path]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+def _headers(files: dict[str, Path], trust: bool) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     headers = {name: _header_of(file, _beginning(file)) for name, file in files.items()}
     for name, (dtype, shape) in headers.items():
-        _check_size(files[name], dtype, shape)
+        _check_size(files[name], dtype, shape, trust)
     return headers
 
 
-def _check_size(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+def _check_size(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], trust: bool) -> None:
     """Raises `FormatError` for a file that cannot hold what its header promises, before anything is made that large."""
     needed, there = math.prod(shape) * dtype.itemsize, file.stat().st_size
     if file.suffix == ".gz":
-        if needed > LARGEST_RATIO * there:
-            raise _wrong_size(file, there, shape, dtype)
+        check_unfolding(file, "a gzip file", needed, there, trust)
     elif there != 4 + 4 * len(shape) + needed:
         raise _wrong_size(file, there - 4 - 4 * len(shape), shape, dtype)
 
@@ -133,12 +132,12 @@ def _header_of(file: Path, data: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]
     return np.dtype(TYPES[data[2]][1]).newbyteorder("="), struct.unpack(f">{data[3]}I", data[4 : 4 + 4 * data[3]])
 
 
-def read_idx(file: Path) -> Array:
+def read_idx(file: Path, trust: bool = False) -> Array:
     """Returns the array of an IDX file: mapped into memory if it is not compressed and of single bytes."""
     data = _beginning(file)
     dtype, shape = _header_of(file, data)
     start, count = 4 + 4 * len(shape), math.prod(shape)
-    _check_size(file, dtype, shape)
+    _check_size(file, dtype, shape, trust)
     if file.suffix != ".gz":
         if count == 0:
             return np.empty(shape, dtype)
@@ -164,8 +163,8 @@ def _wrong_size(file: Path, found: int, shape: tuple[int, ...], dtype: np.dtype[
     )
 
 
-def _load(files: dict[str, Path], path: str, schema: Schema) -> dict[str, Column]:
-    return columns_from({name: read_idx(file) for name, file in files.items()}, path, schema)[1]
+def _load(files: dict[str, Path], path: str, schema: Schema, trust: bool) -> dict[str, Column]:
+    return columns_from({name: read_idx(file, trust) for name, file in files.items()}, path, schema)[1]
 
 
 def open_writer(path: str, schema: Schema) -> Writer:

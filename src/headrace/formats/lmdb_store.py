@@ -66,7 +66,10 @@ def open_reader(path: str, trust: bool) -> Reader:
                 schema = schema_of_text(json.dumps(plain["schema"]), path)
                 if schema is None:
                     raise ValueError("no description of columns")
-                return LmdbReader(path, schema, int(plain["length"]), None)
+                length, entries = int(plain["length"]), transaction.stat()["entries"]
+                if not 0 <= length * len(schema) < entries:
+                    raise ValueError(f"{entries:,} values, too few for {length:,} samples of {len(schema)} columns")
+                return LmdbReader(path, schema, length, None)
             with transaction.cursor() as cursor:
                 keys = [bytes(key) for key in cursor.iternext(values=False)]
     except (lmdb.Error, ValueError, KeyError, TypeError) as error:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import functools
-import io
+import math
 import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import FormatError, explain
-from headrace.formats.arrays import NPY_FAILURES, ArraysWriter, ColumnsReader, columns_from, first_bytes, unreadable
+from headrace.core.errors import FormatError
+from headrace.formats.arrays import (
+    NPY_FAILURES,
+    ArraysWriter,
+    ColumnsReader,
+    columns_from,
+    cure_of,
+    first_bytes,
+    npy_from,
+    npy_head,
+    unreadable,
+)
 from headrace.formats.columns import Array, Column, as_numbers
+from headrace.formats.limits import check_unfolding
 from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Reader, Writer
 from headrace.formats.schema import Field, Schema
@@ -24,8 +34,6 @@ TITLE = "NumPy archive"
 LOCAL_HEADER = struct.Struct("<4s22xHH")
 READ_FAILURES = (*NPY_FAILURES, zipfile.BadZipFile, zlib.error, NotImplementedError, struct.error,
                  RuntimeError)  # fmt: skip
-LARGEST_RATIO = 1100
-"""Deflate makes nothing more than 1,032 times as long: an archive that promises more is damaged, or hostile."""
 
 
 def claims(path: str) -> bool:
@@ -41,52 +49,39 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
-    headers = _headers(path)
+    headers = _headers(path, trust)
     schema, columns = columns_from(headers, path, None if manifest is None else manifest.schema)
     length = len(next(iter(columns.values()))) if columns else 0
-    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema))
+    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema, trust))
 
 
-def _headers(path: str) -> dict[str, Array]:
+def _headers(path: str, trust: bool) -> dict[str, Array]:
     """Returns stand-ins for the arrays, of their types and shapes, which take no memory; offsets are read."""
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
-                name = _checked(path, info, archive)
-                if name is None:
-                    continue
+            for name, info in _members(path, archive, trust).items():
                 with archive.open(info) as file:
-                    shape, dtype = _header_of(file)
+                    shape, _, dtype = npy_head(file)
                 stand_in = np.broadcast_to(np.zeros((), dtype), shape)
-                arrays[name] = _read(archive, info, path) if name.endswith(".offsets") else stand_in
                 if stand_in.size * dtype.itemsize > info.file_size:
                     raise ValueError(f"member {info.filename} is too short for shape {shape}")
+                arrays[name] = _read(archive, info, path) if name.endswith(".offsets") else stand_in
     except (*READ_FAILURES, OSError) as error:
         if isinstance(error, FormatError) or getattr(error, "filename", None) is not None:
             raise
-        raise unreadable(path, ".npz archive", error) from error
+        raise unreadable(path, ".npz archive", error, cure_of(error)) from error
     return arrays
 
 
-def _checked(path: str, info: zipfile.ZipInfo, archive: zipfile.ZipFile) -> str | None:
-    if not info.filename.endswith(".npy"):
-        return None
-    if info.file_size > LARGEST_RATIO * max(info.compress_size, 1):
-        found = f"member {info.filename} of {info.compress_size:,} bytes that promises {info.file_size:,}"
-        raise FormatError(explain("an archive is damaged", place=path, found=found, expected="what was compressed"))
-    if info.flag_bits & 1:
-        raise ValueError(f"member {info.filename} is encrypted")
-    return info.filename.removesuffix(".npy")
-
-
-def _header_of(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("an array of Python objects, which is a pickle and is not opened")
-    return shape, dtype
+def _members(path: str, archive: zipfile.ZipFile, trust: bool) -> dict[str, zipfile.ZipInfo]:
+    """Returns the arrays' members by name. Raises `FormatError` if all of them together would take too much memory."""
+    members = {one.filename.removesuffix(".npy"): one for one in archive.infolist() if one.filename.endswith(".npy")}
+    if encrypted := [one.filename for one in members.values() if one.flag_bits & 1]:
+        raise ValueError(f"member {encrypted[0]} is encrypted")
+    total = sum(one.file_size for one in members.values())
+    check_unfolding(path, "an archive", total, Path(path).stat().st_size, trust)
+    return members
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> Array:
@@ -94,7 +89,7 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> Array:
     if mapped is not None:
         return mapped
     with archive.open(info) as file:
-        return as_numbers(np.lib.format.read_array(io.BytesIO(file.read()), allow_pickle=False), path)
+        return as_numbers(npy_from(memoryview(file.read())), path)
 
 
 def _mapped(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> Array | None:
@@ -106,28 +101,24 @@ def _mapped(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> Array
         magic, name_length, extra_length = LOCAL_HEADER.unpack(raw.read(LOCAL_HEADER.size))
         start = info.header_offset + LOCAL_HEADER.size + name_length + extra_length
         raw.seek(start)
-        shape, dtype = _header_of(raw)
-        at = raw.tell()
-        plain = magic == b"PK\x03\x04" and dtype.itemsize == 1 and at + int(np.prod(shape)) <= start + info.file_size
-        if not plain or int(np.prod(shape)) == 0:
-            return None
-        raw.seek(start)
-        if np.lib.format.read_magic(raw) and b"'fortran_order': True" in raw.read(at - start):
-            return None
+        shape, fortran, dtype = npy_head(raw)
+        at, count = raw.tell(), math.prod(shape)
+    plain = magic == b"PK\x03\x04" and dtype.itemsize == 1 and at + count <= start + info.file_size
+    if not plain or count == 0 or fortran:
+        return None
     return np.asarray(np.memmap(path, dtype, "r", at, shape))
 
 
-def _load(path: str, schema: Schema) -> dict[str, Column]:
+def _load(path: str, schema: Schema, trust: bool) -> dict[str, Column]:
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
-                if (name := _checked(path, info, archive)) is not None:
-                    arrays[name] = _read(archive, info, path)
+            for name, info in _members(path, archive, trust).items():
+                arrays[name] = _read(archive, info, path)
     except (*READ_FAILURES, OSError) as error:
         if isinstance(error, FormatError) or getattr(error, "filename", None) is not None:
             raise
-        raise unreadable(path, ".npz archive", error) from error
+        raise unreadable(path, ".npz archive", error, cure_of(error)) from error
     return columns_from(arrays, path, schema)[1]
 
 

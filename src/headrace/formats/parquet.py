@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 from headrace.core.errors import FormatError, explain
 from headrace.formats.arrays import first_bytes, plain_files, unreadable
 from headrace.formats.arrow import BatchWriter
-from headrace.formats.arrow_columns import arrow_schema, from_arrow, schema_from
+from headrace.formats.arrow_columns import arrow_schema, check_decoded, from_arrow, schema_from
 from headrace.formats.columns import Column, joined
 from headrace.formats.file_writer import FileWriter
+from headrace.formats.limits import allowed, check_unfolding
 from headrace.formats.manifest import manifest_of
+from headrace.formats.parquet_pages import Pages, leaves_of, look_at
 from headrace.formats.protocol import Handle, Reader, Writer
 from headrace.formats.schema import Field, Schema
 from headrace.formats.shards import is_pattern, shards_of
@@ -29,6 +31,9 @@ ROWS = 1 << 17
 
 KEEP = 2 << 30
 """Bytes of decoded columns that a process keeps, at most a quarter of the machine's memory."""
+
+AT_ONCE = 64 << 20
+"""Bytes that are read at a time where a few stored ones could unfold to very long strings."""
 
 FAILURES = (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError, TypeError)
 
@@ -63,7 +68,7 @@ def open_reader(path: str, trust: bool) -> Reader:
     groups = [(number, group) for number, file in enumerate(opened) for group in range(file.num_row_groups)]
     lengths = [opened[number].metadata.row_group(group).num_rows for number, group in groups]
     close(opened)
-    return ParquetReader(path, files, schema_from(schemas[0], path), groups, lengths)
+    return ParquetReader(path, files, schema_from(schemas[0], path), groups, lengths, trust)
 
 
 def _open(files: list[str]) -> list[pq.ParquetFile]:
@@ -92,28 +97,67 @@ class ParquetReader(BlockReader):
     format = NAME
 
     def __init__(
-        self, path: str, files: list[str], schema: Schema, groups: list[tuple[int, int]], lengths: Sequence[int]
+        self,
+        path: str,
+        files: list[str],
+        schema: Schema,
+        groups: list[tuple[int, int]],
+        lengths: Sequence[int],
+        trust: bool = False,
     ) -> None:
         from headrace.observe.memory import machine_memory
 
         super().__init__(path, schema, lengths, min(KEEP, machine_memory() // 4))
-        self._paths, self._groups = files, groups
+        self._paths, self._groups, self._trust = files, groups, trust
         self._files: Handle[list[pq.ParquetFile]] = Handle(functools.partial(_open, files))
         self._whole: dict[str, Column] = {}
+        self._leaves: dict[int, dict[str, list[int]]] = {}
 
     def read_block(self, number: int, names: Sequence[str]) -> Mapping[str, Column]:
         """See `BlockReader.read_block`."""
         file, group = self._groups[number]
         try:
-            table = self._files.get()[file].read_row_group(group, columns=list(names), use_threads=False)
+            table = self._table(file, group, names)
         except (*FAILURES, OSError) as error:
+            if isinstance(error, FormatError):
+                raise
             raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", error) from error
         expected = int(self.starts[number + 1] - self.starts[number])
         if table.num_rows != expected:
             wrong = ValueError(f"{table.num_rows} rows instead of {expected}")
             raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", wrong)
         place = f"{self._paths[file]}, row group {group}"
+        for name in names:
+            check_decoded(table.column(name).chunks, place, self._trust)
         return {name: from_arrow(self.schema[name], table.column(name), place) for name in names}
+
+    def _table(self, file: int, group: int, names: Sequence[str]) -> pa.Table:
+        """Reads columns of a row group, those with strings that could grow too long a few rows at a time."""
+        opened, place = self._files.get()[file], f"{self._paths[file]}, row group {group}"
+        found = {} if self._trust else self._look_at(file, group, names)
+        slow = {name: pages for name, pages in found.items() if pages.repeated > allowed(pages.stored)}
+        table = opened.read_row_group(group, columns=[name for name in names if name not in slow], use_threads=False)
+        for name, pages in slow.items():
+            total, batches = 0, []
+            step = max(AT_ONCE // pages.longest, 1)
+            for batch in opened.iter_batches(step, row_groups=[group], columns=[name], use_threads=False):
+                total += batch.nbytes
+                check_unfolding(place, f"column {name!r}", total, pages.stored)
+                batches.append(batch)
+            table = table.append_column(name, pa.Table.from_batches(batches).combine_chunks().column(0))
+        return table
+
+    def _look_at(self, file: int, group: int, names: Sequence[str]) -> dict[str, Pages]:
+        """Returns what the pages of columns say. Raises `FormatError` for those that would take too much memory."""
+        metadata, found = self._files.get()[file].metadata, {}
+        if file not in self._leaves:
+            self._leaves[file] = leaves_of(metadata)
+        with open(self._paths[file], "rb", buffering=0) as stream:
+            for name in names:
+                found[name] = pages = look_at(stream.fileno(), metadata, group, self._leaves[file].get(name, ()))
+                what = f"column {name!r} of row group {group}"
+                check_unfolding(self._paths[file], what, max(pages.unpacked, pages.decoded), pages.stored)
+        return found
 
     def column(self, name: str) -> Column | None:
         """See `Reader.column`: a column of fixed size is read whole when it is first asked for, if it fits."""

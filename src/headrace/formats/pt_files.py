@@ -7,6 +7,7 @@ need more than that: trust whoever wrote them.
 from __future__ import annotations
 
 import pickle
+import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.core.errors import FormatError, explain
 from headrace.formats.arrays import plain_files, unreadable
 from headrace.formats.aside import Aside
 from headrace.formats.columns import Block, Column, Keys, column_from, field_of
+from headrace.formats.limits import check_unfolding
 from headrace.formats.manifest import read_manifest, write_manifest
 from headrace.formats.packed_strings import PackedStrings
 from headrace.formats.protocol import Reader, Writer, even_blocks
@@ -29,8 +31,24 @@ TITLE = "folder of .pt files, one a sample"
 LOOKED_AT = 16
 """Samples from which the columns are guessed."""
 
+DIRECTORY_END = struct.Struct("<12xII2x")
+"""The end of a .zip: length and place of its directory."""
+
+ENTRY = struct.Struct("<10xH12xIHHH12x")
+"""Of an entry of the directory: method, length of the content, of the name, of extras and of a comment."""
+
+AT_END = 1 << 14
+"""Bytes at the end of a file that are read at once: they hold the directory of nearly all."""
+
 FAILURES = (RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError, IndexError, OverflowError,
-            MemoryError, pickle.UnpicklingError, zipfile.BadZipFile, UnicodeDecodeError, AssertionError)  # fmt: skip
+            MemoryError, pickle.UnpicklingError, zipfile.BadZipFile, UnicodeDecodeError, AssertionError,
+            struct.error)  # fmt: skip
+
+
+WIDE = 0xFFFFFFFF
+"""Stands for a number that is written elsewhere, since it needs 64 bits."""
+
+ENDLESS = 1 << 62
 
 
 def claims(path: str) -> bool:
@@ -66,19 +84,84 @@ def open_reader(path: str, trust: bool) -> Reader:
 
 def _read(file: str, trust: bool) -> dict[str, Any]:
     try:
-        sample = torch.load(file, map_location="cpu", weights_only=not trust)
+        size = 0 if trust else _check_packed(file)
+        sample = _columns_of(torch.load(file, map_location="cpu", weights_only=not trust))
+        if not trust:
+            check_unfolding(file, "a file", sum(map(_bytes_of, sample.values())), size)
+        return sample
     except FAILURES as error:
+        if isinstance(error, FormatError):
+            raise
         cure = "restore the file; if you trust whoever wrote it and it holds more than tensors, open with trust=True"
         raise unreadable(file, ".pt file", error, cure) from error
     except OSError as error:
         if error.filename is None:
             raise unreadable(file, ".pt file", error) from error
         raise
+
+
+def _columns_of(sample: Any) -> dict[str, Any]:
     if isinstance(sample, Mapping) and all(isinstance(key, str) for key in sample) and sample:
         return dict(sample)
     if isinstance(sample, (tuple, list)) and any(isinstance(part, (torch.Tensor, str)) for part in sample):
         return {str(number): part for number, part in enumerate(sample)}
     return {"data": sample}
+
+
+def _check_packed(file: str) -> int:
+    """Returns the length of a file. Raises `FormatError` if it is an archive, compressed as `torch.save` makes none.
+
+    Looks at its end only: the directory of a .zip lies there.
+    """
+    with open(file, "rb", buffering=0) as stream:
+        size = stream.seek(0, 2)
+        start = stream.seek(max(size - AT_END, 0))
+        tail = stream.read(AT_END)
+        end = tail.rfind(b"PK\5\6", 0, max(len(tail) + 4 - DIRECTORY_END.size, 0))
+        if end < 0:
+            stream.seek(0)
+            if stream.read(2) == b"PK":
+                raise ValueError("an archive without a directory at its end")
+            return size
+        length, first = DIRECTORY_END.unpack_from(tail, end)
+        if tail[max(end - 20, 0) : end].startswith(b"PK\6\7"):  # one with numbers of 64 bits, which goes first
+            stream.seek(struct.unpack_from("<Q", tail, end - 12)[0])
+            wide = struct.unpack("<QQ", stream.read(56)[40:])
+            if first != WIDE and wide != (length, first):
+                raise ValueError("an archive with two directories")
+            length, first = wide
+        stream.seek(first)
+        directory = tail[first - start : first - start + length] if first >= start else stream.read(length)
+    unpacked = at = 0
+    while at + ENTRY.size <= len(directory):
+        method, whole, name, extra, comment = ENTRY.unpack_from(directory, at)
+        unpacked += 0 if method == 0 else whole if whole < WIDE else ENDLESS
+        at += ENTRY.size + name + extra + comment
+    check_unfolding(file, "an archive", unpacked, size)
+    return size
+
+
+def _bytes_of(value: Any) -> int:
+    """Returns the bytes that a value takes as an array: a tensor may repeat its own, lists hold one list many times."""
+    if isinstance(value, (list, tuple)):
+        return 8 * _entries(value, {})
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    return len(value) if isinstance(value, (bytes, bytearray)) else 0
+
+
+def _entries(value: Any, known: dict[int, int]) -> int:
+    """Returns how many numbers nested lists stand for. `known`: those counted already; one within itself is endless."""
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    if not isinstance(value, (list, tuple)):
+        return 1
+    if not value or not isinstance(value[0], (list, tuple, torch.Tensor)):
+        return len(value)  # NumPy refuses lists behind numbers
+    if id(value) not in known:
+        known[id(value)] = ENDLESS
+        known[id(value)] = sum(_entries(one, known) for one in value)
+    return known[id(value)]
 
 
 class PtReader:
@@ -118,7 +201,10 @@ class PtReader:
 def _value(field: Field, sample: Mapping[str, Any], file: str) -> Any:
     value = sample.get(field.name)
     if isinstance(value, torch.Tensor):
-        value = value.detach().numpy()
+        try:
+            value = value.detach().numpy()
+        except (TypeError, RuntimeError) as error:  # sparse, of a type that NumPy has not, without values
+            raise unreadable(file, f"tensor {field.name!r}", error, "store it as a dense tensor of numbers") from error
     if field.kind == "bytes" and isinstance(value, np.ndarray):
         value = value.tobytes()
     if field.kind in ("bytes", "text"):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.formats.arrow_columns import from_arrow
+from headrace.formats.arrow_columns import check_decoded, from_arrow
 from headrace.formats.columns import Block, Column, Keys, joined
 from headrace.formats.protocol import Handle, even_blocks
 from headrace.formats.schema import Field, Schema
@@ -59,17 +59,25 @@ def grouped(keys: Keys, starts: Keys) -> list[tuple[int, Keys, Keys]]:
 class TableReader:
     """A reader of Arrow tables that are in memory, or mapped into it: one piece for each chunk."""
 
-    def __init__(self, format_name: str, place: str, schema: Schema, length: int, load: Callable[[], pa.Table]) -> None:
-        """`load` opens the table; it is called once per process, when first needed."""
+    def __init__(
+        self,
+        format_name: str,
+        place: str,
+        schema: Schema,
+        length: int,
+        load: Callable[[], pa.Table],
+        trust: bool = False,
+    ) -> None:
+        """`load` opens the table; it is called once per process, when first needed. trust: see `check_decoded`."""
         self.format = format_name
         self.place = place
         self.schema = schema
-        self._length = length
+        self._length, self._trust = length, trust
         self._table: Handle[pa.Table] = Handle(load)
         self._opened: Handle[_Opened] = Handle(self._open)
 
     def _open(self) -> _Opened:
-        return _Opened(self._table.get(), self.place)
+        return _Opened(self._table.get(), self.place, self._trust)
 
     def __len__(self) -> int:
         return self._length
@@ -91,14 +99,15 @@ class TableReader:
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
         table = self._table.get()
-        return even_blocks(self._length, max(int(RUN * self._length / max(table.get_total_buffer_size(), 1)), 1))
+        size = int(RUN * self._length / max(table.get_total_buffer_size(), 1))
+        return even_blocks(self._length, min(max(size, 1), RUN))
 
 
 class _Opened:
     """A table as this process sees it; columns are looked at when they are first asked for."""
 
-    def __init__(self, table: pa.Table, place: str) -> None:
-        self._place = place
+    def __init__(self, table: pa.Table, place: str, trust: bool) -> None:
+        self._place, self._trust = place, trust
         self._batches = [batch for batch in table.to_batches() if batch.num_rows] or table.to_batches()
         self.starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
         self._names = table.schema.names
@@ -108,6 +117,7 @@ class _Opened:
         found = self._columns.get(field.name)
         if found is None:
             index = self._names.index(field.name)
+            check_decoded([batch.column(index) for batch in self._batches], self._place, self._trust)
             parts = [from_arrow(field, batch.column(index), self._place) for batch in self._batches]
             found = self._columns[field.name] = Pieces(field, parts or [joined(field, [])])
         return found

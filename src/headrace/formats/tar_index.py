@@ -26,6 +26,12 @@ WINDOW = 1 << 16
 
 LONGEST_NAME = 1 << 16
 
+CELLS = 1 << 22
+"""Places in the table of samples x columns that any shard may have; larger tables must not be nearly empty."""
+
+EMPTY = 64
+"""How many times as many places as files a larger table may have."""
+
 
 @dataclass(frozen=True)
 class TarIndex:
@@ -96,10 +102,22 @@ def _kept(file: str) -> TarIndex | None:
         return None
     table = np.frombuffer(data, "<i8", samples + 1 + 2 * samples * columns, start + 40).astype(np.int64, copy=False)
     text = start + 40 + table.nbytes
+    if not _hang_together(table, length, samples, names):
+        error = ValueError("files or names that overlap, or lie outside of the shard")
+        raise unreadable(path, "index of a shard", error, "delete it: it is only there to save time")
     starts, sizes = table[samples + 1 :].reshape(2, samples, columns)
     parts = data[text + names : text + names + endings].split(b"\0")[:columns]
     found = tuple(os.fsdecode(ending) for ending in parts)
     return TarIndex(np.frombuffer(data, np.uint8, names, text), table[: samples + 1], found, starts, sizes)
+
+
+def _hang_together(table: Array, length: int, samples: int, names: int) -> bool:
+    """Tells whether names follow each other, and files lie in a shard of this length and fill no more than it."""
+    ends, (starts, sizes) = table[: samples + 1], table[samples + 1 :].reshape(2, -1)
+    there = sizes >= 0
+    ordered = int(ends[0]) == 0 and int(ends[-1]) == names and bool((np.diff(ends) >= 0).all())
+    inside = bool(((starts >= 0) & (sizes <= length) & (starts <= length - sizes))[there].all())
+    return ordered and inside and int(sizes[there].astype(np.float64).sum()) <= length
 
 
 class _Samples:
@@ -129,8 +147,13 @@ class _Samples:
         self.seen |= 1 << column
         self.files.append((len(self.names) - 1, column, start, size))
 
-    def index(self) -> TarIndex:
+    def index(self, place: str) -> TarIndex:
         shape = len(self.names), len(self.columns)
+        if shape[0] * shape[1] > max(CELLS, EMPTY * len(self.files)):
+            found = f"{len(self.files):,} files of {shape[0]:,} samples with {shape[1]:,} different endings"
+            what, expected = "the files of a shard do not form samples", "nearly the same endings for each sample"
+            cure = "rename the files: what follows the first dot of a name is its column"
+            raise FormatError(explain(what, place=place, found=found, expected=expected, cure=cure))
         starts, sizes = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
         table = np.array(self.files, np.int64).reshape(-1, 4)
         starts[table[:, 0], table[:, 1]], sizes[table[:, 0], table[:, 1]] = table[:, 2], table[:, 3]
@@ -158,7 +181,7 @@ def _walk(descriptor: int, place: str) -> TarIndex:
         if len(header) < RECORD or header[0] == 0:
             _compare(headers, places, place)
             _check_end(header, position, place, length)
-            return samples.index()
+            return samples.index(place)
         size = _size(header, place, position)
         count += 1
         headers.append(header)

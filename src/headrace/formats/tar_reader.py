@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import threading
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import FormatError, explain
-from headrace.formats.arrays import NPY_FAILURES, unreadable
+from headrace.formats.arrays import NPY_FAILURES, cure_of, npy_from, unreadable
 from headrace.formats.columns import Array, Block, Column, Keys, Ragged, column_from, joined
 from headrace.formats.protocol import Handle
 from headrace.formats.schema import Field, Schema
@@ -235,9 +234,11 @@ def decoded(ending: str, data: Any, place: str) -> Any:
         if last == "cls":
             return np.int64(int(bytes(data)))
         if last == "npy":
-            return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+            return npy_from(memoryview(data))
         if last in ("txt", "json"):
             return bytes(data).decode("utf-8", "surrogateescape")
     except NPY_FAILURES as error:
-        raise unreadable(f"{place}, a file ending in .{ending}", "file of a tar shard", error) from error
+        raise unreadable(
+            f"{place}, a file ending in .{ending}", "file of a tar shard", error, cure_of(error)
+        ) from error
     return bytes(data)

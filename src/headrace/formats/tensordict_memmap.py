@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,6 +25,9 @@ from headrace.formats.schema import Field, Schema
 
 NAME = "tensordict"
 TITLE = "memory-mapped TensorDict"
+PLAIN = re.compile(r"<class 'tensordict\.(?:\w+\.)*TensorDict'>")
+"""What a TensorDict calls itself; other classes bring code and pickles of their own."""
+
 FAILURES = (ValueError, KeyError, TypeError, RuntimeError, EOFError, AttributeError, OverflowError, IndexError)
 
 
@@ -46,14 +52,17 @@ def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
     schema = None if manifest is None else manifest.schema
-    schema, columns = columns_from(_arrays(path), path, schema)
+    schema, columns = columns_from(_arrays(path, trust), path, schema)
     length = len(next(iter(columns.values()))) if columns else 0
-    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema))
+    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema, trust))
 
 
-def _arrays(path: str) -> dict[str, Array]:
+def _arrays(path: str, trust: bool) -> dict[str, Array]:
     tensordict = extra("tensordict", "tensordict")
-    _check_sizes(path)
+    for folder in _folders(path):
+        if not trust:
+            _refuse_code(folder)
+        _check_sizes(folder)
     try:
         stored = tensordict.TensorDict.load_memmap(path)
         leaves = stored.items(include_nested=True, leaves_only=True)
@@ -62,31 +71,71 @@ def _arrays(path: str) -> dict[str, Array]:
         raise unreadable(path, "TensorDict", error) from error
 
 
-def _check_sizes(path: str) -> None:
+def _folders(path: str) -> Iterator[Path]:
+    """Yields the folder and those below it, through links too, each once."""
+    pending, seen = [Path(path)], set[Path]()
+    while pending:
+        folder = pending.pop()
+        real = folder.resolve()
+        if real not in seen:
+            seen.add(real)
+            yield folder
+            pending += sorted(one for one in folder.iterdir() if one.is_dir())
+
+
+def _refuse_code(folder: Path) -> None:
+    """Raises `FormatError` for what the library would unpickle, or hand to code that the data name."""
+    found = [one.name for one in folder.iterdir() if one.suffix in (".pickle", ".pkl")]
+    kind = _entries(folder).get("_type")
+    if kind is not None and not PLAIN.fullmatch(str(kind)):
+        found.append(f"a {kind}")
+    if found:
+        cure = "save tensors alone; or, if you trust whoever made it, open it with trust=True"
+        what, expected = "a TensorDict holds more than tensors, which could execute anything", "tensors"
+        raise FormatError(explain(what, place=folder, found=", ".join(sorted(found)), expected=expected, cure=cure))
+
+
+def _entries(folder: Path) -> dict[str, Any]:
+    """Returns what is written about the entries of a folder; nothing if it holds none. Raises `FormatError`."""
+    meta = folder / "meta.json"
+    try:
+        plain = json.loads(meta.read_text("utf-8"))
+        if outside := [name for name in plain if {"/", "\\", "\0"} & set(name) or name in (".", "..")]:
+            raise ValueError(f"entries in other folders: {', '.join(map(repr, outside))}")
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise unreadable(meta, "TensorDict", error) from error
+    return dict(plain)
+
+
+def _check_sizes(folder: Path) -> None:
     """Compares the length of each file with what is written about it: a mapping that ends early would be fatal."""
-    for meta in sorted(Path(path).rglob("meta.json")):
-        try:
-            entries = json.loads(meta.read_text("utf-8"))
-            for name, entry in entries.items():
-                if not isinstance(entry, dict) or "shape" not in entry or "dtype" not in entry:
-                    continue
-                dtype = getattr(torch, str(entry["dtype"]).removeprefix("torch."))
-                expected = int(torch.Size(entry["shape"]).numel()) * dtype.itemsize
-                if expected == 0:
-                    continue  # no file is written
-                file = meta.parent / f"{name}.memmap"
-                if file.stat().st_size < expected:
-                    found = f"{file.stat().st_size:,} bytes"
-                    message = explain("a file was cut off", place=file, found=found, expected=f"{expected:,} bytes")
-                    raise FormatError(message)
-        except (ValueError, TypeError, AttributeError, RuntimeError, FileNotFoundError) as error:
-            if isinstance(error, FormatError):
-                raise
-            raise unreadable(meta, "TensorDict", error) from error
+    try:
+        for name, entry in _entries(folder).items():
+            if not isinstance(entry, dict) or "shape" not in entry or "dtype" not in entry:
+                continue
+            dtype = getattr(torch, str(entry["dtype"]).removeprefix("torch."))
+            expected = math.prod(entry["shape"]) * dtype.itemsize
+            if min(entry["shape"], default=0) < 0:
+                raise ValueError(f"entry {name!r} of shape {entry['shape']}")
+            if expected == 0:
+                continue  # no file is written
+            file = folder / f"{name}.memmap"
+            if file.stat().st_size < expected:
+                found = f"{file.stat().st_size:,} bytes"
+                expected_text, cure = f"{expected:,} bytes", "restore the file"
+                raise FormatError(
+                    explain("a file was cut off", place=file, found=found, expected=expected_text, cure=cure)
+                )
+    except (ValueError, TypeError, AttributeError, RuntimeError, FileNotFoundError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise unreadable(folder / "meta.json", "TensorDict", error) from error
 
 
-def _load(path: str, schema: Schema) -> dict[str, Column]:
-    return columns_from(_arrays(path), path, schema)[1]
+def _load(path: str, schema: Schema, trust: bool) -> dict[str, Column]:
+    return columns_from(_arrays(path, trust), path, schema)[1]
 
 
 def open_writer(path: str, schema: Schema) -> Writer:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import mmap
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ from headrace.core.errors import FormatError, explain
 from headrace.formats.arrays import unreadable
 from headrace.formats.arrow_columns import schema_from
 from headrace.formats.columns import Block
+from headrace.formats.limits import COLUMNS, DEPTH
 from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Reader
 from headrace.formats.schema import Field, Schema
@@ -33,6 +36,15 @@ LARGE = 64 << 20
 
 BLOCK = 16 << 20
 """Bytes that are parsed at a time; no line may be longer."""
+
+LONG_ROW = 10 * DEPTH
+"""Bytes of a row of JSON from which on its brackets are counted: shorter ones cannot be too deep for the parser."""
+
+ROW_END = re.compile(rb"\}\r?\n\{")
+"""What stands between two rows, and never within one."""
+
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+KEY = re.compile(rb'("(?:[^"\\]|\\.)*+")\s*:')
 
 FAILURES = (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError, RecursionError)
 
@@ -90,6 +102,10 @@ def parse_csv(delimiter: str, file: str, known: Schema | None) -> pa.Table:
     types = None if known is None else {field.name: _csv_type(field) for field in known}
     if Path(file).stat().st_size == 0:
         raise ValueError("an empty file, without a line of column names")
+    with Path(file).open("rb") as stream:
+        names = stream.readline(BLOCK).count(delimiter.encode()) + 1
+    if names > COLUMNS:
+        raise ValueError(f"{names:,} columns, of {COLUMNS:,} at most")
     table = pyarrow.csv.read_csv(
         file,
         read_options=pyarrow.csv.ReadOptions(block_size=BLOCK, encoding="utf8"),
@@ -115,11 +131,39 @@ def parse_json(file: str, known: Schema | None) -> pa.Table:
         if known is None:
             raise ValueError("an empty file")
         return pa.schema([(field.name, _json_type(field)) for field in known]).empty_table()
+    _check_depth(file)
     options = pyarrow.json.ParseOptions(newlines_in_values=False)
     if known is not None:
         explicit = pa.schema([(field.name, _json_type(field)) for field in known])
         options = pyarrow.json.ParseOptions(explicit_schema=explicit, unexpected_field_behavior="error")
     return pyarrow.json.read_json(file, pyarrow.json.ReadOptions(block_size=BLOCK), options)
+
+
+def _check_depth(file: str) -> None:
+    """Raises `ValueError` for rows nested so deep that the parser, which calls itself, would end the process."""
+    with Path(file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        start = 0
+        while start + LONG_ROW < len(data):
+            found = max(data.rfind(end, start, start + LONG_ROW) for end in (b"}\n{", b"}\r\n{"))
+            if found < start:  # a long row: all others are passed many at a time
+                end = ROW_END.search(data, start)
+                found = len(data) if end is None else end.start()
+                _check_row(data[start : found + 1])
+            start = found + 1
+
+
+def _check_row(row: bytes) -> None:
+    plain = np.frombuffer(STRING.sub(b"", row), np.uint8)
+    depth = 0
+    for start in range(0, len(plain), BLOCK):
+        part = plain[start : start + BLOCK]
+        brackets = part | 0x20  # [ and ] as { and }
+        depths = depth + np.cumsum((brackets == ord("{")).astype(np.int32) - (brackets == ord("}")), dtype=np.int32)
+        depth = int(depths[-1])
+        if depths.max() > DEPTH:
+            raise ValueError(f"a row of {depths.max():,} levels of lists and objects, of {DEPTH:,} at most")
+    if row.count(b":") > COLUMNS and (keys := len({one[1] for one in KEY.finditer(row)})) > COLUMNS:
+        raise ValueError(f"{keys:,} different keys, of {COLUMNS:,} at most")
 
 
 def _json_type(field: Field) -> pa.DataType:

@@ -37,6 +37,9 @@ DECODE_FAILURES = (*PILLOW_FAILURES, zlib.error)
 PIXEL_LIMIT = 89_478_485
 """Pillow's limit: it warns of a larger image, and takes one of twice as many pixels for an attack."""
 
+PROGRAMS = ("EPS",)
+"""What Pillow would have another program run."""
+
 HARMLESS = re.compile("unknown JFIF revision|before marker 0x(c|e|da|db|dd|fe)")
 """What libjpeg says of headers, whose tables it has read all the same."""
 
@@ -127,6 +130,8 @@ def rgb_by_pillow(data: memoryview, place: object, at_most: Size | None = None) 
         return None
     try:
         with Image.open(BytesIO(data)) as image:
+            if image.format in PROGRAMS:
+                raise undecodable(place, f"a program in PostScript ({image.format})", "convert it to PNG or JPEG")
             if at_most is not None:
                 image.draft(None, (at_most[1], at_most[0]))
             return convert_to_rgb(image)
@@ -136,6 +141,8 @@ def rgb_by_pillow(data: memoryview, place: object, at_most: Size | None = None) 
     except UnidentifiedImageError as error:
         raise undecodable(place, _unknown(data)) from error
     except DECODE_FAILURES as error:
+        if isinstance(error, SampleError):
+            raise
         raise undecodable(place, str(error) or type(error).__name__) from error
 
 
