@@ -35,7 +35,9 @@ class InlineIterator(EpochIterator):
             collate = SlotCollate(memory)
         self._mark = private_mark()
         self._alarm = None if loader.sample_timeout is None else Alarm(loader.sample_timeout)
-        self._host = LaneHost(self.cargo(loader), 0, 1, "inline", collate, self._mark)
+        self._host = LaneHost(
+            self.cargo(loader), 0, 1, "inline", collate, self._mark if self._alarm is not None else None
+        )
         self._turns = deque(range(max(self.record.lanes, 1)))  # more than one only after a resume
         self._turns.rotate(-self.next_lane)
         draws = draws_numbers(self._dataset) or not makes_batches(self._dataset, collate)

@@ -100,7 +100,7 @@ class Lane:
     """One worker as data sets see it."""
 
     def __init__(
-        self, cargo: Cargo, number: int, kind: Kind, collate: Callable[[Any], Any], dataset: Any, mark: Mark
+        self, cargo: Cargo, number: int, kind: Kind, collate: Callable[[Any], Any], dataset: Any, mark: Mark | None
     ) -> None:
         self._cargo = cargo
         self._mark = mark
@@ -229,6 +229,7 @@ class LaneHost:
     ) -> None:
         self._cargo = cargo
         self._mark = private_mark() if mark is None else mark
+        self._lane_mark = mark  # None: nobody looks
         self._worker = worker
         self._workers = workers
         self._kind = kind
@@ -243,7 +244,7 @@ class LaneHost:
         numbers = range(self._worker, max(begin.lanes, 1), self._workers)
         fresh = [number for number in numbers if number not in self._lanes]
         for number, dataset in zip(fresh, self._copies(len(fresh)), strict=True):
-            self._lanes[number] = Lane(self._cargo, number, self._kind, self._collate, dataset, self._mark)
+            self._lanes[number] = Lane(self._cargo, number, self._kind, self._collate, dataset, self._lane_mark)
         for number in numbers:
             try:
                 if number in fresh:

@@ -195,8 +195,10 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
             helpless = self._policy is None or not self._is_map
             known = repr(obituary.key) in self._ledger.killers
             if verdict == "give up" or (verdict == "isolate" and (helpless or known)):
-                self._doom = Doom(error_for(obituary), worker_id, tasks[0][0] if tasks else 0)
-                return
+                doom = Doom(error_for(obituary), worker_id, tasks[0][0] if tasks else 0)
+                if self._doom is None or doom.task < self._doom.task:
+                    self._doom = doom
+                continue
             if verdict == "isolate":
                 self._ledger.killers[repr(obituary.key)] = obituary.sentence + ", again and again"
             self._replace(worker_id, tasks, obituary, carefully=verdict == "carefully")

@@ -142,9 +142,11 @@ class ThreadIterator(WindowedIterator[Outcome]):
         is_stream = self._dataset_kind == DatasetKind.Iterable
         original, outbox = loader.original_errors, queue.SimpleQueue[Outcome]()
 
+        watched = loader.sample_timeout is not None
+
         def worker(number: int) -> Worker:
             mark = private_mark()
-            host = LaneHost(cargo, number, count, "thread", collate, mark)
+            host = LaneHost(cargo, number, count, "thread", collate, mark if watched else None)
             return Worker(host, is_stream, original, outbox, mark=mark)
 
         crew = [worker(number) for number in range(count)]

@@ -78,6 +78,7 @@ class MapFetcher:
         self._collate = collate
         self._streams = streams
         self._mark = private_mark() if mark is None else mark
+        self._watched = mark is not None
         self._stateful = is_stateful(dataset)
         self._whole = whole_batches(dataset, collate) if batched else None
         self._draws = streams is not None and draws_numbers(dataset)
@@ -169,10 +170,14 @@ class MapFetcher:
         return samples
 
     def _one_by_one(self, keys: Iterable[Any], positions: Any, samples: list[Any]) -> None:
-        dataset, streams, mark, key = self.dataset, self._streams, self._mark, None
+        dataset, streams, mark = self.dataset, self._streams, self._mark
+        key = None
         mark[STAGE], mark[SPARE] = LOAD, 0
         try:
-            if streams is None:
+            if streams is None and not self._watched:
+                for key in keys:
+                    samples.append(dataset[key])
+            elif streams is None:
                 for mark[PLACE], key in enumerate(keys):
                     samples.append(dataset[key])
             else:

@@ -22,7 +22,6 @@ from headrace.fetch.guard import Guard
 from headrace.fetch.stream_losses import Ending, StreamBatch
 from headrace.fetch.whole import memory_of
 
-
 PEEKED = 100
 """Samples that are looked at to find a good one, where a whole batch is bad."""
 
