@@ -40,6 +40,19 @@ def test_deaths_by_chance_at_different_samples_accuse_none() -> None:
         casualties.made_progress(0)
 
 
+def test_deaths_at_different_samples_without_any_result_are_given_up() -> None:
+    """Something kills the worker sooner than it can make a batch: to isolate samples would be wrong."""
+    casualties = Casualties()
+    verdicts = [casualties.judge(seen(LOAD, place)) for place in range(IN_A_ROW)]
+    assert verdicts == ["again"] * (IN_A_ROW - 1) + ["give up"]
+
+
+def test_several_deadly_samples_of_one_batch_are_isolated_one_after_the_other() -> None:
+    casualties = Casualties()
+    verdicts = [casualties.judge(seen(LOAD, place)) for place in range(12) for _ in range(DEATHS)]
+    assert verdicts == (["again"] * (DEATHS - 1) + ["isolate"]) * 12
+
+
 def test_another_sample_in_its_place_is_another_suspect() -> None:
     casualties = Casualties()
     verdicts = [casualties.judge(seen(LOAD, 3, spare=spare)) for spare in (0, 9, 0, 9)]

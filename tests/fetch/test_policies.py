@@ -188,6 +188,14 @@ def test_input_that_fails_for_a_moment_is_tried_again(kind: str, times: int) -> 
     assert loader.faults.retried == (1 if kind == "items" or times > 1 else 0)  # else the second look already found it
 
 
+@pytest.mark.parametrize("kind", ["items", "together"])
+def test_what_is_not_the_sample_s_fault_is_raised_behind_a_bad_sample_too(kind: str) -> None:
+    dataset = Numbers() if kind == "items" else Together()
+    mixed = Faulty(dataset, {8: Raise(ValueError("bad")), 10: Raise(MemoryError("full"))})
+    with pytest.raises(MemoryError):
+        list(DataLoader(mixed, 4, on_error="skip"))
+
+
 def test_input_that_goes_on_failing_is_a_bad_sample() -> None:
     flaky = Faulty(Numbers(), {9: Raise(ConnectionResetError("gone"))})
     loader = DataLoader(flaky, 4, on_error="skip")

@@ -20,7 +20,7 @@ from headrace.core.mark import IDLE, LOAD, START, TOGETHER, UNBORN
 
 DEATHS = 3
 HANGS = 2
-IN_A_ROW = 6
+IN_A_ROW = 10
 
 
 class Sighting(NamedTuple):
@@ -73,7 +73,7 @@ class Casualties:
         deaths = self._suspected[suspect]
         if seen.stage == LOAD and seen.place != TOGETHER:
             if deaths < limit:
-                return "again"
+                return "again" if in_a_row < IN_A_ROW else "give up"
             self._in_a_row[seen.worker] = 0
             return "isolate"
         if deaths >= limit or in_a_row >= IN_A_ROW:
