@@ -25,6 +25,13 @@ def test_of_hanging_fewer_are_needed() -> None:
     assert verdicts == ["again"] * (HANGS - 1) + ["isolate"]
 
 
+def test_a_death_and_a_hang_are_not_the_same() -> None:
+    casualties = Casualties()
+    assert casualties.judge(seen(LOAD, 3)) == "again"
+    assert casualties.judge(seen(LOAD, 3, hung=True)) == "again"
+    assert casualties.judge(seen(LOAD, 3, hung=True)) == "isolate"
+
+
 def test_a_batch_that_is_loaded_at_once_is_done_again_sample_by_sample() -> None:
     casualties = Casualties()
     assert casualties.judge(seen(LOAD, TOGETHER)) == "carefully"

@@ -46,7 +46,7 @@ class Casualties:
     """The deaths of one team."""
 
     def __init__(self) -> None:
-        self._suspected: Counter[tuple[int, int, int, int]] = Counter()
+        self._suspected: Counter[tuple[int, int, int, int, bool]] = Counter()
         self._in_a_row: Counter[int] = Counter()
         self._starts: Counter[int] = Counter()
 
@@ -68,7 +68,7 @@ class Casualties:
         starts = self._starts[seen.worker] = self._starts[seen.worker] + 1 if starting else 0
         if not seen.at_work:
             return "give up" if in_a_row >= IN_A_ROW or starts >= limit else "again"
-        suspect = seen.task, seen.stage, seen.place, seen.spare
+        suspect = seen.task, seen.stage, seen.place, seen.spare, seen.hung
         self._suspected[suspect] += 1
         deaths = self._suspected[suspect]
         if seen.stage == LOAD and seen.place != TOGETHER:

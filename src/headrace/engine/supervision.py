@@ -12,12 +12,10 @@ from headrace.engine.messages import Result
 from headrace.engine.obituary import Obituary, doing
 from headrace.engine.team import Team
 from headrace.engine.watch import Watch
+from headrace.engine.zygote import START_PATIENCE
 from headrace.observe.memory import oom_kills
 
 LOGGER = logging.getLogger("headrace")
-
-START_PATIENCE = 60.0
-"""Seconds that a worker may at least take to start, whatever `sample_timeout` says: it may have to import much."""
 
 SAID = 20
 """Deaths of a team that are logged one by one."""

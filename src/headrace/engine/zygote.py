@@ -34,6 +34,9 @@ LARGEST_MESSAGE = 1 << 16
 LARGEST_TEXT = LARGEST_MESSAGE // 5
 """In characters, of up to four bytes each."""
 
+START_PATIENCE = 60.0
+"""Seconds that a process may at least take to start, whatever the timeouts say: it may have to import much."""
+
 MAX_DESCRIPTORS = 250
 """The kernel passes at most 253 with one message."""
 
@@ -64,6 +67,7 @@ class Zygote:
         self._owner = os.getpid()
         self._cargo: Parcel | None = None
         self._codes: dict[int, int] = {}
+        self._is_ready = False
         self._close = weakref.finalize(self, _let_go, os.getpid(), ours, helper)
 
     def load(self, cargo: object, timeout: float | None = None) -> None:
@@ -129,7 +133,9 @@ class Zygote:
             self._give_up(error)
 
     def _answer(self, kind: str, timeout: float | None = None) -> tuple[tuple[Any, ...], list[int]]:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None
+        if timeout is not None:  # Python and torch may take their time to start, whatever the timeout
+            deadline = time.monotonic() + (timeout if self._is_ready else max(timeout, START_PATIENCE))
         while True:
             if deadline is not None and not _readable(self._socket.fileno(), deadline - time.monotonic()):
                 if self.alive and self.pid is not None:
@@ -141,6 +147,8 @@ class Zygote:
                 got, rest, fds = self._receive()
             except (EOFError, ConnectionResetError) as error:
                 self._give_up(error)
+            if got == "ready" and timeout is not None:
+                deadline = time.monotonic() + timeout
             if got == "failed":
                 raise RuntimeError(f"DataLoader workers cannot be started. There the traceback was:\n{rest[0]}")
             if got == kind:
@@ -157,6 +165,7 @@ class Zygote:
         if not data:
             raise EOFError
         kind, *rest = pickle.loads(data)
+        self._is_ready = True
         if kind == "ended":
             self._codes[rest[0]] = rest[1]
         return kind, tuple(rest), fds
@@ -230,6 +239,7 @@ def _serve(link: socket.socket) -> None:
     torch.set_num_threads(1)  # threads would not survive a fork
     children: dict[int, Any] = {}
     cargo: Any = None
+    _tell(link, ("ready",))
     for ready in _events(link, children):
         if ready != link.fileno():
             child = children.pop(ready)
