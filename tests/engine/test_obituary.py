@@ -65,7 +65,7 @@ def test_how_it_ended(code: int, oom: int, after: float | None, words: str) -> N
 
 def test_stacks_end_where_the_loader_called() -> None:
     text = f"""Current thread 0x1 (most recent call first):
-  File "/home/me/data.py", line 8 in read
+  File "/me/data.py", line 8 in read
   File "{OURS}/fetch/fetcher.py", line 180 in _one_by_one
   File "{OURS}/engine/worker.py", line 61 in main
   File "/usr/lib/python3.11/multiprocessing/process.py", line 108 in run
@@ -76,7 +76,7 @@ Thread 0x2 (most recent call first):
     lines = of_the_user(text).splitlines()
     assert lines == [
         "Current thread 0x1 (most recent call first):",
-        '  File "/home/me/data.py", line 8 in read',
+        '  File "/me/data.py", line 8 in read',
         f'  File "{OURS}/fetch/fetcher.py", line 180 in _one_by_one',
         "",
         "Thread 0x2 (most recent call first):",

@@ -209,7 +209,11 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         self._restarts += 1
         self._ledger.restarted()
         self._supervisor.say(obituary, f"it is replaced (batches to make again: {len(tasks)})")
-        self._team.replace(worker_id, self._beginning_anew(worker_id), self._epoch)
+        try:
+            self._team.replace(worker_id, self._beginning_anew(worker_id), self._epoch)
+        except BaseException:  # no process to be had, or Ctrl-C: there is nobody to wait for
+            self._shutdown_workers()
+            raise
         for task, lane, index in tasks:
             again = Careful(plain_index(index)) if carefully and task == obituary.seen.task else index
             self._indices_out[task] = lane, again

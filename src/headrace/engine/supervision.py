@@ -12,7 +12,6 @@ from headrace.engine.messages import Result
 from headrace.engine.obituary import Obituary, doing
 from headrace.engine.team import Team
 from headrace.engine.watch import Watch
-from headrace.engine.zygote import START_PATIENCE
 from headrace.observe.memory import oom_kills
 
 LOGGER = logging.getLogger("headrace")
@@ -51,23 +50,23 @@ class Supervisor:
         """Returns which of the workers that have work hang, by `sample_timeout`, and after how many seconds."""
         if self._sample_timeout is None:
             return []
-        found = []
-        for worker_id in busy:
-            waited, seen = self.watch.waited(worker_id), self.watch.sight(worker_id)
-            limit = self._sample_timeout if seen.at_work else max(self._sample_timeout, START_PATIENCE)
-            if waited >= limit:
-                found.append((worker_id, limit))
-        return found
+        hanging = ((worker_id, self.watch.hangs(worker_id, self._sample_timeout)) for worker_id in busy)
+        return [(worker_id, hangs[1]) for worker_id, hangs in hanging if hangs is not None]
 
     def idle_for(self, busy: Sequence[int], seconds: float) -> list[int]:
         """Returns which of the workers that have work were at one thing for at least half of so long, up to now."""
         return [worker_id for worker_id in busy if self.watch.waited(worker_id) >= 0.5 * seconds]
 
     def end(self, worker_id: int, after: float) -> Iterator[tuple[int, Result]]:
-        """Ends a worker that hangs, after its stacks were written down; yields what it had sent."""
-        member = self._team.members[worker_id]
-        self._ended[worker_id] = after, member.box.ask(member.process)
-        yield from self._team.end(worker_id)
+        """Ends a worker that hangs, after its stacks were written down; yields what it had sent.
+
+        Does nothing if it has gone on meanwhile.
+        """
+        member, seen = self._team.members[worker_id], self.watch.sight(worker_id)
+        stacks = member.box.ask(member.process)
+        if self.watch.sight(worker_id) == seen:
+            self._ended[worker_id] = after, stacks
+            yield from self._team.end(worker_id)
 
     def stacks(self, busy: Sequence[int]) -> str:
         """Returns the stacks of workers that go on."""

@@ -22,6 +22,7 @@ from headrace.core.mark import LOAD, TASK, Mark, private_mark
 from headrace.core.torch_internals import DatasetKind, compute_with_one_thread, torch_default_collate
 from headrace.device.pinning import pin
 from headrace.engine.alarm import Alarm, too_slow
+from headrace.engine.casualties import Sighting
 from headrace.engine.failure import Failure
 from headrace.engine.lane import Begin, LaneHost, surroundings_kept
 from headrace.engine.obituary import doing
@@ -260,9 +261,10 @@ class ThreadIterator(WindowedIterator[Outcome]):
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from RuntimeError(
                     "\n".join(self._stack_of(number) for number in self._busy())
                 )
-            for number in self._busy():
-                if self._sample_timeout is not None and self._watch.waited(number) >= self._sample_timeout:
-                    self._abandon(number, self._sample_timeout)
+            for number in self._busy() if self._sample_timeout is not None else ():
+                hangs = self._watch.hangs(number, self._sample_timeout or 0.0)
+                if hangs is not None:
+                    self._abandon(number, *hangs)
 
     def _take_in_next(self, deadline: float | None) -> bool:
         """Files the next outcome. False: none came that is to be delivered, for a while."""
@@ -279,12 +281,12 @@ class ThreadIterator(WindowedIterator[Outcome]):
         frame = sys._current_frames().get(self._threads[number].ident or 0)
         return f"worker thread {number}:\n{''.join(traceback.format_stack(frame))}" if frame is not None else ""
 
-    def _abandon(self, number: int, after: float) -> None:
+    def _abandon(self, number: int, seen: Sighting, after: float) -> None:
         """Leaves a thread alone that hangs, since nothing can end it, and has its work done by another one.
 
         The sample at which it hangs counts as bad. Raises `SampleTimeoutError` where that is not to be survived.
         """
-        seen, tasks = self._watch.sight(number), self._unanswered(number)
+        tasks = self._unanswered(number)
         keys = None
         if self._is_map:
             keys = {task: split(plain_index(index), batched=self._auto_collation)[0] for task, _, index in tasks}

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from headrace.core.mark import PLACE, SPARE, STAGE, TASK, Mark
 from headrace.engine.casualties import Sighting
 
+START_PATIENCE = 60.0
+"""Seconds that a worker may at least take to start, whatever the timeouts say: it may have to import much."""
+
 
 class Watch:
     """Counts only while the main process waits for a result: before that, a worker may have waited for it."""
@@ -24,6 +27,15 @@ class Watch:
         """Returns what a worker does now, or did last."""
         mark = self._mark_of(worker)
         return Sighting(worker, mark[TASK], mark[STAGE], mark[PLACE], mark[SPARE], hung)
+
+    def hangs(self, worker: int, sample_timeout: float) -> tuple[Sighting, float] | None:
+        """Returns what a worker hangs at, and the seconds it was allowed; None if it does not hang.
+
+        A worker that starts has `START_PATIENCE` at least.
+        """
+        waited, seen = self.waited(worker), self.sight(worker, hung=True)
+        limit = sample_timeout if seen.at_work else max(sample_timeout, START_PATIENCE)
+        return (seen, limit) if waited >= limit else None
 
     def waited(self, worker: int) -> float:
         """Returns for how many seconds of this wait a worker has been at what it does now."""

@@ -28,14 +28,12 @@ from typing import Any, NoReturn
 
 import torch
 
+from headrace.engine.watch import START_PATIENCE
 from headrace.transport.shipping import Bill, Parcel, unpack
 
 LARGEST_MESSAGE = 1 << 16
 LARGEST_TEXT = LARGEST_MESSAGE // 5
 """In characters, of up to four bytes each."""
-
-START_PATIENCE = 60.0
-"""Seconds that a process may at least take to start, whatever the timeouts say: it may have to import much."""
 
 MAX_DESCRIPTORS = 250
 """The kernel passes at most 253 with one message."""
