@@ -18,7 +18,6 @@ from headrace import DataLoader
 from headrace.engine.zygote import zygotes_exist
 from tests.engine.datasets import Failing, Photos
 from tests.engine.zygote_data import (
-    METHODS,
     Breaking,
     as_lists,
     descendants,
@@ -34,6 +33,8 @@ pytestmark = [
     pytest.mark.alone,
     pytest.mark.skipif(not zygotes_exist(), reason="needs pidfds and descriptors over sockets"),
 ]
+
+METHODS = pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.stress)])
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+import numpy.typing as npt
+
 STEP = 64 << 20
 """Bytes that a balloon takes at once: so many that the allocator gets them from the system and gives them back."""
 
-_LEAKED: list[bytearray] = []
+Memory = npt.NDArray[np.uint8]
+
+_LEAKED: list[Memory] = []
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Balloon:
 
     def __call__(self) -> None:
         """Takes the memory and frees it, also if it ends in a `MemoryError`."""
-        taken: list[bytearray] = []
+        taken: list[Memory] = []
         try:
             for start in range(0, self.nbytes, STEP):
                 taken.append(_touched(min(STEP, self.nbytes - start)))
@@ -77,8 +82,8 @@ class LimitMemory:
         raise MemoryError("more memory was given than the limit allows")
 
 
-def _touched(nbytes: int) -> bytearray:
-    return bytearray(b"\1") * nbytes
+def _touched(nbytes: int) -> Memory:
+    return np.ones(nbytes, np.uint8)
 
 
 def _address_space() -> int:

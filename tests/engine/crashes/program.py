@@ -128,7 +128,7 @@ def epoch(loader: Any, seen: Seen, loop: Any, gate: data.AtTheGate | None) -> No
     seen.replaced = [(bad.key, bad.action) for bad in after.records[len(before.records) :]]
     seen.restarts = after.restarts - before.restarts
     gc.collect()  # an exception may hold itself, and so the iterator
-    seen.workers = len(workers())
+    seen.workers = still_working()
 
 
 def report(seen: Seen, error: BaseException) -> None:
@@ -149,6 +149,16 @@ def workers() -> list[Any]:
     helpers = {pid for pid in children if "from multiprocessing." in command_of(pid)}
     processes = set(session(os.getpid())) - helpers - {os.getpid()}
     return [*processes, *(one for one in threading.enumerate() if one.name.startswith("pt_data_worker"))]
+
+
+def still_working() -> int:
+    """Returns how many threads and processes work for loaders, after a while if there are any."""
+    ended = threading.Event()
+    for _ in range(20):
+        if not workers():
+            return 0
+        ended.wait(0.1)
+    return len(workers())
 
 
 def make_loader(cell: Cell, fault: Fault, attempts: Attempts) -> Any:

@@ -105,7 +105,8 @@ class Running:
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         poll.register(self._hears, select.POLLIN)
-        while (left := self._began + self._limit - time.monotonic()) > 0:
+        deadline = max(self._began + self._limit, time.monotonic() + self._limit / 2)  # it may have waited for Ctrl-C
+        while (left := deadline - time.monotonic()) > 0:
             for ready, _ in poll.poll(left * 1000):
                 if ready == self._pidfd:
                     return True

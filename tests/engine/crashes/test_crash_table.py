@@ -14,12 +14,18 @@ from tests.engine.crashes.cells import FURTHER, TABLE, Outcome, cells
 from tests.engine.crashes.program import FAULTS, Backend, Cell, Place, Way
 from tests.engine.crashes.running import Running
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for what is left in /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="looks for what is left in /proc"),
+    pytest.mark.alone,  # other tests leave things in /dev/shm for a while
+]
 
 AT_ONCE: dict[Backend, int] = {"inline": 8, "thread": 8, "fork": 6, "spawn": 2}
 """Crashes that run at the same time, besides those that hang, which only wait. Those that start a Python are work."""
 
 FORKED: list[tuple[Backend, Way]] = sorted({(cell.backend, cell.way) for cell, _ in cells() if cell.backend != "spawn"})
+QUICK: list[tuple[Backend, Way]] = [("fork", "once"), ("fork", "replace"), ("fork", "skip"), ("inline", "replace")]
+"""Of the ways besides `always`, those that the normal suite goes; the others are marked `stress`."""
+
 SPAWNED: list[tuple[Place, Way]] = sorted({(cell.place, cell.way) for cell, _ in cells() if cell.backend == "spawn"})
 
 SOME_SPAWNED = [
@@ -74,7 +80,10 @@ def test_the_table_is_full() -> None:
     assert list(TABLE) == list(get_args(Place))
 
 
-@pytest.mark.parametrize(("backend", "way"), FORKED)
+@pytest.mark.parametrize(
+    ("backend", "way"),
+    [pytest.param(*one, marks=[] if one[1] == "always" or one in QUICK else pytest.mark.stress) for one in FORKED],
+)
 def test_crashes_end_as_the_table_says(backend: Backend, way: Way, tmp_path: Path) -> None:
     chosen = [(cell, outcome) for cell, outcome in cells() if (cell.backend, cell.way) == (backend, way)]
     assert differences(chosen, tmp_path) == []
