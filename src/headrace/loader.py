@@ -200,12 +200,12 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def sample_policy(self, world: World) -> Policy | None:
         """Returns what becomes of bad samples; None: they raise. For engines."""
-        if self.on_error == "raise":
+        if self.on_error == "raise" and self.quarantine is None:
             return None
         spares = Spares()
         if self._dataset_kind == DatasetKind.Map:
             spares = spares_of(self._index_sampler, self.dataset, self.exclude)
-        return Policy(self.on_error, self.seed or 0, world.rank, spares)
+        return Policy(self.on_error, self.seed, world.rank, spares)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, for samplers and data sets too, in workers that are kept as well.

@@ -84,6 +84,35 @@ def test_killing_the_parent_leaves_no_process_file_or_shared_memory(method: str,
     assert list(tmp_path.iterdir()) == [script]
 
 
+HANGING = """
+import sys, time, torch
+from headrace import DataLoader
+from headrace.testing import Faulty, Hang
+if __name__ == "__main__":
+    iterator = iter(DataLoader(Faulty(range(40), {5: Hang()}), batch_size=4, num_workers=2,
+                               multiprocessing_context=sys.argv[1]))
+    next(iterator)
+    print(*[process.pid for process in iterator._workers], flush=True)
+    sys.stdin.read()
+"""
+
+
+@LINUX
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_killing_the_parent_ends_workers_in_the_middle_of_a_sample(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "hanging.py"
+    script.write_text(HANGING)
+    with subprocess.Popen(
+        [sys.executable, str(script), method], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        assert all(ends(pid) for pid in workers)
+
+
 @LINUX
 @pytest.mark.parametrize("persistent", [False, True])
 def test_descriptors_and_memory_are_flat_over_fifty_epochs(persistent: bool) -> None:

@@ -51,6 +51,11 @@ def test_a_share_of_a_small_epoch_is_judged_at_its_end() -> None:
     assert len(loader.faults.records) == 5
 
 
+def test_a_limit_needs_a_policy() -> None:
+    with pytest.raises(UsageError, match="max_errors has nothing to count"):
+        DataLoader([1, 2, 3], max_errors=3)
+
+
 def test_counts_go_on_over_epochs_and_say_what_became_of_each(tmp_path: Path) -> None:
     loader = DataLoader(faulty(40, 4), 10, on_error=lambda one: "skip" if one.key == 0 else "replace", seed=0)
     for _ in range(3):

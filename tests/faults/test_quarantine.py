@@ -44,6 +44,17 @@ def test_every_bad_sample_is_a_line_of_json(tmp_path: Path) -> None:
         assert line["replacement"] not in BAD
 
 
+@pytest.mark.parametrize("more", [{}, {"num_workers": 2}, {"num_workers": 2, "backend": "thread"}], ids=str)
+def test_the_sample_that_ended_the_epoch_is_written_too(more: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    loader = DataLoader(faulty(), 5, quarantine=path, **more)
+    with pytest.raises(ValueError, match="no\nway"):
+        list(loader)
+    (record,) = load_quarantine(path)
+    assert (record.key, record.action) == (3, "raise")
+    assert loader.faults.bad == 0
+
+
 def test_the_file_is_read_back_and_its_samples_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     for _ in range(2):  # each key is there twice then
@@ -52,7 +63,7 @@ def test_the_file_is_read_back_and_its_samples_are_left_out(tmp_path: Path) -> N
     assert [record.key for record in records] == list(BAD)
     assert len(path.read_text().splitlines()) == 6
     expected = [key for key in range(20) if key not in BAD]
-    for exclude in (path, str(path), records, list(BAD), np.array(BAD), (key for key in BAD)):
+    for exclude in (path, str(path), records, list(BAD), np.array(BAD), torch.tensor(BAD), (key for key in BAD)):
         loader = DataLoader(faulty(), 5, exclude=exclude)
         assert torch.cat(list(loader)).tolist() == expected
         assert len(loader) == 4
@@ -142,7 +153,7 @@ def test_several_threads_may_write_to_one_file(tmp_path: Path) -> None:
     assert sorted(record.key for record in load_quarantine(path)) == list(range(400))
 
 
-@pytest.mark.parametrize("where", ["folder", "missing/bad.jsonl", "3"])
+@pytest.mark.parametrize("where", ["folder", "missing/bad.jsonl", "3", "\0"])
 def test_a_file_that_cannot_be_written_is_named_at_once(where: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     path: Any = 3 if where == "3" else tmp_path / where

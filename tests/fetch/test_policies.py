@@ -238,6 +238,26 @@ def test_a_batch_sampler_of_the_user_gets_replacements_out_of_the_batch() -> Non
         list(DataLoader(faulty(), batch_sampler=[[3]], on_error="replace"))
 
 
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+@pytest.mark.parametrize("batch_size", [1, None])
+def test_a_batch_of_one_of_a_sampler_of_the_user_gets_the_last_good_sample(policy: Any, batch_size: Any) -> None:
+    loader = DataLoader(faulty(), batch_size, sampler=[7, 3, 8, 17, 9], on_error=policy)
+    assert [int(batch) for batch in loader] == [7, 7, 8, 8, 9]
+    first = DataLoader(faulty(), batch_size, sampler=[3, 7], on_error=policy)
+    with pytest.raises(SampleError, match="since the sampler is not known"):
+        list(first)
+
+
+def test_without_a_seed_each_epoch_has_other_replacements() -> None:
+    replacements = set()
+    for number in range(8):
+        torch.manual_seed(number)
+        loader = DataLoader(faulty(), 40, on_error="replace")
+        list(loader)
+        replacements.add(tuple(record.replacement for record in loader.faults.records))
+    assert len(replacements) == 8
+
+
 def test_a_subset_is_replaced_from_itself() -> None:
     validation = Subset(faulty(), [3, 5, 7, 9, 17, 19])
     loader = DataLoader(validation, 3, on_error="replace", seed=2)

@@ -74,7 +74,7 @@ class InlineIterator(EpochIterator):
                 continue
             except Exception:
                 self._turns.rotate(-1)
-                self.delivered(number, lane, self._host.state(lane))
+                self.delivered(number, lane, self._host.state(lane), self._host.losses(lane))
                 raise
             self._turns.rotate(-1)
             self.delivered(number, lane, state, losses)

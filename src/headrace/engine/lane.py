@@ -181,7 +181,7 @@ class Lane:
         if self._cargo.policy is None:
             return None
         worker = self._number if begin.lanes else None
-        return Guard(self._cargo.policy, self._dataset, begin.epoch, worker, begin.killers)
+        return Guard(self._cargo.policy, self._dataset, begin.epoch, worker, begin.killers, begin.base_seed)
 
     def _words(self) -> tuple[int, ...]:
         """Names the random streams of a worker whose stream is its own."""
@@ -278,6 +278,10 @@ class LaneHost:
     def state(self, lane: int) -> Any:
         """Returns the state of a lane after its last batch, also one that raised."""
         return self._lanes[lane].state()
+
+    def losses(self, lane: int) -> Sequence[BadSample]:
+        """Returns what became of the bad samples of a lane's last batch, also one that raised."""
+        return self._lanes[lane].losses()
 
     def drew(self) -> bool:
         """Returns whether any lane drew from the global random generators."""

@@ -38,7 +38,7 @@ class InSlot(NamedTuple):
 class Result(NamedTuple):
     """What became of a task.
 
-    `status` says what the payload is: "batch" (the parts of a `Made`), "error" (`Failure`, lane's state, no losses),
+    `status` says what the payload is: "batch" (the parts of a `Made`), "error" (`Failure`, lane's state, losses),
     "end" (the lane's iterable data set has ended), or, for no task, "replay" (lane, samples done, samples in all).
     `slots` and `buffers` are those of `Parcel`. `read` counts the messages that the worker has read, and `freed` are
     slots of the parent's region that it is done with.

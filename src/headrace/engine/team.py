@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import selectors
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -72,6 +73,7 @@ class Team:
             begin=begin,
             epoch=epoch,
             box=box,
+            bound=self._start.forks and threading.current_thread() is threading.main_thread(),
             worker_id=worker_id,
             pipe=theirs,
             outgoing=region.ticket(),

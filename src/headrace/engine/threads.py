@@ -110,7 +110,7 @@ class Worker:
 
     def _failed(self, epoch: int, task: int, lane: int, error: BaseException) -> Outcome:
         failure = Failure(error, f"in DataLoader worker thread {lane}", original=self.original_errors)
-        return Outcome(epoch, task, "error", failure, self.host.state(lane))
+        return Outcome(epoch, task, "error", failure, self.host.state(lane), self.host.losses(lane))
 
     def _report(self, lane: int, done: int, total: int) -> None:
         self.outbox.put(Outcome(self.epoch, -1, "replay", (lane, done, total), None))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import gc
 import os
 import pickle
 import select
+import signal
+import sys
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -26,9 +30,12 @@ from headrace.engine.blackbox import BlackBox
 from headrace.engine.failure import Failure
 from headrace.engine.lane import Begin, Cargo, LaneHost
 from headrace.engine.messages import INLINE, InSlot, Orders, Result
+from headrace.faults.record import BadSample
 from headrace.transport.arena import Ticket
 from headrace.transport.codec import Parcel, decode, encode
 from headrace.transport.memory import Slot
+
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -46,6 +53,8 @@ class Assignment:
     incoming: Ticket
     parent_pid: int
     box: BlackBox
+    bound: bool
+    """Whether the kernel is to end it with the parent, also in the middle of a sample."""
     inherited: list[Connection] = field(default_factory=list)
     """Under fork: the parent's ends of all pipes, to be closed in the child so that a dead parent is noticed."""
 
@@ -55,6 +64,8 @@ def main(cargo: Cargo, assignment: Assignment) -> None:
     try:
         for pipe in assignment.inherited:
             pipe.close()
+        if assignment.bound:
+            _die_with(assignment.parent_pid)
         faulthandler.disable()  # if the parent had enabled it: torch's handlers come first, then ours
         enter_worker_process()
         assignment.box.record()
@@ -63,6 +74,17 @@ def main(cargo: Cargo, assignment: Assignment) -> None:
         _Worker(cargo, assignment).run()
     except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
         pass  # Ctrl-C reaches the parent too, which decides; without a parent there is nobody to tell.
+
+
+def _die_with(parent_pid: int) -> None:
+    """Has the kernel kill this process when the thread that forked it ends, and ends it if it has ended already.
+
+    `prctl(PR_SET_PDEATHSIG)` of Linux; elsewhere a worker notices the end of its parent behind the sample it is at.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent_pid:
+            os._exit(1)
 
 
 class _Worker:
@@ -155,11 +177,11 @@ class _Worker:
         except Exception as error:  # noqa: BLE001 - raised again in the main process
             return "error", self._failure(lane, error)
 
-    def _failure(self, lane: int, error: BaseException) -> tuple[Failure, Any, tuple[()]]:
+    def _failure(self, lane: int, error: BaseException) -> tuple[Failure, Any, Sequence[BadSample]]:
         where = f"in DataLoader worker process {lane}"
-        return Failure(error, where, original=self._it.original_errors), self._host.state(lane), ()
+        return Failure(error, where, original=self._it.original_errors), self._host.state(lane), self._host.losses(lane)
 
-    def _encode_error(self, payload: tuple[Failure, Any, tuple[()]]) -> Parcel:
+    def _encode_error(self, payload: tuple[Failure, Any, Sequence[BadSample]]) -> Parcel:
         """Encodes an error; one whose class cannot be pickled becomes a RuntimeError with the same traceback."""
         try:
             return encode(payload, self._memory)

@@ -66,7 +66,8 @@ class Ledger:
 
     def delivered(self, losses: Sequence[BadSample], samples: int) -> None:
         """Counts what a batch lost, the last one of `samples` of its epoch. Raises `TooManyBadSamplesError`."""
-        lost = [bad for bad in losses if bad.action != "retry"]
+        self._write([bad for bad in losses if bad.action == "raise"])  # what ends the epoch; its exception tells of it
+        lost = [bad for bad in losses if bad.action in ("skip", "replace")]
         skipped = sum(bad.action == "skip" for bad in lost)
         counts = self._counts
         self._counts = replace(
@@ -74,13 +75,14 @@ class Ledger:
             bad=counts.bad + len(lost),
             skipped=counts.skipped + skipped,
             replaced=counts.replaced + len(lost) - skipped,
-            retried=counts.retried + len(losses) - len(lost),
+            retried=counts.retried + sum(bad.action == "retry" for bad in losses),
         )
         self._records = [*self._records, *lost][-KEPT:]
         self._write(lost)
         self._say(lost)
         self._in_epoch += len(lost)
-        self._judge(samples, max(samples, self._expected or 0, JUDGED_FROM))
+        if lost:
+            self._judge(samples, max(samples, self._expected or 0, JUDGED_FROM))
 
     def end_epoch(self, samples: int) -> None:
         """Judges an epoch of so many samples as a whole. Raises `TooManyBadSamplesError`."""

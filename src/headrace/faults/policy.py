@@ -23,7 +23,8 @@ class Policy:
     """What lanes do with bad samples; picklable if the user's function is."""
 
     on_error: OnError
-    seed: int
+    seed: int | None
+    """None: replacements are other ones in each run, as the order is."""
     rank: int
     spares: Spares = field(default_factory=Spares)
 
@@ -35,11 +36,17 @@ class Policy:
             return checked
         message = explain(
             "on_error must say what to do",
-            place=f"{self.on_error!r}",
+            place=_named(self.on_error),
             found=repr(action),
             expected=" or ".join(map(repr, ACTIONS)),
         )
         raise UsageError(message)
+
+
+def _named(function: Any) -> str:
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", repr(function))
+    return f"{name}, {code.co_filename}:{code.co_firstlineno}" if code is not None else name
 
 
 def check_fault_arguments(*, on_error: Any, max_errors: Any, sample_timeout: Any) -> None:
@@ -64,3 +71,9 @@ def check_fault_arguments(*, on_error: Any, max_errors: Any, sample_timeout: Any
         if not holds:
             found = f"{name}={value!r}"
             raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))
+    if max_errors is not None and isinstance(on_error, str) and on_error == "raise":
+        cure = "add on_error='skip' or 'replace', or leave max_errors out"
+        found = "on_error='raise', with which the first bad sample ends the epoch"
+        raise UsageError(
+            explain("max_errors has nothing to count", place="headrace.DataLoader", found=found, cure=cure)
+        )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, explain
 from headrace.faults.record import BadSample
@@ -36,11 +37,11 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     found = Path(path)
     try:
         append(found, ())
-    except OSError as error:
+    except (OSError, ValueError) as error:
         message = explain(
             "cannot write the quarantine file",
-            place=found,
-            found=error.strerror,
+            place=str(found).encode("unicode_escape").decode(),
+            found=getattr(error, "strerror", None) or error,
             expected="a file that can be made or written in a folder that exists",
             cure="make the folder, or give another path",
         )
@@ -105,6 +106,8 @@ def excluded_numbers(exclude: Excluded, length: int) -> npt.NDArray[np.int64]:
 
 
 def _listed(exclude: Iterable[Any]) -> list[Any]:
+    if isinstance(exclude, (np.ndarray, torch.Tensor)):
+        exclude = exclude.tolist()
     try:
         return list(exclude)
     except TypeError as error:

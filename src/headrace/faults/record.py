@@ -30,13 +30,13 @@ class BadSample:
     epoch: int
     worker: int | None = None
     rank: int = 0
-    action: Literal["skip", "replace", "retry"] = "skip"
-    """What became of it; `retry`: it came at a later try, so nothing was lost."""
+    action: Literal["raise", "skip", "replace", "retry"] = "skip"
+    """What became of it; `raise`: it ended the epoch; `retry`: it came at a later try, so nothing was lost."""
     replacement: Any = None
     """The key of the sample that came in its place."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
 
-    def settled(self, action: Literal["skip", "replace", "retry"], replacement: Any = None) -> BadSample:
+    def settled(self, action: Literal["raise", "skip", "replace", "retry"], replacement: Any = None) -> BadSample:
         """Returns the record of what became of it, without the exception."""
         return replace(self, action=action, replacement=replacement, exception=None)
 

@@ -18,9 +18,16 @@ class Guard:
     """One lane's. `killers`: keys (their `repr`) of samples that killed workers, and what is known of it."""
 
     def __init__(
-        self, policy: Policy, dataset: Any, epoch: int, worker: int | None, killers: Mapping[str, str]
+        self,
+        policy: Policy,
+        dataset: Any,
+        epoch: int,
+        worker: int | None,
+        killers: Mapping[str, str],
+        base_seed: int,
     ) -> None:
         self.policy = policy
+        self.seed = base_seed if policy.seed is None else policy.seed
         self.epoch = epoch
         self.killers = killers
         self.losses: list[BadSample] = []
@@ -60,6 +67,7 @@ class Guard:
         bad = self._bad(key, stage, error)
         action = self.policy.decide(bad)
         if action == "raise":
+            self.losses.append(bad.settled("raise"))
             raise error
         return bad, action
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +38,8 @@ class GuardedFetcher:
         self._plain = plain
         self._batched = batched
         self._guard = guard
+        self._latest: list[Any] = []
+        """The key of the last good sample, if there was one."""
 
     def fetch(self, index: Any) -> Any:
         """See `Fetcher.fetch`."""
@@ -49,15 +52,21 @@ class GuardedFetcher:
         if not careful and not self._guard.killers:
             samples: list[Any] = []
             try:
-                return self._plain.fetch(index, samples)
+                batch = self._plain.fetch(index, samples)
             except Exception as error:
                 if blame(error) in ("machine", "program"):
                     raise
                 failure = error if len(samples) < len(keys) and not self._plain.loads_together else None
                 numbers: Sequence[int | None] = positions or [None] * len(keys)
                 entries = [Entry(place, keys[place], numbers[place], one) for place, one in enumerate(samples)]
+            else:
+                self._latest = list(keys[-1:])
+                return batch
         self._complete(entries, keys, positions, failure)
-        return self._collated(entries or self._one_at_least(keys), keys)
+        entries = entries or self._one_at_least(keys)
+        batch = self._collated(entries, keys)
+        self._latest = [entry.key for entry in entries[-1:]]
+        return batch
 
     def state(self) -> Any:
         """See `Fetcher.state`."""
@@ -88,7 +97,7 @@ class GuardedFetcher:
 
     def _try_instead(self, entry: Entry, key: Any, keys: Sequence[Any], beside: Sequence[Entry]) -> Entry:
         """Loads another sample for the place of a bad one, and sees that it can be collated, also with `beside`."""
-        place = entry.place if isinstance(key, int) else keys.index(key)
+        place = keys.index(key) if key in keys and not isinstance(key, int) else entry.place
         spare = key + 1 if isinstance(key, int) else 0
         sample = self._guard.retried(key, lambda: self._plain.load_one(place, key, entry.position, spare=spare))
         found = Entry(entry.place, key, entry.position, sample)
@@ -114,9 +123,10 @@ class GuardedFetcher:
         """Returns a good sample for the place of a bad one, and keeps the record. Raises `SampleError`."""
         policy, tried = self._guard.policy, 0
         number = word_of(entry.key) if entry.position is None else entry.position
-        words = (policy.seed, self._guard.epoch, number, 1 if bad.stage == "collate" else 0)
+        words = (self._guard.seed, self._guard.epoch, number, 1 if bad.stage == "collate" else 0)
         others = [key for key in keys if key != entry.key]
-        for key in policy.spares.candidates(*words, batch=others):
+        last_resort = [] if policy.spares.size else self._latest
+        for key in chain(policy.spares.candidates(*words, batch=others), last_resort):
             tried += 1
             try:
                 found = self._try_instead(entry, key, keys, beside)
@@ -126,14 +136,15 @@ class GuardedFetcher:
                 continue
             self._guard.losses.append(bad.settled("replace", key))
             return found
+        whence = "drawn at random" if policy.spares.size else "of its batch, since the sampler is not known"
         message = explain(
             "found no good sample for the place of a bad one",
             place=f"key {entry.key!r}" + (f" ({bad.path})" if bad.path else ""),
-            found=f"{bad.error.splitlines()[0]}; {tried} others, drawn at random, cannot be used either"
+            found=f"{bad.error.splitlines()[0]}; {tried} others, {whence}, cannot be used either"
             if tried
-            else f"{bad.error.splitlines()[0]}; no other sample to take in its place",
-            expected="most samples of the data set to be good",
-            cure="see whether the data set itself is at fault: try one of its samples by hand",
+            else f"{bad.error.splitlines()[0]}; no other sample to take in its place ({whence})",
+            expected="a good sample among those",
+            cure="see whether the data set itself is at fault: try one of its samples by hand; or exclude the bad ones",
         )
         raise SampleError(message) from error
 

@@ -145,7 +145,7 @@ class StreamBatch:
 
     def _chosen(self, bad: BadSample, good: list[tuple[int, Any]]) -> tuple[int, Any]:
         if good and self._guard is not None:
-            return good[stream_key(SPARE, self._guard.policy.seed, bad.epoch, bad.key) % len(good)]
+            return good[stream_key(SPARE, self._guard.seed, bad.epoch, bad.key) % len(good)]
         message = explain(
             "found no good sample for the place of a bad one",
             place=f"sample number {bad.key} of the stream",
