@@ -12,7 +12,7 @@ import torch
 from headrace import DataLoader
 from headrace.core.errors import TooManyBadSamplesError, UsageError
 from headrace.faults.ledger import SAID
-from headrace.testing import Faulty, Raise
+from headrace.testing import Faulty, FaultyStream, Raise
 
 
 def faulty(length: int, count: int) -> Faulty:
@@ -43,12 +43,19 @@ def test_a_share_is_one_of_the_whole_epoch_and_judged_early_only_if_it_cannot_ho
         next(iterator)
 
 
-def test_a_share_of_a_small_epoch_is_judged_at_its_end() -> None:
+def test_a_share_of_a_small_epoch_is_one_of_its_length() -> None:
     loader = DataLoader(faulty(50, 5), 10, on_error="replace", max_errors=0.05, seed=0)
+    with pytest.raises(TooManyBadSamplesError, match="3 of 30"):
+        list(loader)
+    assert len(loader.faults.records) == 3
+
+
+def test_a_share_of_a_stream_is_judged_at_its_end() -> None:
+    stream = FaultyStream(range(50), {key: Raise(ValueError("no")) for key in range(5, 15)})
     batches = []
-    with pytest.raises(TooManyBadSamplesError, match="5 of 50"):
-        batches.extend(loader)
-    assert len(loader.faults.records) == 5
+    with pytest.raises(TooManyBadSamplesError, match="10 of 50"):
+        batches.extend(DataLoader(stream, 10, on_error="replace", max_errors=0.05))
+    assert len(batches) == 5
 
 
 def test_a_limit_needs_a_policy() -> None:

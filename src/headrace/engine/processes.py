@@ -195,7 +195,9 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
             helpless = self._policy is None or not self._is_map
             known = repr(obituary.key) in self._ledger.killers
             if verdict == "give up" or (verdict == "isolate" and (helpless or known)):
-                doom = Doom(error_for(obituary), worker_id, tasks[0][0] if tasks else 0)
+                doom = Doom(
+                    error_for(obituary, policy=self._policy is not None), worker_id, tasks[0][0] if tasks else 0
+                )
                 if self._doom is None or doom.task < self._doom.task:
                     self._doom = doom
                 continue

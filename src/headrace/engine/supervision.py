@@ -103,8 +103,8 @@ class Supervisor:
         LOGGER.warning("headrace: %s; %s.%s%s", obituary.sentence, done, more, stacks)
 
 
-def error_for(obituary: Obituary) -> Exception:
-    """Returns what is raised where nobody can go on behind a worker's death."""
+def error_for(obituary: Obituary, *, policy: bool) -> Exception:
+    """Returns what is raised where nobody can go on behind a worker's death. `policy`: whether `on_error` was asked."""
     if obituary.after is None:
         return obituary.notice()
     message = explain(
@@ -112,7 +112,9 @@ def error_for(obituary: Obituary) -> Exception:
         place=obituary.doing,
         found=f"no progress for {obituary.after:g} s, again after the worker was replaced",
         expected="a sample within sample_timeout (or a batch within timeout)",
-        cure="mend what it waits for, raise the limit, or have such samples skipped or replaced with on_error=",
+        cure="mend what it waits for, or raise the limit; no single sample of it can be left out"
+        if policy
+        else "mend what it waits for, raise the limit, or have such samples skipped or replaced with on_error=",
     )
     error = SampleTimeoutError(message)
     if obituary.stacks:

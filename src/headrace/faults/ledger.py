@@ -14,7 +14,7 @@ from headrace.faults.record import BadSample
 LOGGER = logging.getLogger("headrace")
 
 JUDGED_FROM = 1000
-"""Samples that an epoch is taken to have at least, when a share of them is judged before its end."""
+"""Samples that an epoch of unknown length is taken to have at least, when a share of them is judged before its end."""
 
 SAID = 10
 """Bad samples of an epoch that are named in the log."""
@@ -82,7 +82,7 @@ class Ledger:
         self._say(lost)
         self._in_epoch += len(lost)
         if lost:
-            self._judge(samples, max(samples, self._expected or 0, JUDGED_FROM))
+            self._judge(samples, max(samples, self._expected or JUDGED_FROM))
 
     def end_epoch(self, samples: int) -> None:
         """Judges an epoch of so many samples as a whole. Raises `TooManyBadSamplesError`."""

@@ -15,6 +15,7 @@ class ReplayBar:
     def __init__(self, dataset: Any) -> None:
         self._name = type(dataset).__name__
         self._bar: Progress | None = None
+        self._said = False
         self._task: Any = None
         self._done: dict[int, tuple[int, int]] = {}
 
@@ -28,13 +29,18 @@ class ReplayBar:
 
     def report(self, lane: int, done: int, total: int) -> None:
         """Shows how far a lane has come."""
-        if self._bar is None:
+        if not self._said:
+            self._said = True
             self._warn(total)
+        if self._bar is None:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+            console = Console(stderr=True)
+            if not console.is_terminal:
+                return
             columns = ("replaying", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar = Progress(*columns, console=console, transient=True)
             self._bar.start()
             self._task = self._bar.add_task("replay")
         self._done[lane] = done, total
