@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.core.mark import COLLATE, IDLE, LOAD, SEND, START, TOGETHER, UNBORN
+from headrace.core.mark import COLLATE, IDLE, JUDGE, LOAD, SEND, START, TOGETHER, UNBORN
 from headrace.engine.blackbox import OURS, of_the_user
 from headrace.engine.casualties import Sighting
 from headrace.engine.obituary import Obituary, doing
@@ -32,6 +32,7 @@ class Listed:
         (seen(LOAD, 0, spare=2), [0, 2], "loading the sample with key 1 (b.jpg)", 1),
         (seen(LOAD, TOGETHER), [0, 2], "loading the batch with keys 0, 2", None),
         (seen(LOAD, 12), None, "loading sample number 12 of its stream", None),
+        (seen(JUDGE, 1), [0, 2], "asking on_error about the sample with key 2", None),
         (seen(COLLATE, TOGETHER), [0, 2], "collating the batch with keys 0, 2", None),
         (seen(SEND, TOGETHER), [0, 2], "sending the batch with keys 0, 2", None),
         (seen(SEND, TOGETHER), None, "sending a batch of its stream", None),

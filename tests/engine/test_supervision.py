@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, IterableDataset
 import headrace
 from headrace import DataLoader
 from headrace.core.errors import SampleTimeoutError
-from headrace.testing import Attempts, Exit, Faulty, FaultyCall, FaultyStream, Hang, Kill, Segfault, no_leaks
+from headrace.testing import Attempts, Exit, Faulty, FaultyCall, FaultyStream, Hang, Kill, Raise, Segfault, no_leaks
 
 DEADLY = [Kill(), Segfault(), Exit(3)]
 deadly = pytest.mark.parametrize("fault", DEADLY, ids=["killed", "segfault", "exit"])
@@ -302,6 +302,18 @@ def test_a_timeout_with_a_policy_replaces_the_sample() -> None:
     loader = DataLoader(Faulty(Squares(), {17: Hang()}), 4, num_workers=2, timeout=0.5, on_error="replace")
     flat = flattened(first_numbers(loader))
     assert [key for key in range(60) if flat[key] != key] == [17]
+
+
+def hang_about_it(bad: Any) -> Any:
+    Hang()()
+
+
+def test_an_on_error_that_hangs_is_named_and_accuses_no_sample() -> None:
+    dataset = Faulty(Squares(), {17: Raise(ValueError("bad"))})
+    loader = DataLoader(dataset, 4, num_workers=2, on_error=hang_about_it, sample_timeout=0.3)
+    with pytest.raises(SampleTimeoutError, match="asking on_error about the sample with key 17"):
+        list(loader)
+    assert loader.faults.bad == 0
 
 
 def test_slow_samples_are_not_taken_for_hanging() -> None:

@@ -124,6 +124,8 @@ def test_a_line_that_was_cut_off_is_left_out_and_any_other_is_named(tmp_path: Pa
     whole = path.read_text()
     path.write_text(whole[:-20])
     assert [record.key for record in load_quarantine(path)] == [1]
+    quarantine.append(path, [bad(3)])
+    assert [record.key for record in load_quarantine(path)] == [1, 3]
     path.write_text("nonsense\n" + whole)
     with pytest.raises(FormatError, match="line 1"):
         load_quarantine(path)

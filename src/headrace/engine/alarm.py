@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.core.errors import SampleTimeoutError, explain
-from headrace.core.mark import COLLATE, LOAD, PLACE, STAGE, TASK, Mark, private_mark
+from headrace.core.mark import COLLATE, JUDGE, LOAD, PLACE, STAGE, TASK, Mark, private_mark
 
 LOGGER = logging.getLogger("headrace")
 
@@ -66,7 +66,7 @@ class Alarm:
 
     def answer(self) -> None:
         """Raises in the main thread, if the alarm still holds there."""
-        if self._due and self._armed.is_set() and self._mark[STAGE] in (LOAD, COLLATE):
+        if self._due and self._armed.is_set() and self._mark[STAGE] in (LOAD, COLLATE, JUDGE):
             self._due = False
             raise too_slow(self.seconds)
 

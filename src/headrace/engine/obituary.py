@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headrace.core.mark import COLLATE, LOAD, SEND, START, TOGETHER, UNBORN
+from headrace.core.mark import COLLATE, JUDGE, LOAD, SEND, START, TOGETHER, UNBORN
 from headrace.engine.casualties import Sighting
 from headrace.faults.record import path_of
 from headrace.fetch.fetcher import describe
@@ -72,6 +72,8 @@ def doing(seen: Sighting, keys: Sequence[Any] | None, dataset: Any) -> tuple[str
         key = seen.spare - 1 if seen.spare else keys[seen.place]
         path = path_of(dataset, key)
         return f"loading the sample with key {key!r}" + (f" ({path})" if path else ""), key
+    if seen.stage == JUDGE and keys is not None and 0 <= seen.place < len(keys):
+        return f"asking on_error about the sample with key {keys[seen.place]!r}", None
     verb = {LOAD: "loading", COLLATE: "collating", SEND: "sending"}.get(seen.stage)
     return f"{verb} {batch}" if verb else "waiting for work", None
 

@@ -15,15 +15,21 @@ import torch
 from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, explain
 from headrace.faults.record import BadSample
 
+CUT_OFF = '{"key":'
+"""How a line begins that is one of ours, whole or not."""
+
 Excluded = str | os.PathLike[str] | Iterable[Any]
 
 
 def append(path: Path, records: Iterable[BadSample]) -> None:
     """Writes records to the end of a quarantine file, each line at once, so that several processes may write to it."""
     lines = "".join(json.dumps(record.as_json(), ensure_ascii=False) + "\n" for record in records)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         data = lines.encode("utf-8", errors="backslashreplace")
+        size = os.fstat(descriptor).st_size
+        if data and size and os.pread(descriptor, 1, size - 1) != b"\n":
+            data = b"\n" + data  # behind a line that was cut off when a machine went down
         while data:
             data = data[os.write(descriptor, data) :]
     finally:
@@ -52,7 +58,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
     """Returns the bad samples that were written to a quarantine file, each key once, as it was seen last.
 
-    The list can be given to `headrace.DataLoader(exclude=)`. A last line that was cut off is left out. Raises
+    The list can be given to `headrace.DataLoader(exclude=)`. A line that was cut off is left out. Raises
     `DatasetNotFoundError` if there is no such file, `FormatError` if it holds anything else.
     """
     try:
@@ -70,8 +76,8 @@ def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
         try:
             bad = BadSample.from_json(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number == len(lines):
-                break  # written while the machine went down
+            if line.startswith(CUT_OFF):
+                continue  # written while a machine went down
             message = explain(
                 "this is no quarantine file",
                 place=f"{path}, line {number}",

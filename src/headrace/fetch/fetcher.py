@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.mark import COLLATE, LOAD, PLACE, SPARE, STAGE, TOGETHER, Mark, private_mark
+from headrace.core.mark import COLLATE, JUDGE, LOAD, PLACE, SPARE, STAGE, TOGETHER, Mark, private_mark
 from headrace.core.streams import BATCH, SAMPLE, SampleStreams
 from headrace.faults.record import BadSample
 from headrace.fetch.whole import draws_numbers, whole_batches
@@ -136,6 +136,10 @@ class MapFetcher:
         if self._streams is not None and position is not None:
             self._streams.enter(SAMPLE, int(position))
         return self.dataset.__getitems__([key])[0] if self.loads_together else self.dataset[key]
+
+    def mark_judging(self, place: int) -> None:
+        """Marks that the user's `on_error` is asked about a sample."""
+        self._mark[STAGE], self._mark[PLACE], self._mark[SPARE] = JUDGE, place, 0
 
     def collate(self, samples: Any, positions: Any, index: Any) -> Any:
         """Returns samples (or one, if there are no batches) as the collate function makes them a batch."""

@@ -111,6 +111,7 @@ class GuardedFetcher:
 
         beside: a sample that the other one must go with.
         """
+        self._plain.mark_judging(entry.place)
         bad, action = self._guard.judge(entry.key, stage, error)
         if action == "skip":
             self._guard.losses.append(bad.settled("skip"))
