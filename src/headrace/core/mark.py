@@ -17,8 +17,8 @@ while another sample is tried for a place, the number of that one plus 1."""
 LENGTH = 4
 
 UNBORN, START, IDLE, LOAD, COLLATE, SEND, JUDGE = range(7)
-"""Stages. `START` is all that comes before the first batch: unpickling, `worker_init_fn`, `__iter__`, replay; `JUDGE` is
-asking the user's `on_error` about a bad sample."""
+"""Stages. `START` is all that comes before the first batch: unpickling, `worker_init_fn`, `__iter__`, replay. `JUDGE`
+is asking the user's `on_error` about a bad sample."""
 
 TOGETHER = -1
 
