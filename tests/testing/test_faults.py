@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from headrace.observe.memory import tree_memory
 from headrace.testing import Balloon, Exit, Fault, Hang, Kill, Leak, LimitMemory, Raise, Segfault
 from headrace.testing.memory_faults import STEP
 from tests.testing.jobs import exits_0_after, run
@@ -30,10 +29,16 @@ class TwoArguments(Exception):
         super().__init__(f"{first} and {second}")
 
 
+def anonymous_memory() -> int:
+    """Returns the bytes of this process that no file backs, whoever shares them: a fork does not change them."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+
+
 def grows_by(fault: Callable[[], object]) -> int:
-    before = tree_memory(os.getpid())
+    before = anonymous_memory()
     fault()
-    return tree_memory(os.getpid()) - before
+    return anonymous_memory() - before
 
 
 def exits_by_growth(fault: Callable[[], object]) -> None:
@@ -120,11 +125,11 @@ def balloon_within(limit: int) -> None:
 
     size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (size + limit, resource.RLIM_INFINITY))
-    before = tree_memory(os.getpid())
+    before = anonymous_memory()
     try:
         Balloon(16 * STEP)()
     except MemoryError:  # bound to no name, and yet the traceback holds the frames until the handler is left
-        os._exit(min((tree_memory(os.getpid()) - before) // MB, 255))
+        os._exit(min((anonymous_memory() - before) // MB, 255))
     os._exit(255)
 
 

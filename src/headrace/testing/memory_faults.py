@@ -5,21 +5,20 @@ All memory is touched, so that it counts as used.
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
-import numpy.typing as npt
-
 STEP = 64 << 20
-"""Bytes that a balloon takes at once: so many that the allocator gets them from the system and gives them back."""
+"""Bytes that a balloon takes at once."""
 
-Memory = npt.NDArray[np.uint8]
+PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+"""Memory of this process alone, where the system makes a difference."""
 
-_LEAKED: list[Memory] = []
+_LEAKED: list[mmap.mmap] = []
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,13 @@ class Balloon:
 
     def __call__(self) -> None:
         """Takes the memory and frees it, also if it ends in a `MemoryError`."""
-        taken: list[Memory] = []
+        taken: list[mmap.mmap] = []
         try:
             for start in range(0, self.nbytes, STEP):
                 taken.append(_touched(min(STEP, self.nbytes - start)))
         finally:
-            taken.clear()  # the traceback of a MemoryError keeps this frame, and would keep the memory
+            for piece in taken:  # the traceback of a MemoryError keeps this frame, and would keep the memory
+                piece.close()
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,14 @@ class LimitMemory:
         raise MemoryError("more memory was given than the limit allows")
 
 
-def _touched(nbytes: int) -> Memory:
-    return np.ones(nbytes, np.uint8)
+def _touched(nbytes: int) -> mmap.mmap:
+    try:
+        piece = mmap.mmap(-1, nbytes, **PRIVATE)
+    except OSError as error:
+        raise MemoryError(f"no memory for {nbytes} bytes") from error
+    for start in range(0, nbytes, mmap.PAGESIZE):
+        piece[start] = 1
+    return piece
 
 
 def _address_space() -> int:
