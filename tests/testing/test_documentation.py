@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.alone  # files of other tests in /dev/shm would count as left behind
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 

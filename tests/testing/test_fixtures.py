@@ -8,6 +8,7 @@ import sys
 import pytest
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.alone  # files of other tests in /dev/shm would count as left behind
 
 TESTS = """
 import os, subprocess, sys
