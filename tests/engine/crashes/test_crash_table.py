@@ -24,7 +24,7 @@ AT_ONCE: dict[Backend, int] = {"inline": 8, "thread": 8, "fork": 6, "spawn": 2}
 
 FORKED: list[tuple[Backend, Way]] = sorted({(cell.backend, cell.way) for cell, _ in cells() if cell.backend != "spawn"})
 QUICK: list[tuple[Backend, Way]] = [("fork", "once"), ("fork", "replace"), ("fork", "skip"), ("inline", "replace")]
-"""Of the ways besides `always`, those that the normal suite goes; the others are marked `stress`."""
+"""Of the ways besides `always`, those that the normal suite goes; the others, and threads, are marked `stress`."""
 
 SPAWNED: list[tuple[Place, Way]] = sorted({(cell.place, cell.way) for cell, _ in cells() if cell.backend == "spawn"})
 
@@ -82,7 +82,12 @@ def test_the_table_is_full() -> None:
 
 @pytest.mark.parametrize(
     ("backend", "way"),
-    [pytest.param(*one, marks=[] if one[1] == "always" or one in QUICK else pytest.mark.stress) for one in FORKED],
+    [
+        pytest.param(
+            *one, marks=[] if (one[1] == "always" and one[0] != "thread") or one in QUICK else pytest.mark.stress
+        )
+        for one in FORKED
+    ],
 )
 def test_crashes_end_as_the_table_says(backend: Backend, way: Way, tmp_path: Path) -> None:
     chosen = [(cell, outcome) for cell, outcome in cells() if (cell.backend, cell.way) == (backend, way)]
