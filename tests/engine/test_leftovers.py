@@ -64,6 +64,16 @@ def ends(pid: int) -> bool:
         return bool(select.select([pidfd], [], [], 30)[0])
 
 
+def kill_and_see_the_workers_end(parent: subprocess.Popen[str]) -> None:
+    """Kills a program that has printed the numbers of its two workers."""
+    assert parent.stdout is not None
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert all(ends(pid) for pid in workers)
+
+
 @LINUX
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_killing_the_parent_leaves_no_process_file_or_shared_memory(method: str, tmp_path: Path) -> None:
@@ -74,12 +84,7 @@ def test_killing_the_parent_leaves_no_process_file_or_shared_memory(method: str,
     with subprocess.Popen(
         [sys.executable, str(script), method], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as parent:
-        assert parent.stdout is not None
-        workers = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(workers) == 2
-        parent.send_signal(signal.SIGKILL)
-        parent.wait()
-        assert all(ends(pid) for pid in workers)
+        kill_and_see_the_workers_end(parent)
     assert set(Path("/dev/shm").iterdir()) == before
     assert list(tmp_path.iterdir()) == [script]
 
@@ -105,12 +110,7 @@ def test_killing_the_parent_ends_workers_in_the_middle_of_a_sample(method: str, 
     with subprocess.Popen(
         [sys.executable, str(script), method], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
-        assert parent.stdout is not None
-        workers = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(workers) == 2
-        parent.send_signal(signal.SIGKILL)
-        parent.wait()
-        assert all(ends(pid) for pid in workers)
+        kill_and_see_the_workers_end(parent)
 
 
 @LINUX

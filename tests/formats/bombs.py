@@ -87,6 +87,12 @@ def png(width: int, height: int, pixels: bytes, *extra: tuple[bytes, bytes]) -> 
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
+def gif(screen: tuple[int, int], frame: tuple[int, int]) -> bytes:
+    """Returns a GIF that says how large its screen and its only frame are."""
+    head = b"GIF89a" + struct.pack("<HHBBB", *screen, 0, 0, 0)
+    return head + b",\0\0\0\0" + struct.pack("<HHB", *frame, 0) + b"\2\2\x4c\1\0;"
+
+
 def image(kind: str) -> bytes:
     """Returns an encoded image of some 60,000 x 60,000 pixels, or a small one with very much behind its pixels."""
     width = height = 60_000
@@ -99,21 +105,9 @@ def image(kind: str) -> bytes:
     if kind == "png with a profile":
         return png(8, 8, zlib_of(72), (b"iCCP", b"a\0\0" + zlib_of(2 * GIGA)))
     if kind == "gif":
-        return (
-            b"GIF89a"
-            + struct.pack("<HHBBB", width, height, 0, 0, 0)
-            + b",\0\0\0\0"
-            + struct.pack("<HHB", width, height, 0)
-            + b"\2\2\x4c\1\0;"
-        )
+        return gif((width, height), (width, height))
     if kind == "gif with a large frame":
-        return (
-            b"GIF89a"
-            + struct.pack("<HHBBB", 8, 8, 0, 0, 0)
-            + b",\0\0\0\0"
-            + struct.pack("<HHB", width, height, 0)
-            + b"\2\2\x4c\1\0;"
-        )
+        return gif((8, 8), (width, height))
     if kind == "webp":
         return (
             b"RIFF"

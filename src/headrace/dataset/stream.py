@@ -14,7 +14,7 @@ from headrace.core.errors import UsageError, explain
 from headrace.core.part import current_part, shard
 from headrace.core.streams import rng
 from headrace.dataset import gather
-from headrace.faults.causes import blame
+from headrace.faults.causes import is_never_skipped
 from headrace.formats.columns import Array, Block, Keys, concatenated
 from headrace.formats.tar_reader import new_bytes
 
@@ -171,7 +171,7 @@ class StreamIterator:
                     return self._read(1, None)
                 return self._read(None, None) if self._shuffle else self._read(count, out)
             except Exception as error:
-                if blame(error) in ("machine", "program"):
+                if is_never_skipped(error):
                     raise
                 if alone:
                     self._failures.append(error)

@@ -7,7 +7,6 @@ import faulthandler
 import mmap
 import os
 import signal
-import sys
 import time
 import weakref
 from multiprocessing import reduction
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.mark import LENGTH, STAGE, UNBORN, Mark
-from headrace.transport.memory import nameless_file
+from headrace.transport.memory import close_in, nameless_file
 
 TELL_STACKS = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (3 if hasattr(signal, "SIGRTMIN") else 0)
 """The signal at which a worker writes down its stacks and goes on. One that nobody else uses, where there are such."""
@@ -37,7 +36,7 @@ class BlackBox:
     def __init__(self, descriptor: int | None = None) -> None:
         """Makes a new one; with `descriptor`, opens one that came from another process."""
         self._fd = nameless_file() if descriptor is None else descriptor
-        self._close = weakref.finalize(self, _close_in, os.getpid(), self._fd)
+        self._close = weakref.finalize(self, close_in, os.getpid(), self._fd)
         if descriptor is None:
             os.ftruncate(self._fd, mmap.PAGESIZE)
         self._page = mmap.mmap(self._fd, mmap.PAGESIZE)
@@ -95,8 +94,3 @@ def send_signal(process: Any, number: int) -> None:
 
 def _received(duplicated: Any) -> BlackBox:
     return BlackBox(duplicated.detach())
-
-
-def _close_in(pid: int, descriptor: int) -> None:
-    if os.getpid() == pid and not sys.is_finalizing():
-        os.close(descriptor)

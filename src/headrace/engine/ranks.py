@@ -47,13 +47,13 @@ class RankWatch:
         self._planned = planned
         if planned is not None:
             self._post("planned", planned)
-            self._compare("planned", planned)
+            self._compare(planned)
 
     def delivers(self, count: int) -> None:
         """Looks at the others before the batch with this number, counted from 1, is delivered."""
         if self._planned is not None:
             if count == 2:  # in step with the others, who have begun by now
-                self._compare("planned", self._planned)
+                self._compare(self._planned)
             return
         self._post("delivered", count)
         for rank, ended in self._posted("ended").items():
@@ -71,8 +71,8 @@ class RankWatch:
                     )
                     return
 
-    def _compare(self, kind: str, mine: int) -> None:
-        counts = {**self._posted(kind), self._world.rank: mine}
+    def _compare(self, mine: int) -> None:
+        counts = {**self._posted("planned"), self._world.rank: mine}
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(counts.items()))
             self._tell(f"batches in this epoch: {listed}")

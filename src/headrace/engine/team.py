@@ -142,23 +142,25 @@ class Team:
             if key.data >= 0:
                 yield from self._read(worker_id, member)
             else:
-                while not member.buried and member.pipe.poll(0):
-                    yield from self._read(worker_id, member)
-                self._bury(worker_id, member)
+                yield from self._read_out(worker_id, member)
 
     def end(self, worker_id: int) -> Iterator[tuple[int, Result]]:
         """Kills a worker, and buries it after everything that it had sent was yielded."""
         member = self.members[worker_id]
         member.process.kill()
         member.process.join(GRACE)
-        while not member.buried and member.pipe.poll(0):
-            yield from self._read(worker_id, member)
-        self._bury(worker_id, member)
+        yield from self._read_out(worker_id, member)
 
     def take_dead(self) -> list[int]:
         """Returns the workers that were buried since the last call."""
         dead, self._dead = self._dead, []
         return dead
+
+    def _read_out(self, worker_id: int, member: Member) -> Iterator[tuple[int, Result]]:
+        """Yields all that a dead worker had sent, and buries it."""
+        while not member.buried and member.pipe.poll(0):
+            yield from self._read(worker_id, member)
+        self._bury(worker_id, member)
 
     def _read(self, worker_id: int, member: Member) -> Iterator[tuple[int, Result]]:
         try:

@@ -54,6 +54,11 @@ def blame(error: BaseException) -> Blame:
     return found
 
 
+def is_never_skipped(error: BaseException) -> bool:
+    """Tells whether an exception is raised whatever becomes of bad samples: it is the machine's, or the program's."""
+    return blame(error) in ("machine", "program")
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     current: BaseException | None = error
     for _ in range(LONGEST_CHAIN):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 from headrace.core.errors import WorkerDiedError
-from headrace.faults.causes import blame
+from headrace.faults.causes import blame, is_never_skipped
 from headrace.faults.policy import RETRY_AFTER, Policy
 from headrace.faults.record import Action, BadSample, path_of, text_of
 
@@ -62,7 +62,7 @@ class Guard:
 
     def judge(self, key: Any, stage: Literal["load", "collate"], error: Exception) -> tuple[BadSample, Action]:
         """Returns the record of a bad sample, and what is to become of it. Raises `error` if it is not the sample's."""
-        if blame(error) in ("machine", "program"):
+        if is_never_skipped(error):
             raise error
         bad = self._bad(key, stage, error)
         action = self.policy.decide(bad)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.core.errors import SampleError, explain
-from headrace.faults.causes import blame
+from headrace.faults.causes import is_never_skipped
 from headrace.faults.record import BadSample
 from headrace.faults.spares import word_of
 from headrace.fetch.fetcher import Careful, MapFetcher, note, note_length, split
@@ -54,7 +54,7 @@ class GuardedFetcher:
             try:
                 batch = self._plain.fetch(index, samples)
             except Exception as error:
-                if blame(error) in ("machine", "program"):
+                if is_never_skipped(error):
                     raise
                 failure = error if len(samples) < len(keys) and not self._plain.loads_together else None
                 numbers: Sequence[int | None] = positions or [None] * len(keys)
@@ -132,7 +132,7 @@ class GuardedFetcher:
             try:
                 found = self._try_instead(entry, key, keys, beside)
             except Exception as failure:
-                if blame(failure) in ("machine", "program"):
+                if is_never_skipped(failure):
                     raise
                 continue
             self._guard.losses.append(bad.settled("replace", key))
@@ -164,7 +164,7 @@ class GuardedFetcher:
             try:
                 return self._collate(entries)
             except Exception as error:
-                if blame(error) in ("machine", "program"):
+                if is_never_skipped(error):
                     raise
                 entries = self._without_odd_ones(entries, keys)
                 if not entries:

@@ -15,7 +15,7 @@ from headrace.core.errors import UsageError, explain
 from headrace.core.mark import COLLATE, LOAD, PLACE, STAGE, TOGETHER, Mark, private_mark
 from headrace.core.part import Place
 from headrace.core.streams import BATCH, SAMPLE, START, SampleStreams
-from headrace.faults.causes import blame
+from headrace.faults.causes import is_never_skipped
 from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import is_stateful, note
 from headrace.fetch.guard import Guard
@@ -230,7 +230,7 @@ class IterableFetcher:
         try:
             batch, got = self._source.next_batch(count, memory)
         except Exception as error:
-            if self._guard is None or blame(error) in ("machine", "program"):
+            if self._guard is None or is_never_skipped(error):
                 self._batches += 1
                 raise
             self._source.rewind(before)

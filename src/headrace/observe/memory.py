@@ -16,7 +16,7 @@ def tree_memory(pid: int) -> int:
 
     0 where the machine does not tell, or once the process is gone.
     """
-    return sum(_proportional_bytes(member) for member in _tree(pid))
+    return sum(_proportional_bytes(member) for member in process_tree(pid))
 
 
 class PeakMemory:
@@ -83,7 +83,8 @@ def _counting_files() -> Iterator[Path]:
             yield Path(f"/sys/fs/cgroup{folder}{inner if inner != '/' else ''}") / file
 
 
-def _tree(root: int) -> list[int]:
+def process_tree(root: int) -> list[int]:
+    """Returns a process, its children, their children, and so on; those of a process that has ended are not found."""
     members = [root]
     for pid in members:
         for children in Path(f"/proc/{pid}/task").glob("*/children"):

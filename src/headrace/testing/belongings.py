@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
-from headrace.observe.memory import tree_memory
+from headrace.observe.memory import process_tree, tree_memory
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -68,14 +68,7 @@ def descendants() -> list[int]:
         getattr(resource_tracker._resource_tracker, "_pid", None),
         getattr(forkserver._forkserver, "_forkserver_pid", None),
     }
-    found = [os.getpid()]
-    for pid in found:
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            try:
-                found.extend(int(child) for child in children.read_text().split())
-            except OSError:
-                continue  # the thread ended meanwhile
-    return [pid for pid in found[1:] if pid not in helpers]
+    return [pid for pid in process_tree(os.getpid())[1:] if pid not in helpers]
 
 
 def command_of(pid: int) -> str:

@@ -82,7 +82,7 @@ class FileBacking:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._close = weakref.finalize(self, _close_in, os.getpid(), fd)
+        self._close = weakref.finalize(self, close_in, os.getpid(), fd)
 
     @classmethod
     def create(cls) -> FileBacking:
@@ -176,7 +176,8 @@ def nameless_file() -> int:
         return os.dup(file.fileno())
 
 
-def _close_in(pid: int, fd: int) -> None:
+def close_in(pid: int, fd: int) -> None:
+    """Closes a descriptor, but in a forked child or while Python exits does nothing; for finalizers."""
     if os.getpid() == pid and not sys.is_finalizing():
         os.close(fd)
 
