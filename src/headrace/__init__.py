@@ -1,6 +1,6 @@
 """headrace: a drop-in superset of `torch.utils.data`."""
 
-from headrace import samplers, transforms
+from headrace import samplers, transforms, writers
 from headrace.core.part import shard
 from headrace.core.streams import rng
 from headrace.dataset.compact import compact
@@ -29,4 +29,5 @@ __all__ = [
     "shard",
     "step",
     "transforms",
+    "writers",
 ]

@@ -54,6 +54,7 @@ def check_arguments(dataset: Any, *, on_error: Any, max_errors: Any, sample_time
         "seed": (given["seed"] is None or _is_whole(given["seed"]), "a whole number, or None"),
         "shard": (given["shard"] in (None, "auto"), "'auto' or None"),
         "backend": (given["backend"] in get_args(Backend), "'process', 'thread', 'inline' or 'auto'"),
+        "on_stats": (given["on_stats"] is None or callable(given["on_stats"]), "a function, or None"),
         "batches_per_epoch": (count is None or (_is_whole(count) and count > 0), "a positive whole number, or None"),
     }
     for name, (holds, expected) in rules.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -20,7 +19,6 @@ from headrace.engine.inline import InlineIterator
 from headrace.engine.portion import Portion, Supply
 from headrace.engine.processes import ProcessIterator
 from headrace.engine.ranks import name_here
-from headrace.engine.starting import ZygoteKeeper
 from headrace.engine.threads import ThreadIterator
 from headrace.faults.ledger import Faults, Ledger
 from headrace.faults.policy import OnError, Policy
@@ -28,10 +26,13 @@ from headrace.faults.quarantine import Excluded, checked_path
 from headrace.faults.spares import Spares, spares_of
 from headrace.fetch.whole import makes_batches
 from headrace.observe.objects import warn_of_objects
+from headrace.observe.recorder import Recorder, caller
+from headrace.observed import Observed, OnStats, Telling
 from headrace.order.distributed import DistributedSampler
 from headrace.order.kept import KeptSampler
 from headrace.order.sampler import ElasticSampler
-from headrace.state.record import EpochRecord, Terms, blank
+from headrace.own import Own
+from headrace.state.record import Terms, blank
 from headrace.state.snapshot import Snapshot, checked, part_for
 from headrace.transport.arena import Arena
 from headrace.transport.leases import LocalMemory
@@ -43,36 +44,7 @@ LOCAL_MEMORY = PerProcess(LocalMemory)
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass
-class _Own:
-    """What a loader keeps besides torch's attributes; under one name, so that subclasses have theirs."""
-
-    name: str = ""
-    """What tells this loader from the others of the script, on all ranks."""
-    epoch: int = 0
-    """Number of the next epoch."""
-    alone: bool = False
-    """Whether the order is the loader's own and not dealt out over ranks."""
-    announced: bool = False
-    """Whether `set_epoch` was called since the last epoch began."""
-    looked_at: bool = False
-    """Whether the data set was searched for what grows in workers."""
-    resume: Snapshot | None = None
-    """The state from which the next epoch goes on."""
-    record: EpochRecord | None = None
-    """Of the epoch that was begun last."""
-    supply: Supply | None = None
-    memory: LocalMemory | None = None
-    arena: Arena | None = None
-    zygotes: ZygoteKeeper = field(default_factory=ZygoteKeeper)
-    ledger: Ledger | None = None
-
-    def without_resources(self) -> _Own:
-        """Returns what another process can have of it, too."""
-        return _Own(self.name, self.epoch, self.alone, self.announced, self.looked_at, self.resume)
-
-
-class DataLoader(TorchDataLoader[T_co]):
+class DataLoader(Observed, TorchDataLoader[T_co]):
     """`torch.utils.data.DataLoader` whose batches travel through leased memory.
 
     Takes torch's arguments, with torch's checks, defaults, orders and worker seeds. What differs is the way of a batch:
@@ -106,6 +78,12 @@ class DataLoader(TorchDataLoader[T_co]):
       is ended and replaced; at the second time the sample counts as bad.
     - `original_errors=True`: an exception in a worker is raised as it was, with its arguments and attributes, instead
       of as torch's copy with another text.
+
+    - `on_stats`: called every ten seconds, and at the end of each epoch, with the `stats` of that moment. See
+      `headrace.writers`.
+
+    Where the time goes is always recorded: `stats` has the figures, `report()` says in words who waits for whom, what
+    to change, and what that would gain.
 
     A worker process that dies is replaced, and its batches are made again; a sample that kills its workers again and
     again counts as bad. `faults` says what happened so far.
@@ -144,16 +122,18 @@ class DataLoader(TorchDataLoader[T_co]):
         quarantine: str | os.PathLike[str] | None = None,
         exclude: Excluded | None = None,
         sample_timeout: float | None = None,
+        on_stats: OnStats | None = None,
     ) -> None:
-        self._own = _Own(name=name_here())
+        self._own = Own(name=name_here(), label=caller())
         check_arguments(
             dataset, seed=seed, shard=shard, backend=backend, batches_per_epoch=batches_per_epoch, on_error=on_error,
-            max_errors=max_errors, sample_timeout=sample_timeout,
+            max_errors=max_errors, sample_timeout=sample_timeout, on_stats=on_stats,
         )  # fmt: skip
         self.on_error: OnError = on_error
         self.max_errors = max_errors
         self.quarantine = None if quarantine is None else checked_path(quarantine)
         self.sample_timeout = sample_timeout
+        self.on_stats = on_stats
         self.seed = 0 if seed is None and shard is not None else seed
         self.shard = shard
         self.backend: Backend = backend
@@ -190,6 +170,16 @@ class DataLoader(TorchDataLoader[T_co]):
     def faults(self) -> Faults:
         """What this loader survived so far: bad samples by what became of them, and workers that were replaced."""
         return self.loss_ledger.faults()
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where batches leave their times. For engines."""
+        if self._own.recorder is None:
+            self._own.recorder = Recorder(self._own.label)
+            self._own.recorder.counts = self.loss_ledger.counts
+            if self.on_stats is not None:
+                self._own.recorder.listeners.append(Telling(self.on_stats))
+        return self._own.recorder
 
     @property
     def loss_ledger(self) -> Ledger:

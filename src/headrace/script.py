@@ -17,6 +17,7 @@ import torch.utils.data.dataloader
 
 from headrace.faults.ledger import Ledger
 from headrace.loader import DataLoader
+from headrace.observe.recorder import caller
 from headrace.observe.waiting import EpochWatch, LoaderRecord
 
 TORCH_LOADER: type = torch.utils.data.DataLoader
@@ -97,7 +98,7 @@ def _measured(base: type, measurement: Measurement, digest: bool, defaults: dict
 
     class MeasuredLoader(base):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            label = _caller()
+            label = caller()
             try:
                 given = signature.bind_partial(*args, **kwargs).arguments
             except TypeError:
@@ -131,15 +132,3 @@ def applicable(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
     if not {**used, **given}.get("num_workers"):
         used = {name: value for name, value in used.items() if name not in NEED_WORKERS}
     return used
-
-
-def _caller() -> str:
-    """Returns file:line of the innermost caller outside torch and headrace: where the script makes the loader."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-def _is_library(module: str) -> bool:
-    return module.partition(".")[0] in {"torch", "headrace", "runpy"}

@@ -96,4 +96,5 @@ def test_the_public_words_are_few_and_known() -> None:
         "shard",
         "step",
         "transforms",
+        "writers",
     ]

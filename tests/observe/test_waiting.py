@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader as TorchLoader
 
 import headrace
 from headrace.observe.memory import tree_memory
-from headrace.observe.waiting import EpochWatch, LoaderRecord, batch_length
+from headrace.observe.sizes import batch_length
+from headrace.observe.waiting import EpochWatch, LoaderRecord
 
 pytestmark = pytest.mark.alone
 

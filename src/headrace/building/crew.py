@@ -31,11 +31,6 @@ class Job(Protocol):
         """Makes one piece. What it returns is pickled on its way back."""
 
 
-def cores() -> int:
-    """Returns how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def make_pieces(
     job: Job, pieces: Sequence[int], workers: int, *, method: str, place: object, made: Callable[[int, Any], None]
 ) -> None:

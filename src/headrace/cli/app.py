@@ -254,9 +254,9 @@ def doctor(
     json_output: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
     """Measure the steps of a pipeline, and say which of them are best computed once."""
-    from headrace.building.crew import cores
     from headrace.cli.bench import numbers_in
     from headrace.cli.doctor import run_plan
+    from headrace.core.machine import cores
 
     numbers = numbers_in(workers, "--workers") if workers is not None else [0, cores()]
     status = run_plan(

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.building.crew import Report, cores, make_pieces
+from headrace.building.crew import Report, make_pieces
 from headrace.building.room import Room
 from headrace.convert.plan import IN_SHARDS, Options, Plan, bytes_of_block, make_plan
 from headrace.convert.resize import resized
 from headrace.core.errors import DatasetError, HeadraceError, UsageError, explain
+from headrace.core.machine import cores
 from headrace.formats import arrow
 from headrace.formats.aside import Aside, sync_tree
 from headrace.formats.columns import Keys

@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import mmap
 import os
+import re
 import signal
 import time
 import weakref
@@ -26,6 +27,7 @@ LARGEST = 1 << 16
 """Bytes of stacks that are read."""
 
 
+ANATOMY = str(Path("observe", "anatomy.py"))
 OURS = str(Path(__file__).parents[1])
 """The folder of the loader's own code."""
 
@@ -73,9 +75,14 @@ class BlackBox:
 
 
 def of_the_user(stacks: str) -> str:
-    """Returns stacks, the innermost call first, down to where the loader called the user's code."""
+    """Returns stacks, the innermost call first, down to where the loader called the user's code.
+
+    Without that of the thread that only looks on (`observe.anatomy`).
+    """
     kept, ours = [], False
-    for line in stacks.strip().splitlines():
+    threads = re.split(r"^(?=(?:Current thread|Thread) 0x)", stacks.strip(), flags=re.MULTILINE)
+    text = "".join(thread for thread in threads if ANATOMY not in thread)
+    for line in text.strip().splitlines():
         is_call = line.startswith("  File ")
         if not (ours and is_call):
             kept.append(line)

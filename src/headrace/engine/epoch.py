@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice
@@ -16,14 +18,21 @@ from headrace.core.torch_internals import DatasetKind, TorchIterator, profiler_e
 from headrace.core.world import World, common_store
 from headrace.engine.lane import Begin, Cargo
 from headrace.engine.ranks import RankWatch
+from headrace.engine.setting import setting_of
 from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import Positioned, is_stateful
 from headrace.fetch.whole import makes_batches
+from headrace.observe.recorder import PENDING
+from headrace.observe.sizes import batch_length
 from headrace.order.key_arrays import key_arrays
 from headrace.state.progress import Draw, MapProgress, StreamProgress
 from headrace.state.record import EpochRecord, Terms
 
 SEED_BITS = (1 << 62) - 1
+
+NAN = math.nan
+
+Journey = tuple[float, ...]
 
 
 class EpochIterator(TorchIterator):
@@ -33,11 +42,20 @@ class EpochIterator(TorchIterator):
     record: EpochRecord
     """What was delivered; the loader keeps it."""
 
+    backend: str
+    """Where batches are made: "inline", "thread" or "process"."""
+
+    _journey: Journey = ()
+    """How the batch that is delivered now came here, in the order of `BATCH`, `worker` first, without `samples` and
+    without the times of asking and delivery: an engine's `_next_data` leaves it."""
+
     def _open(self, loader: Any, *, workers: int) -> None:
         """Does what torch's constructor does, and begins the first epoch.
 
         With workers the sampler's `__iter__` is called two times, as in torch's iterator.
         """
+        began = time.perf_counter()
+        self._recorder = loader.recorder
         terms = self._terms = loader.next_terms()
         self._ledger, self._policy = loader.loss_ledger, loader.sample_policy(terms.world)
         _announce(loader._index_sampler, terms)
@@ -48,9 +66,11 @@ class EpochIterator(TorchIterator):
             self._num_workers = workers
             self._sampler_iter = self._indices(None if workers else self._sampler_iter)
         self._start_epoch(loader, "isi" if workers else "is", before)
+        self._begin_record(loader, began, fresh=True)
 
     def _reopen(self, loader: Any) -> None:
         """Begins a further epoch with the same workers."""
+        began = time.perf_counter()
         terms = self._terms = loader.next_terms()
         _announce(loader._index_sampler, terms)
         before = random_state(loader)
@@ -58,6 +78,13 @@ class EpochIterator(TorchIterator):
             TorchIterator._reset(self, loader)
         self._sampler_iter = self._indices(self._sampler_iter)
         self._start_epoch(loader, "i", before)
+        self._begin_record(loader, began, fresh=False)
+
+    def _begin_record(self, loader: Any, began: float, *, fresh: bool) -> None:
+        setting = setting_of(self, loader, backend=self.backend, free=self.any_lane_will_do)
+        self._recorder.begin_epoch(began, setting, fresh=fresh)
+        self._number_of_epoch = self._recorder.epoch
+        self._counted = int(self._progress.samples) if self._is_map else 0
 
     def cargo(self, loader: Any) -> Cargo:
         """Returns what lanes work with."""
@@ -254,6 +281,7 @@ class EpochIterator(TorchIterator):
         return self._next_data()
 
     def __next__(self) -> Any:
+        asked = time.perf_counter()
         try:
             if self._sampler_iter is None or self._counts_samples or profiler_enabled():
                 batch = super().__next__()
@@ -265,9 +293,27 @@ class EpochIterator(TorchIterator):
                 self.record.finished = True
                 self._look_back()
             raise
+        self._note(asked, batch)
         if self._ranks is not None:
             self._ranks.delivers(int(self._progress.batches))
         return batch
+
+    def _note(self, asked: float, batch: Any) -> None:
+        """Notes in the loader's record that a batch is delivered now."""
+        recorder, progress = self._recorder, self._progress
+        if self._is_map:
+            samples = progress.samples - self._counted
+            self._counted = progress.samples
+        else:
+            samples = batch_length(batch)
+        worker, nbytes, *way, load_cpu, cpu, queued, opened, pinned = self._journey
+        now = time.perf_counter()
+        recorder.rows.extend(
+            (self._number_of_epoch, progress.batches - 1, worker, samples, nbytes, *way, asked, now,
+             load_cpu, cpu, queued, opened, pinned, NAN, NAN)
+        )  # fmt: skip
+        if now >= recorder.due or len(recorder.rows) >= PENDING:
+            recorder.tick(now)
 
     def _look_back(self) -> None:
         """Looks back at an epoch that came to its end."""
@@ -275,6 +321,7 @@ class EpochIterator(TorchIterator):
         if self._counts_samples:
             self._compare_with_length(batches)
         self._ledger.end_epoch(self._seen)
+        self._recorder.end_epoch(batches)
         if self._ranks is not None:
             self._ranks.ends(batches)
 

@@ -6,6 +6,7 @@ index = next(sampler) -> samples = dataset[...] -> batch = collate(samples) -> p
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from typing import Any
 
@@ -14,15 +15,23 @@ from headrace.core.mark import TASK, private_mark
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe, apply_sharding, torch_default_collate
 from headrace.device.pinning import pin
 from headrace.engine.alarm import Alarm
-from headrace.engine.epoch import EpochIterator
+from headrace.engine.epoch import NAN, EpochIterator
 from headrace.engine.lane import LaneHost, Made, surroundings_kept
 from headrace.fetch.whole import draws_numbers, makes_batches
+from headrace.observe.recording import MAIN
 from headrace.observe.replaying import ReplayBar
+from headrace.observe.sizes import batch_bytes
+from headrace.observe.stopwatch import Stopwatch
 from headrace.transport.leases import LocalMemory
+
+LOOK = 5e-3
+"""Seconds for which batches are taken to be as large as the last one that was looked at."""
 
 
 class InlineIterator(EpochIterator):
     """One epoch without workers. Batches collated by default lie in leased memory and belong to the user."""
+
+    backend = "inline"
 
     def __init__(self, loader: Any, memory: LocalMemory) -> None:
         self._open(loader, workers=0)
@@ -34,10 +43,10 @@ class InlineIterator(EpochIterator):
         if collate is torch_default_collate:
             collate = SlotCollate(memory)
         self._mark = private_mark()
+        self._watch = Stopwatch(self._mark)
         self._alarm = None if loader.sample_timeout is None else Alarm(loader.sample_timeout)
-        self._host = LaneHost(
-            self.cargo(loader), 0, 1, "inline", collate, self._mark if self._alarm is not None else None
-        )
+        self._host = LaneHost(self.cargo(loader), 0, 1, "inline", collate, self._mark, watched=self._alarm is not None)
+        self._nbytes, self._look_again = 0, 0.0
         self._turns = deque(range(max(self.record.lanes, 1)))  # more than one only after a resume
         self._turns.rotate(-self.next_lane)
         draws = draws_numbers(self._dataset) or not makes_batches(self._dataset, collate)
@@ -61,6 +70,7 @@ class InlineIterator(EpochIterator):
         while True:
             number, index = self.take()
             lane = self._turns[0]
+            self._watch.start()
             try:
                 if self._is_plain:  # the lane touches nothing around it
                     batch, state, losses = self._make(lane, index)
@@ -78,4 +88,17 @@ class InlineIterator(EpochIterator):
                 raise
             self._turns.rotate(-1)
             self.delivered(number, lane, state, losses)
-            return pin(batch, self._pin_memory_device) if self._pin_memory else batch
+            return self._pinned(batch)
+
+    def _pinned(self, batch: Any) -> Any:
+        """Returns a batch as the user gets it, and leaves how it came here."""
+        self._watch.made()
+        begun, loaded, collated, _, load_cpu, cpu, _ = self._watch.stop()
+        if collated > self._look_again:
+            self._nbytes, self._look_again = batch_bytes(batch), collated + LOOK
+        pinned = 0.0
+        if self._pin_memory:
+            batch = pin(batch, self._pin_memory_device)
+            pinned = time.perf_counter() - collated
+        self._journey = MAIN, self._nbytes, NAN, begun, loaded, collated, NAN, NAN, load_cpu, cpu, 0.0, 0.0, pinned
+        return batch

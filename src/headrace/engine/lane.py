@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from headrace.core.counter import stream_key
-from headrace.core.mark import IDLE, STAGE, START, Mark, private_mark
+from headrace.core.mark import IDLE, STAGE, START, Mark
 from headrace.core.part import Place, enter_place, place_kept
 from headrace.core.streams import SampleStreams, begin_stream, global_states_kept
 from headrace.core.torch_internals import (
@@ -96,14 +96,21 @@ class Made(NamedTuple):
     losses: Sequence[BadSample] = ()
 
 
+class Note(NamedTuple):
+    """Where a worker notes what it does. `watched`: whether others look at it while samples are being made."""
+
+    mark: Mark
+    watched: bool
+
+
 class Lane:
     """One worker as data sets see it."""
 
     def __init__(
-        self, cargo: Cargo, number: int, kind: Kind, collate: Callable[[Any], Any], dataset: Any, mark: Mark | None
+        self, cargo: Cargo, number: int, kind: Kind, collate: Callable[[Any], Any], dataset: Any, note: Note
     ) -> None:
         self._cargo = cargo
-        self._mark = mark
+        self._note = note
         self._number = number
         self._kind = kind
         self._collate = collate
@@ -159,7 +166,9 @@ class Lane:
         if cargo.dataset_kind == DatasetKind.Map:
             if state is not None:
                 dataset.load_state_dict(state)
-            plain = MapFetcher(dataset, cargo.auto_collation, self._collate, streams, self._mark)
+            plain = MapFetcher(
+                dataset, cargo.auto_collation, self._collate, streams, self._note.mark, watched=self._note.watched
+            )
             guard = self._guard(begin)
             self._fetcher = plain if guard is None else GuardedFetcher(plain, cargo.auto_collation, guard)
             return
@@ -167,10 +176,10 @@ class Lane:
         place.claimed = place.counted = False
         place.on_claim = None if streams is None else functools.partial(streams.split, *words, *self._words())
         deal = Deal(place, begin.first) if cargo.deal and (not state or state["dealt"]) else None
-        source = Source(dataset, streams, state, self._mark)
+        source = Source(dataset, streams, state, self._note.mark)
         fetcher = IterableFetcher(
             source, cargo.auto_collation, self._collate, cargo.drop_last, deal, state,
-            guard=self._guard(begin), mark=self._mark,
+            guard=self._guard(begin), mark=self._note.mark,
         )  # fmt: skip
         fetcher.replay(functools.partial(report, self._number))
         self._fetcher = fetcher
@@ -225,11 +234,13 @@ class LaneHost:
         workers: int,
         kind: Kind,
         collate: Callable[[Any], Any],
-        mark: Mark | None = None,
+        mark: Mark,
+        *,
+        watched: bool,
     ) -> None:
         self._cargo = cargo
-        self._mark = private_mark() if mark is None else mark
-        self._lane_mark = mark  # None: nobody looks
+        self._mark = mark
+        self._note = Note(mark, watched)
         self._worker = worker
         self._workers = workers
         self._kind = kind
@@ -244,7 +255,7 @@ class LaneHost:
         numbers = range(self._worker, max(begin.lanes, 1), self._workers)
         fresh = [number for number in numbers if number not in self._lanes]
         for number, dataset in zip(fresh, self._copies(len(fresh)), strict=True):
-            self._lanes[number] = Lane(self._cargo, number, self._kind, self._collate, dataset, self._lane_mark)
+            self._lanes[number] = Lane(self._cargo, number, self._kind, self._collate, dataset, self._note)
         for number in numbers:
             try:
                 if number in fresh:

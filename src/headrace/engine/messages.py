@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from headrace.engine.lane import Begin
+from headrace.observe.stopwatch import Times
 from headrace.transport.memory import Slot
 
 INLINE = 16 << 10
@@ -41,7 +42,8 @@ class Result(NamedTuple):
     `status` says what the payload is: "batch" (the parts of a `Made`), "error" (`Failure`, lane's state, losses),
     "end" (the lane's iterable data set has ended), or, for no task, "replay" (lane, samples done, samples in all).
     `slots` and `buffers` are those of `Parcel`. `read` counts the messages that the worker has read, and `freed` are
-    slots of the parent's region that it is done with.
+    slots of the parent's region that it is done with. `times` are the task's, and `seen` says where the worker was met
+    lately, and how often (`observe.anatomy`).
     """
 
     epoch: int
@@ -52,3 +54,5 @@ class Result(NamedTuple):
     buffers: list[tuple[int, int, int]]
     read: int
     freed: list[Slot]
+    times: Times
+    seen: list[tuple[str, str, int]]

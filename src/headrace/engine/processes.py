@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from headrace.core.counter import stream_key
 from headrace.core.torch_internals import TorchProcessIterator, python_is_exiting
-from headrace.device.pinning import pin
 from headrace.engine.epoch import SEED_BITS
 from headrace.engine.lane import Begin
 from headrace.engine.messages import InSlot, Result
@@ -20,6 +19,7 @@ from headrace.engine.team import Team
 from headrace.engine.windowed import WindowedIterator
 from headrace.engine.worker import Assignment
 from headrace.fetch.fetcher import Careful, plain_index, split
+from headrace.observe.stopwatch import Times
 from headrace.transport.arena import Arena, InboundRegion
 from headrace.transport.codec import decode
 from headrace.transport.memory import Bytes
@@ -31,6 +31,11 @@ class Arrived(NamedTuple):
     status: str
     header: bytes | memoryview
     buffers: list[Bytes]
+    worker: int
+    times: Times
+    nbytes: int
+    at: float
+    """When it arrived."""
 
 
 class Doom(NamedTuple):
@@ -51,6 +56,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     with an error, after everything that has come was delivered.
     """
 
+    backend = "process"
     _team: Team  # missing while the constructor has not come so far
 
     def __init__(self, loader: Any, arena: Arena, zygotes: ZygoteKeeper) -> None:
@@ -130,7 +136,11 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
 
     def _sort(self, worker_id: int, result: Result) -> bool:
         """Files a result in the window. False: it was not one to deliver."""
-        arrived = Arrived(result.status, *_leases(self._team.members[worker_id].region, result))
+        header, buffers = _leases(self._team.members[worker_id].region, result)
+        nbytes = sum(nbytes for _, _, nbytes in result.buffers)
+        arrived = Arrived(result.status, header, buffers, worker_id, result.times, nbytes, time.perf_counter())
+        if result.seen:
+            self._recorder.saw(result.seen)
         if result.epoch != self._epoch:
             return False  # dropped, and the slots with it
         if result.status == "replay":
@@ -145,11 +155,12 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         return True
 
     def _open_result(self, task: int, lane: int, result: Arrived) -> Any:
+        opening = time.perf_counter()
         payload, state, losses = decode(result.header, result.buffers)
         self._record_delivery(task, lane, state, losses)
         if result.status == "error":
             payload.raise_again()
-        return pin(payload, self._pin_memory_device) if self._pin_memory else payload
+        return self._pinned(task, payload, result.worker, result.nbytes, result.times, result.at, opening)
 
     # -- workers that die or hang --------------------------------------------------------------------------------------
 

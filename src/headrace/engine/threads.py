@@ -20,7 +20,6 @@ from typing import Any
 from headrace.collate.stacking import SlotCollate
 from headrace.core.mark import LOAD, TASK, Mark, private_mark
 from headrace.core.torch_internals import DatasetKind, compute_with_one_thread, torch_default_collate
-from headrace.device.pinning import pin
 from headrace.engine.alarm import Alarm, too_slow
 from headrace.engine.casualties import Sighting
 from headrace.engine.failure import Failure
@@ -30,6 +29,9 @@ from headrace.engine.watch import Watch
 from headrace.engine.windowed import WindowedIterator
 from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import Careful, plain_index, split
+from headrace.observe.recording import MAIN
+from headrace.observe.sizes import batch_bytes
+from headrace.observe.stopwatch import NO_TIMES, Stopwatch, Times
 from headrace.transport.leases import LocalMemory
 
 LOGGER = logging.getLogger("headrace")
@@ -40,7 +42,10 @@ GRACE = 5.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a task: `status` is "batch", "error" (the payload is a `Failure`), "end", "replay" or "died"."""
+    """What became of a task: `status` is "batch", "error" (the payload is a `Failure`), "end", "replay" or "died".
+
+    `times`: of the thread that did it.
+    """
 
     epoch: int
     task: int
@@ -48,6 +53,8 @@ class Outcome:
     payload: Any
     state: Any
     losses: Sequence[BadSample] = ()
+    worker: int = MAIN
+    times: Times = NO_TIMES
 
 
 @dataclass
@@ -63,7 +70,11 @@ class Worker:
     failures: dict[int, BaseException] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     mark: Mark = field(default_factory=private_mark)
+    number: int = 0
     epoch: int = 0
+
+    def __post_init__(self) -> None:
+        self.watch = Stopwatch(self.mark)
 
     def run(self) -> None:
         """The life of the thread."""
@@ -93,10 +104,13 @@ class Worker:
     def make(self, epoch: int, task: int, lane: int, index: Any) -> Outcome:
         """Returns what becomes of a task."""
         self.mark[TASK] = task
+        self.watch.start()
         try:
             if lane in self.failures:
                 raise self.failures.pop(lane)
-            return Outcome(epoch, task, "batch", *self.host.fetch(lane, index))
+            made = self.host.fetch(lane, index)
+            self.watch.made()
+            return Outcome(epoch, task, "batch", *made, self.number, self.watch.stop())
         except StopIteration as end:
             if self.is_stream:
                 self.ended.add(lane)
@@ -126,6 +140,8 @@ class ThreadIterator(WindowedIterator[Outcome]):
     the other, because nothing else would give the same numbers each time.
     """
 
+    backend = "thread"
+
     def __init__(self, loader: Any, memory: LocalMemory) -> None:
         self._memory = memory
         self._alone: bool | None = None  # whether all batches are made in the user's thread; None: not known yet
@@ -147,8 +163,8 @@ class ThreadIterator(WindowedIterator[Outcome]):
 
         def worker(number: int) -> Worker:
             mark = private_mark()
-            host = LaneHost(cargo, number, count, "thread", collate, mark if watched else None)
-            return Worker(host, is_stream, original, outbox, mark=mark)
+            host = LaneHost(cargo, number, count, "thread", collate, mark, watched=watched)
+            return Worker(host, is_stream, original, outbox, mark=mark, number=number)
 
         crew = [worker(number) for number in range(count)]
         self._outbox, self._crew = outbox, crew
@@ -332,10 +348,12 @@ class ThreadIterator(WindowedIterator[Outcome]):
         return True
 
     def _open_result(self, task: int, lane: int, result: Outcome) -> Any:
+        opening = time.perf_counter()
         self._record_delivery(task, lane, result.state, result.losses)
         if result.status == "error":
             result.payload.raise_again()
-        return pin(result.payload, self._pin_memory_device) if self._pin_memory else result.payload
+        nbytes, arrived = batch_bytes(result.payload), result.times.sent
+        return self._pinned(task, result.payload, result.worker, nbytes, result.times, arrived, opening)
 
     def _shutdown_workers(self) -> None:
         self._end()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe, sharding_worker_init_fn
+from headrace.device.pinning import pin
 from headrace.engine.epoch import EpochIterator
 from headrace.engine.lane import Cargo
 from headrace.engine.window import Window
 from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import is_stateful
 from headrace.observe.replaying import ReplayBar
+from headrace.observe.stopwatch import Times
 
 Result = TypeVar("Result")
 
@@ -69,6 +72,7 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         lanes, free = max(self.record.lanes, 1), self.any_lane_will_do
         self._window: Window[Result] = Window(lanes, limit, self._in_order, free=free, first=self.next_lane)
         self._numbers: dict[int, int] = {}
+        self._posted: dict[int, float] = {}
         self._indices_out: dict[int, tuple[int, Any]] = {}
         for _ in range(self._window.limit):
             self._order_one()
@@ -88,6 +92,7 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         if lane is not None:
             task = self._window.send(lane)
             self._numbers[task] = number
+            self._posted[task] = time.perf_counter()
             self._indices_out[task] = lane, index
             self._post(lane % self._num_workers, task, lane, index)
 
@@ -135,6 +140,20 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         """Files that the lane of a task has no data left."""
         self._window.exhaust(task)
         self._order_one()
+
+    def _pinned(
+        self, task: int, batch: Any, worker: int, nbytes: int, times: Times, arrived: float, opening: float
+    ) -> Any:
+        """Returns a batch as the user gets it, and leaves how it came here. `opening`: when its unpacking began."""
+        opened = time.perf_counter()
+        begun, loaded, collated, sent, *cpu = times
+        pinned = 0.0
+        if self._pin_memory:
+            batch = pin(batch, self._pin_memory_device)
+            pinned = time.perf_counter() - opened
+        posted = self._posted.pop(task)
+        self._journey = worker, nbytes, posted, begun, loaded, collated, sent, arrived, *cpu, opened - opening, pinned
+        return batch
 
     def _record_delivery(self, task: int, lane: int, state: Any, losses: Sequence[BadSample] = ()) -> None:
         self.delivered(self._numbers.pop(task), lane, state, losses)

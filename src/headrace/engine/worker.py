@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from headrace.collate.stacking import SlotCollate
-from headrace.core.mark import IDLE, PLACE, SEND, STAGE, START, TASK, TOGETHER
+from headrace.core.mark import IDLE, PLACE, SEND, STAGE, START, TASK, TOGETHER, count_whole_process
 from headrace.core.torch_internals import (
     MP_STATUS_CHECK_INTERVAL,
     DatasetKind,
@@ -31,6 +31,8 @@ from headrace.engine.failure import Failure
 from headrace.engine.lane import Begin, Cargo, LaneHost
 from headrace.engine.messages import INLINE, InSlot, Orders, Result
 from headrace.faults.record import BadSample
+from headrace.observe.anatomy import StackSampler
+from headrace.observe.stopwatch import Stopwatch
 from headrace.transport.arena import Ticket
 from headrace.transport.codec import Parcel, decode, encode
 from headrace.transport.memory import Slot
@@ -70,6 +72,7 @@ def main(cargo: Cargo, assignment: Assignment) -> None:
         enter_worker_process()
         assignment.box.record()
         assignment.box.mark[STAGE] = START
+        count_whole_process()
         gc.freeze()  # a collection would write to every object of the parent, and so copy its pages
         _Worker(cargo, assignment).run()
     except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
@@ -99,8 +102,12 @@ class _Worker:
         slot_collate.install()
         if collate is torch_default_collate:
             collate = slot_collate
-        self._host = LaneHost(cargo, assignment.worker_id, assignment.workers, "process", collate, assignment.box.mark)
+        self._host = LaneHost(
+            cargo, assignment.worker_id, assignment.workers, "process", collate, assignment.box.mark, watched=True
+        )
         self._mark = assignment.box.mark
+        self._watch = Stopwatch(self._mark, alone=True)
+        self._sampler = StackSampler(self._mark)
         self._failures: dict[int, BaseException] = {}
         self._ended: set[int] = set()
         self._epoch = assignment.epoch
@@ -152,7 +159,9 @@ class _Worker:
     def _do(self, task: int, lane: int, index: Any) -> None:
         mark = self._mark
         mark[TASK] = task
+        self._watch.start()
         status, payload = self._fetch(lane, index)
+        self._watch.made()
         mark[STAGE], mark[PLACE] = SEND, TOGETHER
         try:
             parcel = encode(payload, self._memory) if status != "error" else self._encode_error(payload)
@@ -197,7 +206,8 @@ class _Worker:
             header = InSlot(slot, len(parcel.header))
             sent.add(slot)
         freed, self._freed = self._freed, []
-        result = Result(self._epoch, task, status, header, parcel.slots, parcel.buffers, self._read, freed)
+        times, seen = self._watch.stop(), self._sampler.take()
+        result = Result(self._epoch, task, status, header, parcel.slots, parcel.buffers, self._read, freed, times, seen)
         self._it.pipe.send_bytes(pickle.dumps(result, 5))
         self._memory.finish(sent)
 

@@ -51,6 +51,10 @@ class Ledger:
         self.killers: dict[str, str] = {}
         """Samples that killed workers: the `repr` of their keys, and what is known of it."""
 
+    def counts(self) -> tuple[int, int]:
+        """Returns the bad samples and the replaced workers so far."""
+        return self._counts.bad, self._counts.restarts
+
     def faults(self) -> Faults:
         """Returns the counts so far."""
         return replace(self._counts, records=tuple(self._records))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.mark import COLLATE, JUDGE, LOAD, PLACE, SPARE, STAGE, TOGETHER, Mark, private_mark
+from headrace.core.mark import JUDGE, LOAD, PLACE, SPARE, STAGE, TOGETHER, Mark, mark_collation, private_mark
 from headrace.core.streams import BATCH, SAMPLE, SampleStreams
 from headrace.faults.record import BadSample
 from headrace.fetch.whole import draws_numbers, whole_batches
@@ -72,13 +72,15 @@ class MapFetcher:
         collate: Callable[[Any], Any],
         streams: SampleStreams | None = None,
         mark: Mark | None = None,
+        *,
+        watched: bool = False,
     ) -> None:
         self.dataset = dataset
         self._batched = batched
         self._collate = collate
         self._streams = streams
         self._mark = private_mark() if mark is None else mark
-        self._watched = mark is not None
+        self._watched = watched
         self._stateful = is_stateful(dataset)
         self._whole = whole_batches(dataset, collate) if batched else None
         self._draws = streams is not None and draws_numbers(dataset)
@@ -143,7 +145,7 @@ class MapFetcher:
 
     def collate(self, samples: Any, positions: Any, index: Any) -> Any:
         """Returns samples (or one, if there are no batches) as the collate function makes them a batch."""
-        self._mark[STAGE], self._mark[PLACE] = COLLATE, TOGETHER
+        mark_collation(self._mark)
         if self._streams is not None and len(positions):
             self._streams.enter(BATCH, int(positions[0]))
         try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, explain
-from headrace.core.mark import COLLATE, LOAD, PLACE, STAGE, TOGETHER, Mark, private_mark
+from headrace.core.mark import LOAD, PLACE, STAGE, TOGETHER, Mark, mark_collation, private_mark
 from headrace.core.part import Place
 from headrace.core.streams import BATCH, SAMPLE, START, SampleStreams
 from headrace.faults.causes import is_never_skipped
@@ -185,7 +185,7 @@ class IterableFetcher:
         number = self._batches
         self._batches += 1  # also when a sample raises: its batch is lost, and the next one is the next
         samples = self._own(count) if self._deal is None else self._dealt(self._deal, number, count)
-        self._mark[STAGE], self._mark[PLACE] = COLLATE, TOGETHER
+        mark_collation(self._mark)
         if self._source.streams is not None:
             self._source.streams.enter(BATCH, self._source.position)
         try:

@@ -19,6 +19,12 @@ def tree_memory(pid: int) -> int:
     return sum(_proportional_bytes(member) for member in process_tree(pid))
 
 
+def shared_out_memory(pid: int) -> tuple[int, int]:
+    """Returns the memory of a process, and that of all its descendants, in bytes, shared pages counted once."""
+    main, *others = process_tree(pid)
+    return _proportional_bytes(main), sum(_proportional_bytes(member) for member in others)
+
+
 class PeakMemory:
     """Looks at the memory of a process tree from a thread, inside a `with`; `peak` is in bytes."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import torch
-
 from headrace.observe.digest import extend_digest
+from headrace.observe.sizes import batch_length
 
 Clock = Callable[[], float]
 
@@ -92,14 +91,3 @@ class EpochWatch:
         self._record.waited += now - since
         self._record.looped += now - self._last
         self._last = now
-
-
-def batch_length(batch: Any) -> int:
-    """Returns how many samples a batch holds: the first dimension of the first tensor or array found, else 1."""
-    if isinstance(batch, torch.Tensor) or hasattr(batch, "shape"):
-        return int(batch.shape[0]) if len(batch.shape) else 1
-    if isinstance(batch, Mapping) and batch:
-        return batch_length(next(iter(batch.values())))
-    if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)) and len(batch):
-        return batch_length(batch[0])
-    return 1

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.building.crew import Report, cores, make_pieces
+from headrace.building.crew import Report, make_pieces
 from headrace.building.room import Room
 from headrace.core.errors import SampleError, UsageError, explain
+from headrace.core.machine import cores
 from headrace.core.streams import SampleStreams, begin_stream, comparable_states, drawing, global_states_kept
 from headrace.dataset.staged.layout import Node, from_json, joined, schema_of, to_json
 from headrace.dataset.staged.running import Columns, Data, Pipeline, as_columns, as_rows, named

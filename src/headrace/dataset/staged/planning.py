@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from headrace.building.crew import cores
 from headrace.core.batch_memory import OwnMemory
 from headrace.core.errors import SampleError, UsageError
+from headrace.core.machine import cores
 from headrace.core.streams import begin_stream, global_states_kept
 from headrace.dataset.staged.batches import collate
 from headrace.dataset.staged.build import one_layout, plan_work

@@ -1,0 +1,62 @@
+"""How a loader is set up, in the words of its record."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import torch
+
+from headrace.core.machine import cores
+from headrace.core.torch_internals import DatasetKind, torch_default_collate
+from headrace.fetch.whole import makes_batches
+from headrace.observe.memory import machine_memory
+from headrace.observe.recording import Setting
+
+
+def setting_of(iterator: Any, loader: Any, *, backend: str, free: bool) -> Setting:
+    """Returns how an iterator of a loader works."""
+    is_map = loader._dataset_kind == DatasetKind.Map
+    sampler = loader._index_sampler
+    workers = iterator._num_workers
+    return Setting(
+        backend=backend,  # type: ignore[arg-type]  # one of the three
+        num_workers=workers,
+        prefetch_factor=(loader.prefetch_factor or 0) if workers else 0,
+        batch_size=loader.batch_size,
+        in_order=loader.in_order,
+        free=free,
+        persistent_workers=loader.persistent_workers,
+        start_method=_start_method(loader) if backend == "process" else "",
+        is_stream=not is_map,
+        length=len(sampler) if is_map and hasattr(sampler, "__len__") else None,
+        pin_memory=loader.pin_memory,
+        accelerator=_accelerator(),
+        cores=cores(),
+        memory=_machine_memory(),
+        dataset=type(loader.dataset).__qualname__,
+        makes_batches=makes_batches(loader.dataset, loader.collate_fn),
+        own_collate=loader.collate_fn is not torch_default_collate and loader._auto_collation,
+    )
+
+
+def _start_method(loader: Any) -> str:
+    context = loader.multiprocessing_context or torch.multiprocessing
+    return str(context.get_start_method())
+
+
+@functools.cache
+def _machine_memory() -> int:
+    return machine_memory()
+
+
+@functools.cache
+def _accelerator() -> str:
+    """Returns the kind of accelerator that there is; it is not initialised by that. Empty: none, or it is not known."""
+    if not hasattr(torch, "accelerator"):
+        return "cuda" if torch.cuda.is_available() else ""
+    if not torch.accelerator.is_available():
+        return ""
+    kind = torch.accelerator.current_accelerator()
+    return "" if kind is None or sys.platform == "darwin" else str(kind.type)

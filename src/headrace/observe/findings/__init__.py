@@ -1,0 +1,1 @@
+"""What a recording says of a loader: who holds up whom, what to change, and what that would gain."""

@@ -1,0 +1,286 @@
+"""The rules by which findings are made: each looks at a case and yields what it finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.observe.diagnosis import Finding
+from headrace.observe.findings.case import Case
+from headrace.observe.findings.words import bytes_text, time_text
+from headrace.observe.findings.workload import Even, Kept, Split, Without, Workload, percentile
+from headrace.observe.recording import MAIN, stage_seconds
+
+WORTH = 1.05
+"""Gain from which on a change is advised."""
+
+WAITS = 0.05
+"""Share of waiting below which the loader keeps up."""
+
+LONG_START = 0.25
+"""Share of an epoch that its start may take, before it is called slow."""
+
+MADE_OF = {
+    "read": "waiting for storage",
+    "decode": "decoding",
+    "transform": "transforms",
+    "load": "loading samples",
+    "collate": "collation",
+    "send": "sending batches",
+}
+
+
+Rule = Callable[[Case], Iterator[Finding]]
+
+
+def _training(case: Case) -> Iterator[Finding]:
+    if case.wait_share >= WAITS or not len(case.rows):
+        return
+    loop = float(np.median(stage_seconds(case.rows)["loop"]))
+    yield Finding(
+        "training-limits",
+        "training",
+        f"The loader keeps up: the loop waited {case.wait_share:.1%} of the time. A step of training takes "
+        f"{time_text(loop)}; a faster loader would make the loop {case.ideal_gain:.2f} times as fast.",
+        "Nothing in the loader. Make the step faster: larger batches, mixed precision, a compiled model.",
+        case.ideal_gain,
+    )
+
+
+def _start(case: Case) -> Iterator[Finding]:
+    done = [one for one in case.recording.epochs if not math.isnan(one.first)]
+    if not done or case.work is None or not case.setting.num_workers:
+        return
+    seconds = [one.first - one.began for one in done]
+    share = sum(seconds) / max(case.looped, 1e-9)
+    fresh = [one for one in done if one.fresh]
+    if share < LONG_START or len(fresh) < 2:
+        return
+    gain = case.gain(Kept())
+    if gain >= WORTH:
+        yield Finding(
+            "slow-start",
+            "start",
+            f"Each of {len(fresh)} epochs starts its workers anew and waits {time_text(float(np.median(seconds)))} "
+            f"for the first batch: {share:.0%} of all the time.",
+            "Keep the workers between epochs: persistent_workers=True. With spawn, keep imports and what "
+            "worker_init_fn does short.",
+            gain,
+            {"persistent_workers": True},
+        )
+
+
+def _too_few(case: Case) -> Iterator[Finding]:
+    count, gain = case.best_workers
+    if count <= case.rules.workers or gain < WORTH:
+        return
+    waits = case.work.parts["read"] if case.work else 0.0
+    why = "which mostly wait, so that they need no further core" if waits > 0.5 else "for which there are cores"
+    yield Finding(
+        "too-few-workers",
+        "workers",
+        f"{_workers(case.rules.workers)} {'make' if case.rules.workers != 1 else 'makes'} a batch every "
+        f"{time_text(_pace(case))}, and the loop waits {case.wait_share:.0%} of the time.",
+        f"num_workers={count}, {why}.",
+        gain,
+        {"num_workers": count},
+    )
+
+
+def _too_many(case: Case) -> Iterator[Finding]:
+    count, gain = case.best_workers
+    now = case.rules.workers
+    if count >= now or (now < 2 and count > 0):
+        return
+    if gain >= WORTH and count == 0:
+        each = float(np.mean(stage_seconds(case.rows)["load"] + stage_seconds(case.rows)["collate"]))
+        yield Finding(
+            "workers-cost-more",
+            "transport",
+            f"A batch takes {time_text(each)} to make, less than handing it over from one of {now} workers.",
+            "num_workers=0 (or num_workers='auto', which decides while it runs).",
+            gain,
+            {"num_workers": 0},
+        )
+    elif count < now - 1 or gain >= WORTH:
+        saved = (now - count) * (case.worker_bytes + (case.rules.prefetch + 1) * case.batch_bytes)
+        yield Finding(
+            "too-many-workers",
+            "workers",
+            f"{_workers(now)} share {case.rules.cores} cores; {count} would be as fast"
+            + (f" and take {bytes_text(saved)} less memory." if saved > 1e6 else "."),
+            f"num_workers={count}.",
+            max(gain, 1.0),
+            {"num_workers": count},
+        )
+
+
+def _stragglers(case: Case) -> Iterator[Finding]:
+    made = _made(case)
+    slow, usual = percentile(made, 98), percentile(made, 50)
+    if case.rules.workers < 2 or not slow > 3 * usual or case.gain(Even()) < WORTH:
+        return
+    options: list[tuple[float, str, dict[str, object]]] = []
+    for prefetch in (4, 8, 16):
+        if case.memory_with(case.rules.workers, prefetch) < case.setting.memory / 2 or not case.setting.memory:
+            gain = case.gain(rules=replace(case.rules, prefetch=prefetch))
+            options.append((gain, f"prefetch_factor={prefetch}: more batches ahead.", {"prefetch_factor": prefetch}))
+    if not case.rules.free and not case.setting.is_stream:
+        gain = case.gain(rules=replace(case.rules, free=True))
+        options.append((gain, "seed=0: then batches go to whichever worker is free, in the same order.", {"seed": 0}))
+    if case.rules.in_order:
+        gain = case.gain(rules=replace(case.rules, in_order=False))
+        options.append((gain, "in_order=False: batches come as they are ready.", {"in_order": False}))
+    best = max(gain for gain, _, _ in options)
+    gain, advice, change = next(one for one in options if one[0] >= 0.97 * best)
+    if gain >= WORTH:
+        yield Finding(
+            "stragglers",
+            "stragglers",
+            f"Most batches take {time_text(usual)}, one in fifty {time_text(slow)} or more, and the others wait behind "
+            f"it: with even batches the loop would be {case.gain(Even()):.2f} times as fast.",
+            advice,
+            gain,
+            change,
+        )
+
+
+def _batches(case: Case) -> Iterator[Finding]:
+    lengths = [len(work) for work in case.work.epochs] if case.work else []
+    size = case.setting.batch_size
+    if not size or size < 8 or not lengths or float(np.median(lengths)) > 4 * max(case.rules.workers, 1):
+        return
+    gain = case.gain(Split(4))
+    if gain >= WORTH:
+        yield Finding(
+            "huge-batches",
+            "batches",
+            f"An epoch has {int(np.median(lengths))} batches of {size} samples ({bytes_text(case.batch_bytes)} each, made "
+            f"in {time_text(percentile(_made(case), 50))}): training waits for the first, and workers for the last.",
+            f"batch_size={size // 4}, with gradient accumulation over 4 steps if training needs the large batch.",
+            gain,
+            {"batch_size": size // 4},
+        )
+
+
+CURES = {
+    "read": "Pack the files into one container (headrace pack), or keep a local copy; more workers also hide waiting.",
+    "decode": "Decode once: pack at the size that training needs (headrace pack --resize), or cache behind decoding "
+    "(headrace.Staged(...).cache()). headrace doctor --plan measures the cut.",
+    "transform": "Cache what is not random (headrace.Staged(...).cache()), work on whole batches (headrace.step with "
+    "batched steps, __getitems__), or move it to the device.",
+    "load": "Load whole batches at once (__getitems__), or compute it once (headrace.Staged(...).cache()).",
+    "collate": "Let default collation do it, which writes straight into the batch; pad with headrace.Ragged or in "
+    "NumPy instead of a Python loop.",
+    "send": "Return tensors or arrays rather than Python objects; smaller dtypes (uint8 images, normalised on the "
+    "device) make batches smaller.",
+}
+
+
+def _stages(case: Case) -> Iterator[Finding]:
+    if case.work is None or case.wait_share < WAITS:
+        return
+    for part, gain in stage_gains(case.work, case.base).items():
+        if gain < WORTH or case.work.parts[part] < 0.1:
+            continue
+        where = next((place.where for place in case.recording.places if place.kind == part and place.where), "")
+        yield Finding(
+            f"slow-{part}",
+            part,
+            f"{MADE_OF[part].capitalize()} is {case.work.parts[part]:.0%} of making a batch"
+            + (f", most of it in {where}." if where else "."),
+            CURES[part],
+            gain,
+        )
+
+
+def stage_gains(work: Workload, base: float) -> dict[str, float]:
+    """Returns for each part of making a batch how many times as fast the loop would be if it cost nothing."""
+    gains = {}
+    cpu_parts = {part: share for part, share in work.parts.items() if part not in ("read", "send")}
+    cpu_whole = max(sum(cpu_parts.values()), 1e-12)
+    for part, share in work.parts.items():
+        if part == "read":
+            change = Without(wait=1.0)
+        elif part == "send":
+            change = Without(send=1.0)
+        elif part == "collate":
+            change = Without(cpu=min(share / cpu_whole, 1.0))
+        else:
+            change = Without(cpu=min(share / cpu_whole, 1.0))
+        gains[part] = base / max(work.changed(change).seconds(), 1e-9)
+    return gains
+
+
+def _delivery(case: Case) -> Iterator[Finding]:
+    if case.work is None:
+        return
+    gain = case.gain(Without(open=1.0))
+    stages = stage_seconds(case.rows)
+    pinned, opened = float(stages["pin"].mean()), float(stages["open"].mean())
+    if gain >= WORTH and pinned + opened > 0:
+        pins = pinned > opened
+        yield Finding(
+            "slow-delivery",
+            "delivery",
+            f"The main process takes {time_text(pinned + opened)} to {'pin' if pins else 'unpack'} each batch, while "
+            "training waits.",
+            "Return fewer, larger tensors instead of Python objects."
+            if not pins
+            else "Smaller batches in bytes: uint8, normalised on the device.",
+            gain,
+        )
+
+
+def _memory(case: Case) -> Iterator[Finding]:
+    memory, setting = case.recording.memory, case.setting
+    if not len(memory) or not setting.memory:
+        return
+    taken = int(memory["main"][-1] + memory["workers"][-1])
+    if taken > 0.85 * setting.memory and setting.num_workers > 1:
+        yield Finding(
+            "workers-fill-memory",
+            "memory",
+            f"The script and its {setting.num_workers} workers take {bytes_text(taken)} of "
+            f"{bytes_text(setting.memory)}.",
+            f"num_workers={max(setting.num_workers // 2, 1)}, or prefetch_factor=1.",
+            None,
+            {"num_workers": max(setting.num_workers // 2, 1)},
+        )
+    if len(memory) >= 8 and setting.num_workers:
+        half = len(memory) // 2
+        before, after = (float(np.median(memory["workers"][part])) for part in (slice(1, half), slice(half, None)))
+        if after > 1.15 * before and after - before > 64 << 20:
+            yield Finding(
+                "memory-grows",
+                "memory",
+                f"The workers' memory grows: {bytes_text(before)} in the first half, {bytes_text(after)} in the "
+                "second.",
+                "Reading Python objects copies their pages into each worker: headrace.compact(list) holds the same in "
+                "a few arrays. Or something keeps what it has loaded.",
+            )
+
+
+def _made(case: Case) -> np.ndarray:
+    stages = stage_seconds(case.rows)
+    made: np.ndarray = stages["load"] + stages["collate"] + stages["send"]
+    return made
+
+
+def _pace(case: Case) -> float:
+    """Seconds from one batch to the next, as the workers make them."""
+    here = case.rows["worker"] == MAIN
+    return float(np.mean(_made(case))) / max(case.rules.workers, 1) if not here.all() else float(np.mean(_made(case)))
+
+
+def _workers(count: int) -> str:
+    return {0: "The main process itself", 1: "One worker"}.get(count, f"{count} workers")
+
+
+RULES: tuple[Rule, ...] = (
+    _training, _start, _too_few, _too_many, _stragglers, _batches, _stages, _delivery, _memory,
+)  # fmt: skip
+"""All of them."""

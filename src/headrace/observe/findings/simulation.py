@@ -1,0 +1,180 @@
+"""How long an epoch would take with other workers, another order of delivery or quicker stages: it is played through.
+
+What was measured of each batch is split into what does not depend on who else runs: seconds of a core, and seconds of
+waiting for something else (a disk, a server). Then the loader's rules are played with them: so many tasks are out, each
+goes to a worker round robin or to whichever is free, batches are delivered in order or as they come, and whoever wants
+a core shares those that there are evenly with the others.
+
+Pure: no clock, process or file.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Seconds = npt.NDArray[np.float64]
+
+AHEAD = 2
+"""Tasks that a worker holds where work goes to whichever is free, as in the in-flight window."""
+
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the batches of an epoch take, one entry a batch, in seconds. Arrays are float64 [n]."""
+
+    wait: Seconds
+    """That making a batch waits for something that is not a core."""
+    cpu: Seconds
+    """Of a core that making a batch takes."""
+    send: Seconds
+    """Of a core that a worker takes to send it."""
+    open: Seconds
+    """That the main process takes to unpack and pin it."""
+    loop: Seconds
+    """That the training loop takes behind it."""
+    loop_cores: float = 1.0
+    """Cores that the training loop keeps busy."""
+    latency: float = 0.0
+    """From the end of sending to the arrival, if the main process waits for it."""
+    start: float = 0.0
+    """That starting one worker takes: an epoch begins when all of them are there. 0: they are there already."""
+
+    def __len__(self) -> int:
+        return len(self.cpu)
+
+    def split(self, parts: int) -> Work:
+        """Returns the same work in batches of a `parts`-th of the size; what a batch costs in any case stays."""
+
+        def shares(whole: Seconds) -> Seconds:
+            return np.repeat(whole / parts, parts)
+
+        wait, cpu, send = shares(self.wait), shares(self.cpu), shares(self.send)
+        return replace(self, wait=wait, cpu=cpu, send=send, open=shares(self.open), loop=shares(self.loop))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a loader works. `workers` 0: the main process makes the batches."""
+
+    workers: int
+    prefetch: int = 2
+    in_order: bool = True
+    free: bool = False
+    cores: int = 1
+
+
+def seconds_for(work: Work, rules: Rules) -> float:
+    """Returns how long the epoch takes by these rules, in seconds."""
+    if not len(work):
+        return 0.0
+    if rules.workers == 0:
+        return float((work.wait + work.cpu + work.loop).sum())
+    return _Play(work, rules).run()
+
+
+class _Actor:
+    """A worker, or the training loop: it has something to do that wants `demand` of a core, or nothing."""
+
+    __slots__ = ("demand", "left", "task")
+
+    def __init__(self) -> None:
+        self.task: int | None = None
+        self.left = 0.0
+        self.demand = 0.0
+
+    def begin(self, task: int, seconds: float, demand: float) -> None:
+        self.task, self.left, self.demand = task, max(seconds, TINY), demand
+
+
+class _Play:
+    def __init__(self, work: Work, rules: Rules) -> None:
+        self.work, self.rules = work, rules
+        self.total = len(work)
+        self.limit = rules.workers * max(rules.prefetch, 1)
+        self.workers = [_Actor() for _ in range(rules.workers)]
+        self.queues: list[deque[int]] = [deque() for _ in range(rules.workers)]
+        self.loop = _Actor()
+        self.now = work.start * rules.workers
+        self.posted = self.delivered = 0
+        self.ready: dict[int, float] = {}
+        self.making = (work.wait + work.cpu + work.send).tolist()
+        cpu = (work.cpu + work.send).tolist()
+        self.demand = [one / max(whole, TINY) for one, whole in zip(cpu, self.making, strict=True)]
+        self.serving = (work.open + work.loop).tolist()
+        wanted = (work.open + work.loop * work.loop_cores).tolist()
+        self.loop_demand = [one / max(whole, TINY) for one, whole in zip(wanted, self.serving, strict=True)]
+
+    def run(self) -> float:
+        """Returns when the last batch was used."""
+        for _ in range(min(self.limit, self.total)):
+            self._post()
+        while True:
+            self._start_all()
+            active = [one for one in (*self.workers, self.loop) if one.task is not None]
+            if not active and not self.ready:
+                return self.now
+            self._pass(active)
+            for worker in self.workers:
+                if worker.task is not None and worker.left <= TINY:
+                    self.ready[worker.task] = self.now + self.work.latency
+                    worker.task = None
+                    if self.rules.free:
+                        self._post_freely()
+            if self.loop.task is not None and self.loop.left <= TINY:
+                self.loop.task = None
+
+    def _start_all(self) -> None:
+        for worker, queue in zip(self.workers, self.queues, strict=True):
+            if worker.task is None and queue:
+                task = queue.popleft()
+                worker.begin(task, self.making[task], self.demand[task])
+        if self.loop.task is None and (due := self._deliverable()) is not None:
+            del self.ready[due]
+            self.delivered += 1
+            self.loop.begin(due, self.serving[due], self.loop_demand[due])
+            self._post()
+            self._start_all()
+
+    def _deliverable(self) -> int | None:
+        if self.rules.in_order:
+            task = self.delivered
+            return task if self.ready.get(task, np.inf) <= self.now + TINY else None
+        there = [task for task, at in self.ready.items() if at <= self.now + TINY]
+        return there[0] if there else None
+
+    def _post(self) -> None:
+        if self.rules.free:
+            self._post_freely()
+        elif self.posted < self.total:
+            self.queues[self.posted % self.rules.workers].append(self.posted)
+            self.posted += 1
+
+    def _post_freely(self) -> None:
+        while self.posted < self.total and self.posted - self.delivered < self.limit:
+            held = [
+                len(queue) + (worker.task is not None) for worker, queue in zip(self.workers, self.queues, strict=True)
+            ]
+            least = held.index(min(held))
+            if held[least] >= AHEAD:
+                return
+            self.queues[least].append(self.posted)
+            self.posted += 1
+
+    def _pass(self, active: list[_Actor]) -> None:
+        """Lets time pass until somebody is done, or a batch arrives for which the loop waits."""
+        wanted = sum(one.demand for one in active)
+        slow = max(wanted / self.rules.cores, 1.0)
+        paces = [1.0 / (1.0 + one.demand * (slow - 1.0)) for one in active]
+        step = min((one.left / pace for one, pace in zip(active, paces, strict=True)), default=np.inf)
+        if self.loop.task is None:
+            arrivals = [at - self.now for at in self.ready.values() if at > self.now + TINY]
+            step = min([step, *arrivals])
+        for one, pace in zip(active, paces, strict=True):
+            one.left -= step * pace
+        self.now += step

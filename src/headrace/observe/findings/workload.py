@@ -1,0 +1,192 @@
+"""From what was measured of a loader to what its batches take: the input of `simulation`, and shares of the stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from headrace.observe.findings.simulation import Rules, Seconds, Work, seconds_for
+from headrace.observe.recording import MAIN, Batches, Recording, stage_seconds
+
+PLAYED = 512
+"""Batches that are played through, at most: the latest ones."""
+
+KINDS = ("read", "decode", "transform", "load")
+"""What loading consists of; "load" is what cannot be told."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The latest batches of a loader, epoch by epoch, and the rules by which they were delivered."""
+
+    epochs: tuple[Work, ...]
+    rules: Rules
+    parts: Mapping[str, float]
+    """Shares of making a batch, 0 to 1, by core seconds and waiting: `KINDS`, "collate", "send"."""
+
+    @property
+    def batches(self) -> int:
+        """How many batches there are."""
+        return sum(map(len, self.epochs))
+
+    def seconds(self, rules: Rules | None = None) -> float:
+        """Returns how long the batches take, by other rules or by the loader's own."""
+        return sum(seconds_for(work, rules or self.rules) for work in self.epochs)
+
+    def ideal_seconds(self) -> float:
+        """Returns how long they take if a loader costs nothing."""
+        return float(sum(work.loop.sum() for work in self.epochs))
+
+    def changed(self, change: Change) -> Workload:
+        """Returns it with something else in the place of each epoch."""
+        return replace(self, epochs=tuple(change(work) for work in self.epochs))
+
+
+class Change:
+    """What becomes of an epoch's work."""
+
+    def __call__(self, work: Work) -> Work:
+        """Returns the work after the change."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Without(Change):
+    """Making a batch takes less: so much of its waiting and of its core seconds is gone, 0 to 1."""
+
+    wait: float = 0.0
+    cpu: float = 0.0
+    send: float = 0.0
+    open: float = 0.0
+
+    def __call__(self, work: Work) -> Work:
+        """See `Change`."""
+        return replace(
+            work,
+            wait=work.wait * (1 - self.wait),
+            cpu=work.cpu * (1 - self.cpu),
+            send=work.send * (1 - self.send),
+            open=work.open * (1 - self.open),
+        )
+
+
+class Even(Change):
+    """Every batch takes as long as the average one."""
+
+    def __call__(self, work: Work) -> Work:
+        """See `Change`."""
+        return replace(work, wait=_evened(work.wait), cpu=_evened(work.cpu), send=_evened(work.send))
+
+
+@dataclass(frozen=True)
+class Split(Change):
+    """Batches have a `parts`-th of their size."""
+
+    parts: int
+
+    def __call__(self, work: Work) -> Work:
+        """See `Change`."""
+        return work.split(self.parts)
+
+
+class Kept(Change):
+    """Workers are there already when the epoch begins."""
+
+    def __call__(self, work: Work) -> Work:
+        """See `Change`."""
+        return replace(work, start=0.0)
+
+
+def _evened(seconds: Seconds) -> Seconds:
+    return np.full_like(seconds, seconds.mean() if len(seconds) else 0.0)
+
+
+def workload_of(recording: Recording) -> Workload | None:
+    """Returns what the latest batches took; None if too little is known."""
+    rows = recording.batches[-PLAYED:]
+    if len(rows) < 2 or np.isnan(rows["begun"]).all():
+        return None
+    setting = recording.setting
+    rules = Rules(setting.num_workers, setting.prefetch_factor, setting.in_order, setting.free, max(setting.cores, 1))
+    stages = stage_seconds(rows)
+    starts = {epoch.epoch: epoch.began for epoch in recording.epochs}
+    loop = _loops(rows, stages)
+    epochs = []
+    for epoch in np.unique(rows["epoch"]):
+        own = rows["epoch"] == epoch
+        epochs.append(
+            _work(
+                rows[own], {name: one[own] for name, one in stages.items()}, loop[own], starts.get(epoch), rules.workers
+            )
+        )
+    return Workload(tuple(epochs), rules, _parts(recording, rows, stages))
+
+
+def _loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
+    """Returns the seconds of training behind each batch, without waiting for a core; float64 [n].
+
+    Behind the last one of an epoch, where it is not known, what is usual.
+    """
+    loop = stages["loop"].copy()
+    known = np.zeros(len(rows), bool)
+    known[:-1] = rows["epoch"][1:] == rows["epoch"][:-1]
+    usual = float(np.median(loop[known])) if known.any() else 0.0
+    loop[~known] = usual
+    queued = np.nan_to_num(rows["loop_queued"])
+    total = loop.sum()
+    if total > 0:  # the queueing was shared out evenly, so that only its sum is known
+        loop *= max(1.0 - queued.sum() / (total + stages["open"].sum() + stages["pin"].sum()), 0.05)
+    return loop
+
+
+def _work(rows: Batches, stages: Mapping[str, Seconds], loop: Seconds, began: float | None, workers: int) -> Work:
+    cpu = np.nan_to_num(rows["cpu"])
+    queued = np.nan_to_num(rows["queued"])
+    made = stages["load"] + stages["collate"]
+    whole = made + stages["send"]
+    send = np.minimum(stages["send"], cpu)
+    waits = (whole - np.minimum(cpu, whole) - queued).clip(0)
+    opened = stages["open"] + stages["pin"]
+    loop_cpu = np.nan_to_num(rows["loop_cpu"]).sum() - stages["open"].sum()
+    cores = max(loop_cpu, 0.0) / max(float(loop.sum()), 1e-9)
+    waiting = rows["asked"] < rows["sent"]  # the main process waited for it, so that nothing else held it up
+    latency = float(np.median(stages["transport"][waiting])) if waiting.any() else 0.0
+    start = 0.0
+    if began is not None and rows["number"][0] == 0 and not np.isnan(rows["begun"]).all():
+        start = max(float(np.nanmin(rows["begun"])) - began, 0.0) / max(workers, 1)
+    return Work(waits, (cpu - send).clip(0), send, opened, loop, max(cores, 0.0), latency, start)
+
+
+def _parts(recording: Recording, rows: Batches, stages: Mapping[str, Seconds]) -> dict[str, float]:
+    """Returns the shares of making a batch; see `Workload.parts`. Waiting while loading counts as reading."""
+    load, collate, send = (float(stages[name].sum()) for name in ("load", "collate", "send"))
+    queued = float(np.nansum(rows["queued"]))
+    whole = max(load + collate + send, 1e-12)
+    load_cpu = min(float(np.nansum(rows["load_cpu"])), load)
+    load = max(load - queued * load / whole, load_cpu)
+    whole = max(load + collate + send, 1e-12)
+    kinds: dict[str, float] = {}
+    for place in recording.places:
+        kinds[place.kind] = kinds.get(place.kind, 0.0) + place.share
+    busy = {kind: share for kind, share in kinds.items() if kind != "read"}
+    total = sum(busy.values())
+    parts = {"collate": collate / whole, "send": send / whole, "read": (load - load_cpu) / whole}
+    for kind in ("decode", "transform", "other"):
+        parts["load" if kind == "other" else kind] = (busy.get(kind, 0.0) / total if total else 0.0) * load_cpu / whole
+    if not total:
+        parts["load"] = load_cpu / whole
+    return parts
+
+
+def worker_share(rows: Batches) -> float:
+    """Returns which share of the batches came from workers; 1 if there are none."""
+    return float((rows["worker"] != MAIN).mean()) if len(rows) else 1.0
+
+
+def percentile(values: Seconds, share: float) -> float:
+    """Returns a percentile of values that are not NaN; NaN if there are none."""
+    values = values[~np.isnan(values)]
+    return float(np.percentile(values, share)) if len(values) else math.nan

@@ -1,0 +1,220 @@
+"""Keeps the record of a loader: always on, in memory that does not grow, for about a microsecond a batch.
+
+A batch's row is appended to a flat array. Now and then (`tick`) the rows are summed up and moved into a ring.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.observe.memory import shared_out_memory
+from headrace.observe.recording import (
+    BATCH,
+    MAIN,
+    MEMORY,
+    EpochTimes,
+    Event,
+    Place,
+    Recording,
+    Setting,
+    Trap,
+    stage_seconds,
+    totals_of,
+)
+from headrace.observe.stopwatch import queued_seconds
+
+COLUMNS = len(BATCH.names or ())
+HELD = 4096
+"""Batches that are kept."""
+
+PENDING = 512 * COLUMNS
+"""Numbers that wait to be summed up, at most."""
+
+TICK = 0.25
+"""Seconds between two looks at what does not belong to a batch."""
+
+SHARE = 0.002
+"""Share of the time that looking at memory may take."""
+
+Listener = Callable[["Recorder", float], None]
+"""Called now and then, behind a delivery, with the recorder and the time."""
+
+
+class Recorder:
+    """One loader's record. Not thread-safe: it belongs to the thread that iterates."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.setting = Setting()
+        self.rows = array("d")
+        """Rows of `BATCH` that were not summed up yet, one behind the other. Engines append to it."""
+        self.due = 0.0
+        """When `tick` is to be called next."""
+        self.epoch = -1
+        self.listeners: list[Listener] = []
+        self.counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Returns the bad samples and the replaced workers so far."""
+        self.first_seen = math.nan
+        self._ring = np.zeros((HELD, COLUMNS))
+        self._held = self._next = 0
+        self._totals: dict[str, float] = {}
+        self._last = np.zeros(0, BATCH)  # the row before those that are summed up next
+        self._epochs: deque[EpochTimes] = deque(maxlen=512)
+        self._events: deque[Event] = deque(maxlen=512)
+        self._memory: deque[tuple[float, int, int]] = deque(maxlen=1024)
+        self._memory_due = 0.0
+        self._seen: Counter[tuple[str, str]] = Counter()
+        self._spent = (time.process_time(), queued_seconds())
+
+    # -- what engines tell ---------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, began: float, setting: Setting, *, fresh: bool) -> None:
+        """An epoch begins, for which workers were started (`fresh`) or kept."""
+        self.epoch += 1
+        if not self.rows:
+            self._spent = (time.process_time(), queued_seconds())
+        if math.isnan(self.first_seen):
+            self.first_seen = began
+        self.setting = replace(setting, traps=self.setting.traps)
+        self._epochs.append(EpochTimes(self.epoch, began, workers=setting.num_workers, fresh=fresh))
+        self.due = began + TICK
+
+    def end_epoch(self, batches: int) -> None:
+        """The epoch has come to its end."""
+        self.tick(time.perf_counter(), last=True)
+        if self._epochs:
+            self._epochs[-1] = replace(self._epochs[-1], ended=time.perf_counter(), batches=batches)
+
+    def happened(self, kind: str, text: str, worker: int | None = None) -> None:
+        """Something happened just now; see `Event`."""
+        self._events.append(Event(time.perf_counter(), kind, text, worker))
+
+    def trapped(self, trap: Trap) -> None:
+        """A trap was found; the second time it is not noted."""
+        if trap not in self.setting.traps:
+            self.setting = replace(self.setting, traps=(*self.setting.traps, trap))
+
+    def saw(self, places: Iterable[tuple[str, str, int]]) -> None:
+        """A worker was seen so many times in these places; see `Place`."""
+        for kind, where, count in places:
+            self._seen[kind, where] += count
+
+    def tick(self, now: float, *, last: bool = False) -> None:
+        """Sums up what has come, looks at the memory, and calls the listeners."""
+        self.due = now + TICK
+        self._sum_up()
+        if now >= self._memory_due:
+            began = time.perf_counter()
+            main, workers = shared_out_memory(os.getpid())
+            self._memory.append((now, main, workers))
+            self._memory_due = now + max((time.perf_counter() - began) / SHARE, 1.0)
+        for listener in tuple(self.listeners):
+            listener(self, math.inf if last else now)
+
+    # -- what others ask -----------------------------------------------------------------------------------------------
+
+    @property
+    def latest(self) -> npt.NDArray[np.void]:
+        """`BATCH` [n]: the latest batches, in the order of their delivery."""
+        self._sum_up()
+        start = self._next - self._held
+        return _structured(self._ring[np.arange(start, self._next) % HELD])
+
+    def recording(self) -> Recording:
+        """Returns all that is known by now."""
+        batches = self.latest
+        bad, restarts = self.counts()
+        return Recording(
+            label=self.label,
+            setting=self.setting,
+            batches=batches,
+            epochs=tuple(self._epochs_with_first(batches)),
+            memory=np.array(list(self._memory), MEMORY),
+            events=tuple(self._events),
+            places=self.places(),
+            totals=dict(self._totals),
+            first_seen=self.first_seen,
+            bad_samples=bad,
+            restarts=restarts,
+        )
+
+    def places(self, most: int = 12) -> tuple[Place, ...]:
+        """Returns where loading spends its time, by the share of the times that workers were seen there."""
+        total = sum(self._seen.values())
+        return tuple(Place(kind, where, count / total) for (kind, where), count in self._seen.most_common(most))
+
+    def _sum_up(self) -> None:
+        if not self.rows:
+            return
+        fresh = np.array(self.rows).reshape(-1, COLUMNS)
+        del self.rows[:]
+        self._share_out(fresh)
+        rows = np.concatenate([self._last, _structured(fresh)])
+        self._last = rows[-1:]
+        known = len(rows) - len(fresh)
+        for name, value in totals_of(rows[known:]).items():
+            self._totals[name] = self._totals.get(name, 0.0) + value
+        border = stage_seconds(rows)["loop"]
+        self._totals["loop"] += float(border[:known].sum())  # of the row before, which is known only now
+        self._note_first(rows[known:])
+        places = np.arange(self._next, self._next + len(fresh)) % HELD
+        self._ring[places[-HELD:]] = fresh[-HELD:]
+        self._next += len(fresh)
+        self._held = min(self._held + len(fresh), HELD)
+
+    def _share_out(self, fresh: npt.NDArray[np.float64]) -> None:
+        """Gives each batch its share of the CPU time of the main process; what made batches there is not the loop's."""
+        names = BATCH.names or ()
+        before, self._spent = self._spent, (time.process_time(), queued_seconds())
+        cpu, queued = (now - then for now, then in zip(self._spent, before, strict=True))
+        made_here = fresh[:, names.index("worker")] == MAIN
+        cpu -= float(np.nansum(fresh[made_here, names.index("cpu")]))
+        fresh[:, names.index("loop_cpu")] = max(cpu, 0.0) / len(fresh)
+        fresh[:, names.index("loop_queued")] = queued / len(fresh)
+
+    def _note_first(self, rows: npt.NDArray[np.void]) -> None:
+        for at, epoch in enumerate(self._epochs):
+            if math.isnan(epoch.first):
+                own = rows[rows["epoch"] == epoch.epoch]
+                if len(own):
+                    self._epochs[at] = replace(epoch, first=float(own["delivered"][0]))
+
+    def _epochs_with_first(self, batches: npt.NDArray[np.void]) -> Sequence[EpochTimes]:
+        """Returns the epochs; that of one that was left, or is going on, has the batches that are known of it."""
+        done = []
+        for epoch in self._epochs:
+            own = batches["number"][batches["epoch"] == epoch.epoch]
+            known = int(own.max()) + 1 if len(own) else 0
+            done.append(replace(epoch, batches=max(epoch.batches, known)))
+        return done
+
+
+def _structured(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.void]:
+    """Returns float64 [n, columns] as `BATCH` [n]."""
+    structured = np.zeros(len(rows), BATCH)
+    for column, name in enumerate(BATCH.names or ()):
+        structured[name] = rows[:, column]
+    return structured
+
+
+def caller() -> str:
+    """Returns file:line of the innermost caller outside torch and headrace: where a script makes a loader."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _is_library(module: str) -> bool:
+    return module.partition(".")[0] in {"torch", "headrace", "runpy"}

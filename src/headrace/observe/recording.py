@@ -1,0 +1,251 @@
+"""What was measured of a loader, as plain data: one row for each batch, and what holds for all of them.
+
+All times are seconds of `time.perf_counter()`, which on Linux all processes of a machine share (`CLOCK_MONOTONIC`);
+what is NaN was not measured. A batch goes through these moments, in this order:
+
+    posted     its keys went to a worker
+    begun      the worker began with it
+    loaded     its samples were there (where a data set makes whole batches: all of it)
+    collated   they were a batch
+    sent       the batch was on its way to the main process
+    arrived    the main process had it
+    asked      the training loop asked for a batch
+    delivered  it got this one
+
+Without workers a batch is `asked` for, `begun`, `loaded`, `collated` and `delivered`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+BATCH = np.dtype(
+    [
+        ("epoch", "i4"),  # counted by the loader from 0
+        ("number", "i4"),  # of the batch in its epoch, as delivered
+        ("worker", "i4"),  # MAIN: made in the main process
+        ("samples", "i4"),
+        ("bytes", "i8"),  # of its tensors and arrays
+        ("posted", "f8"),
+        ("begun", "f8"),
+        ("loaded", "f8"),
+        ("collated", "f8"),
+        ("sent", "f8"),
+        ("arrived", "f8"),
+        ("asked", "f8"),
+        ("delivered", "f8"),
+        ("load_cpu", "f8"),  # seconds of a core that loading took
+        ("cpu", "f8"),  # seconds of a core that the worker took for all of it, loading included
+        ("queued", "f8"),  # seconds that the worker was ready to run but had no core
+        ("opened", "f8"),  # seconds that the main process took to unpack it
+        ("pinned", "f8"),  # seconds that copying it into page-locked memory took
+        ("loop_cpu", "f8"),  # seconds of a core that the main process took from the delivery before to `asked`
+        ("loop_queued", "f8"),  # seconds that its main thread was ready to run but had no core
+    ]
+)
+"""One batch."""
+
+MEMORY = np.dtype([("time", "f8"), ("main", "i8"), ("workers", "i8")])
+"""Memory in bytes at a time: of the main process and of all its children, shared pages counted once."""
+
+MAIN = -1
+"""The number of the main process among workers."""
+
+Batches = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True)
+class EpochTimes:
+    """When an epoch began (`iter(loader)`), had its first batch, and was left; NaN: not yet."""
+
+    epoch: int
+    began: float
+    first: float = float("nan")
+    ended: float = float("nan")
+    batches: int = 0
+    workers: int = 0
+    fresh: bool = True
+    """Whether workers were started for it."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened at a time: `kind` is "started", "died", "hung", "added", "retired" or "decided"."""
+
+    time: float
+    kind: str
+    text: str
+    worker: int | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a loader was set up, and what the machine allows."""
+
+    loader: Literal["headrace", "torch"] = "headrace"
+    backend: Literal["process", "thread", "inline"] = "inline"
+    num_workers: int = 0
+    prefetch_factor: int = 2
+    batch_size: int | None = None
+    in_order: bool = True
+    free: bool = False
+    """Whether work goes to whichever worker is free, rather than round robin."""
+    persistent_workers: bool = False
+    start_method: str = "fork"
+    is_stream: bool = False
+    length: int | None = None
+    """Batches of an epoch, where that is known."""
+    pin_memory: bool = False
+    accelerator: str = ""
+    """The kind of accelerator that could be used, such as "cuda"."""
+    cores: int = 1
+    memory: int = 0
+    """Bytes that this process and its children may take."""
+    dataset: str = ""
+    """The class of the data set."""
+    makes_batches: bool = False
+    """Whether the data set makes whole batches."""
+    own_collate: bool = False
+    """Whether the user gave a `collate_fn`."""
+    traps: tuple[Trap, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trap:
+    """Something about a loader that is known to go wrong: `name` as in `findings.TRAPS`, and the particulars."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the time of loading goes: `kind` is "read", "decode", "transform" or "other"."""
+
+    kind: str
+    where: str
+    """The function, with its file and line."""
+    share: float
+    """Of the time of loading, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What is known of a loader: its latest batches, and sums over all of them."""
+
+    label: str = "DataLoader"
+    """Where the script makes it, as file:line; or a name."""
+    setting: Setting = field(default_factory=Setting)
+    batches: Batches = field(default_factory=lambda: np.zeros(0, BATCH))
+    """`BATCH` [n]: the latest ones, in the order of their delivery."""
+    epochs: tuple[EpochTimes, ...] = ()
+    memory: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, MEMORY))
+    """`MEMORY` [m], in the order of time."""
+    events: tuple[Event, ...] = ()
+    places: tuple[Place, ...] = ()
+    """Where loading spends its time, largest share first; empty: not looked at."""
+    totals: Mapping[str, float] = field(default_factory=dict)
+    """Sums over all batches: see `totals_of`."""
+    first_seen: float = float("nan")
+    """When the first epoch began."""
+    bad_samples: int = 0
+    restarts: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as JSON knows it: arrays as lists of their columns, NaN as None."""
+        plain = asdict(self) | {"batches": _columns(self.batches), "memory": _columns(self.memory)}
+        return {name: without_nan(value) for name, value in plain.items()}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Recording:
+        """Returns the recording that `as_json` returned."""
+        setting = dict(given["setting"])
+        setting["traps"] = tuple(Trap(**one) for one in setting["traps"])
+        return cls(
+            label=given["label"],
+            setting=Setting(**setting),
+            batches=_array(given["batches"], BATCH),
+            epochs=tuple(EpochTimes(**_with_nan(one)) for one in given["epochs"]),
+            memory=_array(given["memory"], MEMORY),
+            events=tuple(Event(**one) for one in given["events"]),
+            places=tuple(Place(**one) for one in given["places"]),
+            totals=given["totals"],
+            first_seen=_nan(given["first_seen"]),
+            bad_samples=given["bad_samples"],
+            restarts=given["restarts"],
+        )
+
+
+STAGES = ("load", "collate", "send", "transport", "open", "pin", "wait", "loop")
+"""Where time goes, see `stage_seconds`."""
+
+
+def stage_seconds(batches: Batches) -> dict[str, npt.NDArray[np.float64]]:
+    """Returns for each stage the seconds of each batch, float64 [n]; 0 where it was not measured.
+
+    load, collate, send: of the worker (or, without workers, of the main process); transport: from its end of sending to
+    the arrival, in which the main process may be busy with other things; open, pin: of the main process; wait: from
+    asking to delivery; loop: of the training loop, from the delivery of this batch to the asking for the next one.
+    """
+    loop = np.full(len(batches), np.nan)
+    if len(batches) > 1:
+        same = batches["epoch"][1:] == batches["epoch"][:-1]
+        loop[:-1] = np.where(same, batches["asked"][1:] - batches["delivered"][:-1], np.nan)
+    seconds = {
+        "load": batches["loaded"] - batches["begun"],
+        "collate": batches["collated"] - batches["loaded"],
+        "send": batches["sent"] - batches["collated"],
+        "transport": batches["arrived"] - batches["sent"],
+        "open": batches["opened"],
+        "pin": batches["pinned"],
+        "wait": batches["delivered"] - batches["asked"],
+        "loop": loop,
+    }
+    return {name: np.nan_to_num(values, nan=0.0).clip(0) for name, values in seconds.items()}
+
+
+def totals_of(batches: Batches) -> dict[str, float]:
+    """Returns sums over batches: the stages, `batches`, `samples`, `bytes`, `cpu`, `queued` and `loop_cpu`."""
+    totals = {name: float(values.sum()) for name, values in stage_seconds(batches).items()}
+    totals |= {
+        name: float(np.nansum(batches[name]))
+        for name in ("samples", "bytes", "cpu", "queued", "loop_cpu", "loop_queued")
+    }
+    return totals | {"batches": float(len(batches))}
+
+
+def _columns(rows: npt.NDArray[np.void]) -> dict[str, list[Any]]:
+    assert rows.dtype.names is not None
+    return {name: without_nan(rows[name].tolist()) for name in rows.dtype.names}
+
+
+def _array(columns: Mapping[str, Sequence[Any]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    assert dtype.names is not None
+    rows = np.zeros(len(columns[dtype.names[0]]), dtype)
+    for name in dtype.names:
+        rows[name] = [_nan(value) for value in columns[name]]
+    return rows
+
+
+def without_nan(value: Any) -> Any:
+    """Returns nested lists and dictionaries with None for NaN, which JSON does not know."""
+    if isinstance(value, float) and value != value:
+        return None
+    if isinstance(value, (list, tuple)):
+        return [without_nan(one) for one in value]
+    if isinstance(value, dict):
+        return {name: without_nan(one) for name, one in value.items()}
+    return value
+
+
+def _nan(value: Any) -> Any:
+    return float("nan") if value is None else value
+
+
+def _with_nan(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _nan(value) for name, value in given.items()}

@@ -1,0 +1,98 @@
+"""A diagnosis and the figures behind it, for the eye: 80 columns, plain text where it goes into a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from headrace.observe.diagnosis import Diagnosis, Finding
+from headrace.observe.recording import MAIN, Recording
+from headrace.observe.stats import LoaderStats, WorkerStats, stats_of
+
+NOTABLE = 1.01
+"""A predicted gain below this is not worth a word."""
+
+
+def report(recording: Recording, diagnosis: Diagnosis) -> RenderableType:
+    """Returns what a `rich` console prints: the summary, the findings, the stages and the workers."""
+    stats = stats_of(recording)
+    parts: list[RenderableType] = [_heading(diagnosis)]
+    for number, finding in enumerate(diagnosis.findings, 1):
+        parts += ["", *_finding(number, finding)]
+    if any(stage.seconds for stage in stats.stages.values()):
+        parts += ["", _stages(stats)]
+    parts += [Text(line) for line in _lines(stats)]
+    return Group(*parts)
+
+
+def _heading(diagnosis: Diagnosis) -> Text:
+    return Text.assemble((diagnosis.label, "bold"), ": ", diagnosis.summary)
+
+
+def _finding(number: int, finding: Finding) -> Iterator[RenderableType]:
+    name = f"{number}. "
+    yield Text.assemble((f"{name}{finding.name} ({finding.stage}): ", "bold"), finding.sentence)
+    advice = " ".join(filter(None, (finding.advice, _gain(finding.gain))))
+    if advice:
+        yield Padding(Text(advice, style="green"), (0, 0, 0, len(name)), expand=False)
+
+
+def _gain(gain: float | None) -> str:
+    if gain is None or gain < NOTABLE:
+        return ""
+    return f"(about {gain:.1f} times as fast)" if gain >= 1.1 else f"(about {gain - 1:.0%} faster)"
+
+
+def _stages(stats: LoaderStats) -> Table:
+    table = Table("a batch", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for name in ("mean", "p50", "p95", "longest", "all batches"):
+        table.add_column(name, justify="right")
+    for name, stage in stats.stages.items():
+        if stage.seconds:
+            table.add_row(name, *map(seconds, (stage.mean, stage.p50, stage.p95, stage.max, stage.seconds)))
+    return table
+
+
+def _lines(stats: LoaderStats) -> Iterator[str]:
+    yield from map(_worker, stats.workers)
+    if stats.memory_main:
+        yield f"memory: main {size(stats.memory_main)}, workers {size(stats.memory_workers)}"
+    if stats.bad_samples or stats.restarts:
+        yield f"{stats.bad_samples:,} bad samples, {stats.restarts:,} workers replaced"
+
+
+def _worker(one: WorkerStats) -> str:
+    name = "main process" if one.worker == MAIN else f"worker {one.worker}"
+    busy = "" if math.isnan(one.busy) else f"busy {one.busy:.0%}, "
+    return f"{name}: {busy}{one.batches:,} {'batch' if one.batches == 1 else 'batches'}, {seconds(one.seconds)} each"
+
+
+def seconds(value: float) -> str:
+    """Returns a time in at most eight characters: 12.3 ms, 1.23 s, 457 us."""
+    if math.isnan(value):
+        return "-"
+    for unit, name in ((1e-6, "us"), (1e-3, "ms")):
+        if value < unit * 999.5:
+            return f"{_digits(value / unit)} {name}"
+    return f"{_digits(value)} s"
+
+
+def size(value: float) -> str:
+    """Returns bytes in at most nine characters: 12.3 MB, 1.23 GB."""
+    for unit, name in ((1, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB")):
+        if value < unit * 999.5:
+            return f"{_digits(value / unit)} {name}"
+    return f"{_digits(value / 1e12)} TB"
+
+
+def _digits(value: float) -> str:
+    """Three digits that count."""
+    if value == 0:
+        return "0"
+    return f"{value:,.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"

@@ -1,0 +1,158 @@
+"""What a loader did so far, in figures: what is shown, written to TensorBoard, and scraped.
+
+Sums are over all batches; how batches differ is told from the latest ones. What was not measured is NaN, or not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.observe.recording import STAGES, Batches, EpochTimes, Recording, stage_seconds, without_nan
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class StageStats:
+    """Seconds that a stage took: over all batches, and for each of the latest ones."""
+
+    seconds: float = 0.0
+    """Of all batches together; 0 for what was not measured."""
+    mean: float = NAN
+    p50: float = NAN
+    p95: float = NAN
+    max: float = NAN
+
+
+@dataclass(frozen=True)
+class WorkerStats:
+    """What a worker did for the latest batches."""
+
+    worker: int
+    """Its number; `recording.MAIN` for the main process."""
+    batches: int
+    busy: float
+    """Share of the time in which it made batches, 0 to 1."""
+    seconds: float
+    """Mean seconds for a batch."""
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """One loader. Times are in seconds, sizes in bytes."""
+
+    label: str = "DataLoader"
+    epochs: int = 0
+    batches: int = 0
+    samples: int = 0
+    bytes: int = 0
+    """Of the tensors and arrays of all batches."""
+    looped: float = 0.0
+    """Time of the training loop: waiting for batches and working on them."""
+    waited: float = 0.0
+    """Time of it that the loop waited for batches."""
+    first_batch: float = NAN
+    """Median time from the beginning of an epoch to its first batch."""
+    stages: Mapping[str, StageStats] = field(default_factory=dict)
+    """For each of `recording.STAGES`."""
+    workers: tuple[WorkerStats, ...] = ()
+    """In the order of their numbers; only those whose work was measured."""
+    memory_main: int = 0
+    """Of the main process, when looked at last; 0: never."""
+    memory_workers: int = 0
+    """Of all its children together, likewise."""
+    bad_samples: int = 0
+    restarts: int = 0
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the loop's time that it waited for batches, 0 to 1; 0 if nothing was looped over."""
+        return self.waited / self.looped if self.looped else 0.0
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples for each second of the loop, the training itself included."""
+        return self.samples / self.looped if self.looped else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes for each second of the loop."""
+        return self.bytes / self.looped if self.looped else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as JSON knows it: NaN as None."""
+        derived = {name: getattr(self, name) for name in ("wait_share", "samples_per_second", "bytes_per_second")}
+        plain: dict[str, Any] = without_nan(asdict(self) | derived)
+        return plain
+
+
+def stats_of(recording: Recording) -> LoaderStats:
+    """Returns the figures of a recording: of an empty one, too, and of one that lacks most times."""
+    totals, batches, memory = recording.totals, recording.batches, recording.memory
+    waited = totals.get("wait", 0.0)
+    return LoaderStats(
+        label=recording.label,
+        epochs=len(recording.epochs),
+        batches=int(totals.get("batches", 0)),
+        samples=int(totals.get("samples", 0)),
+        bytes=int(totals.get("bytes", 0)),
+        looped=waited + totals.get("loop", 0.0),
+        waited=waited,
+        first_batch=_first_batch(recording.epochs),
+        stages=_stages(batches, totals),
+        workers=_workers(batches),
+        memory_main=int(memory["main"][-1]) if len(memory) else 0,
+        memory_workers=int(memory["workers"][-1]) if len(memory) else 0,
+        bad_samples=recording.bad_samples,
+        restarts=recording.restarts,
+    )
+
+
+def _first_batch(epochs: tuple[EpochTimes, ...]) -> float:
+    took = np.array([one.first - one.began for one in epochs], np.float64)
+    took = took[~np.isnan(took)]
+    return float(np.median(took)) if len(took) else NAN
+
+
+def _stages(batches: Batches, totals: Mapping[str, float]) -> dict[str, StageStats]:
+    found = {}
+    seconds = stage_seconds(batches)
+    followed = batches["epoch"][1:] == batches["epoch"][:-1]
+    seconds["loop"] = seconds["loop"][:-1][followed]  # nothing was asked for after the last batch of an epoch
+    for name in STAGES:
+        total, values = totals.get(name, 0.0), seconds[name]
+        if len(values):
+            middle, high = np.percentile(values, (50, 95))
+            found[name] = StageStats(total, float(values.mean()), float(middle), float(high), float(values.max()))
+        else:
+            found[name] = StageStats(total)
+    return found
+
+
+def _workers(batches: Batches) -> tuple[WorkerStats, ...]:
+    measured = batches[~np.isnan(batches["begun"])]
+    seconds = stage_seconds(measured)
+    busy = seconds["load"] + seconds["collate"] + seconds["send"]
+    span = _span(measured)
+    found = []
+    for worker in np.unique(measured["worker"]).tolist():
+        its = busy[measured["worker"] == worker]
+        share = min(float(its.sum()) / span, 1.0) if span else NAN
+        found.append(WorkerStats(worker, len(its), share, float(its.mean())))
+    return tuple(found)
+
+
+def _span(batches: Batches) -> float:
+    """Returns the seconds in which batches were made: of each epoch from the first beginning to the last delivery."""
+    return sum(_span_of_epoch(batches[batches["epoch"] == epoch]) for epoch in np.unique(batches["epoch"]))
+
+
+def _span_of_epoch(batches: npt.NDArray[np.void]) -> float:
+    ends = np.concatenate([batches["delivered"], batches["collated"], batches["sent"]])
+    ends = ends[~np.isnan(ends)]
+    return max(float(ends.max() - batches["begun"].min()), 0.0) if len(ends) else 0.0

@@ -1,0 +1,182 @@
+"""Where figures of a loader go while it runs: TensorBoard, and a file that Prometheus' exporters read.
+
+Each writer is called with one `LoaderStats`, from one thread at a time, and may serve several loaders: their labels
+tell them apart.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import UsageError, explain
+from headrace.core.extras import extra
+from headrace.observe.recording import MAIN
+from headrace.observe.stats import LoaderStats, WorkerStats
+
+
+class TensorBoardWriter:
+    """Writes scalars for TensorBoard; the step is the number of batches so far.
+
+    where: a folder, which is made at the first call, or a `SummaryWriter`, which stays its owner's.
+    prefix: what all names begin with; the loader's label follows.
+
+    Raises `MissingExtraError` if tensorboard is not installed.
+    """
+
+    def __init__(self, where: str | os.PathLike[str] | Any, prefix: str = "headrace") -> None:
+        self._folder = os.fspath(where) if isinstance(where, (str, os.PathLike)) else None
+        self._writer: Any = None if self._folder is not None else where
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        if self._folder is not None:
+            extra("tensorboard", "tensorboard")
+
+    def __call__(self, stats: LoaderStats) -> None:
+        """Writes the figures, and flushes them to the disk."""
+        if self._writer is None:
+            self._writer = extra("torch.utils.tensorboard", "tensorboard").SummaryWriter(self._folder)
+        for name, value in _scalars(stats):
+            if not math.isnan(value):
+                self._writer.add_scalar(f"{self._prefix}{stats.label}/{name}", value, stats.batches)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Closes the file, if it is of its own making; another call opens a new one."""
+        if self._folder is not None and self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def _scalars(stats: LoaderStats) -> Iterator[tuple[str, float]]:
+    yield "wait_share", stats.wait_share
+    yield "samples_per_second", stats.samples_per_second
+    yield "bytes_per_second", stats.bytes_per_second
+    yield "first_batch_seconds", stats.first_batch
+    yield "epochs", float(stats.epochs)
+    for name, stage in stats.stages.items():
+        if stage.seconds:
+            yield f"{name}_seconds/mean", stage.mean
+            yield f"{name}_seconds/p95", stage.p95
+    for worker in stats.workers:
+        yield f"busy/{_name(worker)}", worker.busy
+    if stats.memory_main:
+        yield "memory_bytes/main", float(stats.memory_main)
+        yield "memory_bytes/workers", float(stats.memory_workers)
+    yield "bad_samples", float(stats.bad_samples)
+    yield "restarts", float(stats.restarts)
+
+
+class OpenMetricsWriter:
+    """Writes a file in OpenMetrics' text format, whole at every call: it is written aside and renamed.
+
+    path: of the file; a textfile collector of node_exporter takes files of its folder that end in `.prom`. Processes
+    that run side by side, such as ranks, need a file each.
+
+    Raises `UsageError` if there is no such folder, `MissingExtraError` if prometheus-client is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        if not self._path.absolute().parent.is_dir():
+            cure = "make the folder first, or choose another file"
+            raise UsageError(explain("metrics cannot be written", place=path, found="no such folder", cure=cure))
+        extra("prometheus_client", "metrics")
+        self._latest: dict[str, LoaderStats] = {}
+
+    def __call__(self, stats: LoaderStats) -> None:
+        """Writes the figures of this loader, and the latest ones of those that came before."""
+        self._latest[stats.label] = stats
+        aside = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
+        try:
+            aside.write_bytes(self._text())
+            aside.replace(self._path)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def _text(self) -> bytes:
+        registry = extra("prometheus_client", "metrics").CollectorRegistry()
+        registry.register(_Families(list(self._latest.values())))
+        written: bytes = extra("prometheus_client.openmetrics.exposition", "metrics").generate_latest(registry)
+        return written
+
+
+COUNTERS = (
+    ("batches", "", "Batches that the training loop got."),
+    ("samples", "", "Samples of these batches."),
+    ("bytes", "bytes", "Bytes of the tensors and arrays of these batches."),
+    ("epochs", "", "Epochs that were begun."),
+    ("looped", "seconds", "Time of the training loop: waiting for batches and working on them."),
+    ("waited", "seconds", "Time that the training loop waited for batches."),
+    ("bad_samples", "", "Samples that were skipped or replaced."),
+    ("restarts", "", "Workers that died or hung, and were replaced."),
+)
+"""Fields of `LoaderStats` that only grow: name, unit, help."""
+
+GAUGES = (
+    ("wait_share", "ratio", "Share of the loop's time that it waited for batches."),
+    ("first_batch", "seconds", "Median time from the beginning of an epoch to its first batch."),
+    ("memory_main", "bytes", "Memory of the main process."),
+    ("memory_workers", "bytes", "Memory of all its children, shared pages counted once."),
+)
+"""Fields of `LoaderStats` that rise and fall."""
+
+OF_A_STAGE = (
+    ("mean", "Mean time of a stage for one of the latest batches."),
+    ("p50", "Median time of a stage for one of the latest batches."),
+    ("p95", "Time of a stage that 95 of 100 of the latest batches keep within."),
+    ("max", "Longest time of a stage for one of the latest batches."),
+)
+"""Fields of `StageStats`: name, help."""
+
+
+class _Families:
+    """What prometheus_client collects: families of metrics, made when asked for."""
+
+    def __init__(self, loaders: Iterable[LoaderStats]) -> None:
+        self._loaders = list(loaders)
+        self._core = extra("prometheus_client.core", "metrics")
+
+    def collect(self) -> Iterator[Any]:
+        for name, unit, words in COUNTERS:
+            rows = [((one.label,), getattr(one, name)) for one in self._loaders]
+            yield self._family("Counter", name, unit, words, ("loader",), rows)
+        for name, unit, words in GAUGES:
+            looked = [one for one in self._loaders if one.memory_main or not name.startswith("memory")]
+            rows = [((one.label,), getattr(one, name)) for one in looked]
+            yield self._family("Gauge", name, unit, words, ("loader",), rows)
+        yield from self._of_stages()
+        yield from self._of_workers()
+
+    def _of_stages(self) -> Iterator[Any]:
+        stages = [((one.label, name), stage) for one in self._loaders for name, stage in one.stages.items()]
+        stages = [(labels, stage) for labels, stage in stages if stage.seconds]
+        names = ("loader", "stage")
+        rows = [(labels, stage.seconds) for labels, stage in stages]
+        yield self._family("Counter", "stage", "seconds", "Time of a stage, of all batches.", names, rows)
+        for field, words in OF_A_STAGE:
+            rows = [(labels, getattr(stage, field)) for labels, stage in stages]
+            yield self._family("Gauge", f"stage_{field}", "seconds", words, names, rows)
+
+    def _of_workers(self) -> Iterator[Any]:
+        workers = [((one.label, _name(worker)), worker) for one in self._loaders for worker in one.workers]
+        names = ("loader", "worker")
+        busy = [(labels, worker.busy) for labels, worker in workers]
+        yield self._family("Gauge", "worker_busy", "ratio", "Share of the time in which it made batches.", names, busy)
+        took = [(labels, worker.seconds) for labels, worker in workers]
+        yield self._family("Gauge", "worker_batch", "seconds", "Mean time that it took for a batch.", names, took)
+
+    def _family(
+        self, kind: str, name: str, unit: str, words: str, labels: tuple[str, ...], rows: list[tuple[Any, float]]
+    ) -> Any:
+        made = getattr(self._core, f"{kind}MetricFamily")(f"headrace_{name}", words, labels=labels, unit=unit)
+        for values, value in rows:
+            if not math.isnan(value):
+                made.add_metric(values, value)
+        return made
+
+
+def _name(worker: WorkerStats) -> str:
+    return "main" if worker.worker == MAIN else str(worker.worker)

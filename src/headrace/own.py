@@ -1,0 +1,46 @@
+"""What a loader keeps besides torch's attributes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace.engine.portion import Supply
+from headrace.engine.starting import ZygoteKeeper
+from headrace.faults.ledger import Ledger
+from headrace.observe.recorder import Recorder
+from headrace.state.record import EpochRecord
+from headrace.state.snapshot import Snapshot
+from headrace.transport.arena import Arena
+from headrace.transport.leases import LocalMemory
+
+
+@dataclass
+class Own:
+    """What a loader keeps besides torch's attributes; under one name, so that subclasses have theirs."""
+
+    name: str = ""
+    """What tells this loader from the others of the script, on all ranks."""
+    epoch: int = 0
+    """Number of the next epoch."""
+    alone: bool = False
+    """Whether the order is the loader's own and not dealt out over ranks."""
+    announced: bool = False
+    """Whether `set_epoch` was called since the last epoch began."""
+    looked_at: bool = False
+    """Whether the data set was searched for what grows in workers."""
+    resume: Snapshot | None = None
+    """The state from which the next epoch goes on."""
+    record: EpochRecord | None = None
+    """Of the epoch that was begun last."""
+    supply: Supply | None = None
+    memory: LocalMemory | None = None
+    arena: Arena | None = None
+    zygotes: ZygoteKeeper = field(default_factory=ZygoteKeeper)
+    ledger: Ledger | None = None
+    label: str = ""
+    """Where the script makes the loader."""
+    recorder: Recorder | None = None
+
+    def without_resources(self) -> Own:
+        """Returns what another process can have of it, too."""
+        return Own(self.name, self.epoch, self.alone, self.announced, self.looked_at, self.resume, label=self.label)
