@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from torch.utils.data import IterableDataset
 
 from headrace.core.errors import UsageError, explain
+from headrace.core.machine import cores
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe
+from headrace.core.world import local_world_size
 from headrace.faults.policy import check_fault_arguments
 from headrace.faults.quarantine import Excluded, excluded_numbers
+from headrace.fetch.fetcher import is_stateful
 
 Backend = Literal["process", "thread", "inline", "auto"]
 
@@ -54,6 +58,10 @@ def check_arguments(dataset: Any, *, on_error: Any, max_errors: Any, sample_time
         "seed": (given["seed"] is None or _is_whole(given["seed"]), "a whole number, or None"),
         "shard": (given["shard"] in (None, "auto"), "'auto' or None"),
         "backend": (given["backend"] in get_args(Backend), "'process', 'thread', 'inline' or 'auto'"),
+        "memory_budget": (
+            given["memory_budget"] is None or (_is_whole(given["memory_budget"]) and given["memory_budget"] > 0),
+            "a number of bytes, or None",
+        ),
         "on_stats": (given["on_stats"] is None or callable(given["on_stats"]), "a function, or None"),
         "batches_per_epoch": (count is None or (_is_whole(count) and count > 0), "a positive whole number, or None"),
     }
@@ -70,6 +78,35 @@ def check_arguments(dataset: Any, *, on_error: Any, max_errors: Any, sample_time
             cure="put a sharding_filter into the pipe, and leave shard= out",
         )
         raise UsageError(message)
+
+
+class Automatic(NamedTuple):
+    """What of a loader's setting is decided while it runs, and what it begins with."""
+
+    workers: bool
+    prefetch: bool
+    num_workers: int
+    prefetch_factor: int | None
+
+
+def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: str) -> Automatic:
+    """Returns what "auto" means for a data set: workers come and go where it does not matter which of them loads what.
+
+    Elsewhere (streams, data sets with a state, threads) there are as many as cores. Raises `UsageError`.
+    """
+    for name, value in (("num_workers", num_workers), ("prefetch_factor", prefetch_factor)):
+        if isinstance(value, str) and value != "auto":
+            found = f"{name}={value!r}"
+            expected = "a whole number, or 'auto'"
+            raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))
+    wanted = num_workers == "auto"
+    free = is_map(dataset) and not is_stateful(dataset) and backend in ("process", "auto") and os.name == "posix"
+    if wanted:
+        num_workers = 0 if backend == "inline" else 1 if free else max(cores() // local_world_size(), 1)
+    ahead = prefetch_factor == "auto" and num_workers > 0 and backend == "process"
+    if prefetch_factor == "auto":
+        prefetch_factor = 2 if num_workers else None
+    return Automatic(wanted and free, ahead, num_workers, prefetch_factor)
 
 
 def _is_whole(value: Any) -> bool:

@@ -10,11 +10,13 @@ from typing import Any, Literal, TypeVar
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
-from headrace.arguments import Backend, check_arguments, checked_exclude, is_map
+from headrace.arguments import Backend, automatic, check_arguments, checked_exclude, is_map
 from headrace.core.torch_internals import DatasetKind
 from headrace.core.world import ALONE, World, current_world, distributed_world
+from headrace.engine.automatic import AutomaticIterator, tuner_for
 from headrace.engine.choosing import advise, choose
-from headrace.engine.epoch import EpochIterator, random_state, resumable
+from headrace.engine.drawing import random_state, resumable
+from headrace.engine.epoch import EpochIterator
 from headrace.engine.inline import InlineIterator
 from headrace.engine.portion import Portion, Supply
 from headrace.engine.processes import ProcessIterator
@@ -65,6 +67,12 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
       with `drop_last=True`, else filled up with samples that come twice. Implies `seed=0` if none is given.
     - `backend`: where the workers run: `"process"`, `"thread"`, `"inline"` (in the calling thread, without any), or
       `"auto"`: the first epoch begins with a trial of a few samples, and then the attribute says which of the three.
+    - `num_workers="auto"`: workers are added and retired while training goes on, by what is measured; with map-style
+      data, whose batches are the same whatever is decided. Implies `seed=0` if none is given, and persistent workers.
+      `prefetch_factor="auto"`: likewise, how many batches are made ahead for each. What was decided, and why, is in the
+      log `headrace` and in `recording.events`; the attributes say what holds now.
+    - `memory_budget`: bytes that workers and the batches ahead may take when "auto" decides; otherwise half of what is
+      free when the loader is made.
     - `batches_per_epoch`: an epoch ends after so many batches, and the next one goes on behind them.
     - `on_error`: what becomes of a sample that raises, in loading or collation: `"raise"`; `"skip"`, which shortens its
       batch; `"replace"`, by another one, drawn at random from what the sampler draws from; or a function that gets a
@@ -99,7 +107,7 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -108,7 +116,7 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         multiprocessing_context: Any = None,
         generator: Any = None,
         *,
-        prefetch_factor: int | None = None,
+        prefetch_factor: int | Literal["auto"] | None = None,
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
@@ -122,19 +130,20 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         quarantine: str | os.PathLike[str] | None = None,
         exclude: Excluded | None = None,
         sample_timeout: float | None = None,
+        memory_budget: int | None = None,
         on_stats: OnStats | None = None,
     ) -> None:
         self._own = Own(name=name_here(), label=caller())
         check_arguments(
             dataset, seed=seed, shard=shard, backend=backend, batches_per_epoch=batches_per_epoch, on_error=on_error,
-            max_errors=max_errors, sample_timeout=sample_timeout, on_stats=on_stats,
+            max_errors=max_errors, sample_timeout=sample_timeout, on_stats=on_stats, memory_budget=memory_budget,
         )  # fmt: skip
         self.on_error: OnError = on_error
-        self.max_errors = max_errors
+        self.max_errors, self.sample_timeout = max_errors, sample_timeout
         self.quarantine = None if quarantine is None else checked_path(quarantine)
-        self.sample_timeout = sample_timeout
-        self.on_stats = on_stats
-        self.seed = 0 if seed is None and shard is not None else seed
+        self.on_stats, self.memory_budget = on_stats, memory_budget
+        auto = automatic(dataset, num_workers, prefetch_factor, backend)
+        self.seed = 0 if seed is None and (shard is not None or auto.workers) else seed
         self.shard = shard
         self.backend: Backend = backend
         self.batches_per_epoch = batches_per_epoch
@@ -144,13 +153,14 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
             sampler = self._own_sampler(dataset, shuffle, drop_last, generator)
             shuffle = shuffle if sampler is None else None
         super().__init__(
-            dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last,
+            dataset, batch_size, shuffle, sampler, batch_sampler, auto.num_workers, collate_fn, pin_memory, drop_last,
             timeout, worker_init_fn, multiprocessing_context, generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
+            prefetch_factor=auto.prefetch_factor,
+            persistent_workers=persistent_workers or auto.workers,
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )  # fmt: skip
+        self._own.tuner = tuner_for(self, workers=auto.workers, prefetch=auto.prefetch)
 
     def _own_sampler(self, dataset: Any, shuffle: Any, drop_last: bool, generator: Any) -> Sampler[int] | None:
         """Returns the sampler of a loader that is given none; None if torch's will do."""
@@ -295,9 +305,13 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
 
     def _iterate(self) -> Any:
         kept = self._iterator
-        if isinstance(kept, EpochIterator) and kept.record.lanes != self.num_workers:
-            self._iterator = None  # the lanes of another run end with its epoch
-        iterator = super().__iter__()
+        if isinstance(kept, AutomaticIterator):
+            kept._reset(self)
+            iterator: Any = kept
+        else:
+            if isinstance(kept, EpochIterator) and kept.record.lanes != self.num_workers:
+                self._iterator = None  # the lanes of another run end with its epoch
+            iterator = super().__iter__()
         if isinstance(iterator, EpochIterator):
             self._own.record = iterator.record
         return iterator
@@ -331,6 +345,9 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
             advise(self)
             self._own.looked_at = True
         self._own.arena = ARENA.get()
+        if self._own.tuner is not None:
+            self._own.memory = LOCAL_MEMORY.get()
+            return AutomaticIterator(self, self._own.arena, self._own.zygotes, self._own.memory, self._own.tuner)
         return ProcessIterator(self, self._own.arena, self._own.zygotes)
 
     def __getstate__(self) -> dict[str, Any]:

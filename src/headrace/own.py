@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from headrace.engine.portion import Supply
 from headrace.engine.starting import ZygoteKeeper
+from headrace.engine.tuning import Tuner
 from headrace.faults.ledger import Ledger
 from headrace.observe.recorder import Recorder
 from headrace.state.record import EpochRecord
@@ -40,6 +41,8 @@ class Own:
     label: str = ""
     """Where the script makes the loader."""
     recorder: Recorder | None = None
+    tuner: Tuner | None = None
+    """What decides on the number of workers or of batches ahead."""
 
     def without_resources(self) -> Own:
         """Returns what another process can have of it, too."""

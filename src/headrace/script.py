@@ -15,9 +15,12 @@ from typing import Any
 import torch.utils.data
 import torch.utils.data.dataloader
 
+from headrace.engine.setting import torch_setting
 from headrace.faults.ledger import Ledger
 from headrace.loader import DataLoader
-from headrace.observe.recorder import caller
+from headrace.observe.findings.diagnose import diagnose
+from headrace.observe.recorder import Listener, Recorder, caller
+from headrace.observe.recording import Recording
 from headrace.observe.waiting import EpochWatch, LoaderRecord
 
 TORCH_LOADER: type = torch.utils.data.DataLoader
@@ -40,6 +43,12 @@ class Measurement:
     unused_defaults: dict[str, list[str]] = field(default_factory=dict)
     """For each default: the labels of the loaders that did not take it."""
 
+    recorders: list[Recorder] = field(default_factory=list)
+    """Where loaders leave the times of their batches."""
+
+    listeners: list[Listener] = field(default_factory=list)
+    """Called now and then with each of them."""
+
     ledgers: list[tuple[LoaderRecord, Ledger]] = field(default_factory=list)
     """Where loaders count what was lost, with the records that shall say it."""
 
@@ -57,7 +66,13 @@ class Measurement:
     def as_dict(self) -> dict[str, Any]:
         """Returns the measurement as JSON knows it."""
         loaders = [record.as_dict() for record in self.loaders]
-        return {"script": self.script, "seconds": self.seconds, "waited": self.waited, "loaders": loaders}
+        findings = [diagnose(recording).as_json() for recording in self.recordings()]
+        figures = {"script": self.script, "seconds": self.seconds, "waited": self.waited}
+        return {**figures, "loaders": loaders, "diagnoses": findings}
+
+    def recordings(self) -> list[Recording]:
+        """Returns the recordings of the loaders that were iterated, in the order in which the script made them."""
+        return [recorder.recording() for recorder in self.recorders if recorder.epoch >= 0]
 
 
 def run_script(target: str, arguments: Sequence[str], *, as_module: bool = False) -> None:
@@ -111,13 +126,20 @@ def _measured(base: type, measurement: Measurement, digest: bool, defaults: dict
             self._record = LoaderRecord(label, base.__module__.partition(".")[0], self.num_workers)
             self._record.digest = 0 if digest else None
             measurement.loaders.append(self._record)
-            if isinstance(self, DataLoader):
+            self._recorded = isinstance(self, DataLoader)
+            self._watcher = self.recorder if self._recorded else Recorder(label)
+            self._watcher.label = label
+            self._watcher.listeners.extend(measurement.listeners)
+            measurement.recorders.append(self._watcher)
+            if self._recorded:
                 measurement.ledgers.append((self._record, self.loss_ledger))
 
         def __iter__(self) -> Any:
             began = time.perf_counter()
+            if not self._recorded:
+                self._watcher.begin_epoch(began, torch_setting(self), fresh=not self.persistent_workers)
             iterator = super().__iter__()
-            EpochWatch(self._record, began).attach(iterator)
+            EpochWatch(self._record, began, recorder=None if self._recorded else self._watcher).attach(iterator)
             return iterator
 
     MeasuredLoader.__name__ = MeasuredLoader.__qualname__ = "DataLoader"

@@ -50,6 +50,14 @@ def common_store() -> Any:
     return PrefixStore("headrace", _get_default_store())
 
 
+def local_world_size() -> int:
+    """Returns how many training processes share this machine, as torchrun and other launchers say; else 1."""
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+        if (value := os.environ.get(name, "")).isdigit():
+            return max(int(value), 1)
+    return 1
+
+
 def world_of(environment: Mapping[str, str]) -> World:
     """Returns the world that a launcher's environment describes; `ALONE` if it describes none."""
     rank, size = environment.get("RANK"), environment.get("WORLD_SIZE")

@@ -13,15 +13,17 @@ from typing import Any
 import torch
 
 from headrace.core.counter import stream_key
-from headrace.core.streams import global_states, global_states_kept, set_global_states
+from headrace.core.streams import global_states_kept, set_global_states
 from headrace.core.torch_internals import DatasetKind, TorchIterator, profiler_enabled
 from headrace.core.world import World, common_store
+from headrace.engine.drawing import generators, own_base_seed, random_state, resumable
 from headrace.engine.lane import Begin, Cargo
 from headrace.engine.ranks import RankWatch
 from headrace.engine.setting import setting_of
 from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import Positioned, is_stateful
 from headrace.fetch.whole import makes_batches
+from headrace.observe.hazards import hazards
 from headrace.observe.recorder import PENDING
 from headrace.observe.sizes import batch_length
 from headrace.order.key_arrays import key_arrays
@@ -61,7 +63,7 @@ class EpochIterator(TorchIterator):
         _announce(loader._index_sampler, terms)
         with global_states_kept() if terms.resume else contextlib.nullcontext():
             before = random_state(loader)
-            with _own_base_seed(loader, terms):
+            with own_base_seed(loader, terms):
                 TorchIterator.__init__(self, loader)
             self._num_workers = workers
             self._sampler_iter = self._indices(None if workers else self._sampler_iter)
@@ -74,7 +76,7 @@ class EpochIterator(TorchIterator):
         terms = self._terms = loader.next_terms()
         _announce(loader._index_sampler, terms)
         before = random_state(loader)
-        with _own_base_seed(loader, terms):
+        with own_base_seed(loader, terms):
             TorchIterator._reset(self, loader)
         self._sampler_iter = self._indices(self._sampler_iter)
         self._start_epoch(loader, "i", before)
@@ -83,6 +85,9 @@ class EpochIterator(TorchIterator):
     def _begin_record(self, loader: Any, began: float, *, fresh: bool) -> None:
         setting = setting_of(self, loader, backend=self.backend, free=self.any_lane_will_do)
         self._recorder.begin_epoch(began, setting, fresh=fresh)
+        if self._recorder.epoch == 0:
+            for trap in hazards(self._dataset, setting):
+                self._recorder.trapped(trap)
         self._number_of_epoch = self._recorder.epoch
         self._counted = int(self._progress.samples) if self._is_map else 0
 
@@ -156,7 +161,7 @@ class EpochIterator(TorchIterator):
         """Draws the order again that was drawn when the epoch began, up to where it goes on."""
         with global_states_kept():
             set_global_states(random["global"])
-            for generator, state in zip(_generators(loader), random["own"], strict=True):
+            for generator, state in zip(generators(loader), random["own"], strict=True):
                 generator.set_state(state)
             for draw in draws:
                 if draw == "i":
@@ -310,7 +315,7 @@ class EpochIterator(TorchIterator):
         now = time.perf_counter()
         recorder.rows.extend(
             (self._number_of_epoch, progress.batches - 1, worker, samples, nbytes, *way, asked, now,
-             load_cpu, cpu, queued, opened, pinned, NAN, NAN)
+             load_cpu, cpu, queued, opened, pinned, NAN, NAN, NAN)
         )  # fmt: skip
         if now >= recorder.due or len(recorder.rows) >= PENDING:
             recorder.tick(now)
@@ -355,41 +360,6 @@ def _samples_of(loader: Any) -> int | None:
         if isinstance(counted, Sized):
             return len(counted)
     return None
-
-
-def resumable(index_sampler: Any) -> Any:
-    """Returns the sampler whose state says where an index sampler is: itself or the one that it batches; or None."""
-    for sampler in (index_sampler, getattr(index_sampler, "sampler", None)):
-        if is_stateful(sampler):
-            return sampler
-    return None
-
-
-def random_state(loader: Any) -> Any:
-    """Returns the states of the generators that an order may be drawn from, as they are now; None if none is."""
-    if loader._dataset_kind == DatasetKind.Iterable or resumable(loader._index_sampler) is not None:
-        return None
-    return {"global": global_states(), "own": [generator.get_state() for generator in _generators(loader)]}
-
-
-def _generators(loader: Any) -> list[torch.Generator]:
-    """Returns the generators that the loader and its samplers own, each once."""
-    owners = (loader, loader._index_sampler, getattr(loader._index_sampler, "sampler", None))
-    found = {id(own): own for owner in owners if isinstance(own := getattr(owner, "generator", None), torch.Generator)}
-    return list(found.values())
-
-
-@contextlib.contextmanager
-def _own_base_seed(loader: Any, terms: Terms) -> Iterator[None]:
-    """Has torch's iterator draw its base seed from nowhere, if the seed of the terms takes its place."""
-    if terms.seed is None:
-        yield
-        return
-    generator, loader.generator = loader.generator, torch.Generator()
-    try:
-        yield
-    finally:
-        loader.generator = generator
 
 
 def _announce(index_sampler: Any, terms: Terms) -> None:

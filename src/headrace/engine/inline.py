@@ -54,6 +54,7 @@ class InlineIterator(EpochIterator):
         with self._surroundings(), ReplayBar(self._dataset) as bar:
             for failure in self._host.begin(self.beginning(), bar.report).values():
                 raise failure
+        self._recorder.prepared()
 
     def _surroundings(self) -> contextlib.AbstractContextManager[None]:
         """What is around the making of a batch: here it happens between the lines of the user's own program."""

@@ -60,16 +60,25 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     _team: Team  # missing while the constructor has not come so far
 
     def __init__(self, loader: Any, arena: Arena, zygotes: ZygoteKeeper) -> None:
-        self._open(loader, workers=loader.num_workers)
+        self._open(loader, workers=self._lanes_of(loader))
         self._read_options(loader)
         self._doom: Doom | None = None
         brief = functools.partial(Assignment, workers=self._num_workers, original_errors=loader.original_errors)
         cargo = self.cargo_for_workers(loader)
         find_start = functools.partial(zygotes.start_for, loader.multiprocessing_context, cargo, self._timeout or None)
-        self._team = Team(find_start, arena, self._num_workers, brief, self.beginning())
+        self._team = Team(find_start, arena, self._wanted_workers, brief, self.beginning())
         self._supervisor = Supervisor(self._team, self._dataset, loader.sample_timeout)
         self._restarts = 0
         self._prime()
+
+    def _lanes_of(self, loader: Any) -> int:
+        """Returns how many lanes there are."""
+        return int(loader.num_workers)
+
+    @property
+    def _wanted_workers(self) -> int:
+        """How many workers there shall be."""
+        return int(self._num_workers)
 
     @property
     def _workers(self) -> list[Any]:  # type: ignore[override]
@@ -82,7 +91,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         begin = self.beginning()
         self._team.begin(begin)
         for worker_id, member in enumerate(self._team.members):
-            if member.buried:
+            if member.buried and worker_id < self._wanted_workers:
                 self._team.replace(worker_id, begin, self._epoch + 1)
         self._prime()
 

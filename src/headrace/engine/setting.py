@@ -18,7 +18,6 @@ from headrace.observe.recording import Setting
 def setting_of(iterator: Any, loader: Any, *, backend: str, free: bool) -> Setting:
     """Returns how an iterator of a loader works."""
     is_map = loader._dataset_kind == DatasetKind.Map
-    sampler = loader._index_sampler
     workers = iterator._num_workers
     return Setting(
         backend=backend,  # type: ignore[arg-type]  # one of the three
@@ -30,7 +29,7 @@ def setting_of(iterator: Any, loader: Any, *, backend: str, free: bool) -> Setti
         persistent_workers=loader.persistent_workers,
         start_method=_start_method(loader) if backend == "process" else "",
         is_stream=not is_map,
-        length=len(sampler) if is_map and hasattr(sampler, "__len__") else None,
+        length=_length_of(loader._index_sampler) if is_map else None,
         pin_memory=loader.pin_memory,
         accelerator=_accelerator(),
         cores=cores(),
@@ -39,6 +38,38 @@ def setting_of(iterator: Any, loader: Any, *, backend: str, free: bool) -> Setti
         makes_batches=makes_batches(loader.dataset, loader.collate_fn),
         own_collate=loader.collate_fn is not torch_default_collate and loader._auto_collation,
     )
+
+
+def torch_setting(loader: Any) -> Setting:
+    """Returns how a loader of torch's works."""
+    workers = loader.num_workers
+    is_map = loader._dataset_kind == DatasetKind.Map
+    return Setting(
+        loader="torch",
+        backend="process" if workers else "inline",
+        num_workers=workers,
+        prefetch_factor=(loader.prefetch_factor or 0) if workers else 0,
+        batch_size=loader.batch_size,
+        in_order=loader.in_order,
+        persistent_workers=loader.persistent_workers,
+        start_method=_start_method(loader) if workers else "",
+        is_stream=not is_map,
+        length=_length_of(loader._index_sampler) if is_map else None,
+        pin_memory=loader.pin_memory,
+        accelerator=_accelerator(),
+        cores=cores(),
+        memory=_machine_memory(),
+        dataset=type(loader.dataset).__qualname__,
+        own_collate=loader.collate_fn is not torch_default_collate and loader._auto_collation,
+    )
+
+
+def _length_of(sampler: Any) -> int | None:
+    """Returns how many batches an epoch has; None if the sampler cannot say."""
+    try:
+        return len(sampler)
+    except Exception:  # noqa: BLE001 - whatever its user wrote: nobody but us asked for the length here
+        return None
 
 
 def _start_method(loader: Any) -> str:

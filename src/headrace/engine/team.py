@@ -95,6 +95,17 @@ class Team:
             self._start = self._find_start()
         self.members[worker_id] = self._hire(worker_id, begin, epoch)
 
+    def hire(self, begin: Begin, epoch: int) -> None:
+        """Starts one more worker, to begin where `begin` says."""
+        self.members.append(self._hire(len(self.members), begin, epoch))
+
+    def dismiss(self, worker_id: int) -> None:
+        """Ends a worker that has no work, and takes back what it had. Another one may `replace` it later."""
+        member = self.members[worker_id]
+        if not member.buried:
+            self.retire(worker_id)
+            self._take_back(member)
+
     def post(self, worker_id: int, task: int, lane: int, index: Any) -> None:
         """Puts a task into the outbox of a worker; `flush` sends it."""
         self.members[worker_id].tasks.append((task, lane, index))
@@ -177,9 +188,14 @@ class Team:
         """Takes back what a dead worker had. What it sent must be leased by now."""
         if member.buried:
             return
-        member.buried = True
         self._selector.unregister(member.process.sentinel)
         self._selector.unregister(member.pipe)
+        self._take_back(member)
+        self._dead.append(worker_id)
+
+    def _take_back(self, member: Member) -> None:
+        """Waits for the end of a worker, kills it if that takes long, and takes back what it had."""
+        member.buried = True
         member.pipe.close()
         for end in (lambda process: None, _kill):
             _wait_for_all([member.process], end)
@@ -187,7 +203,6 @@ class Team:
         if member.process.exitcode is not None:
             member.process.join()
             self._arena.give_back(member.region)
-        self._dead.append(worker_id)
 
     def _send(self, member: Member, orders: Orders) -> None:
         plain = all(type(index) is np.ndarray for _, _, index in orders.tasks)

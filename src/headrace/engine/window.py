@@ -29,6 +29,8 @@ class Window(Generic[Result]):
 
     def __init__(self, lanes: int, limit: int, in_order: bool, *, free: bool = False, first: int = 0) -> None:
         self.limit = limit
+        self.open_lanes = lanes
+        """Lanes that are given tasks, where it does not matter which: the first so many."""
         self._in_order = in_order
         self._free = free
         self._active = [True] * lanes
@@ -39,6 +41,11 @@ class Window(Generic[Result]):
         self._next_lane = first
         self._next_task = 0
         self._next_delivery = 0
+
+    @property
+    def outstanding(self) -> int:
+        """How many tasks are out: sent, and not delivered."""
+        return len(self._owner)
 
     @property
     def waiting_for(self) -> int:
@@ -69,8 +76,8 @@ class Window(Generic[Result]):
     def _choose_free(self) -> int | None:
         if len(self._owner) >= self.limit:
             return None
-        least = min(range(len(self._making)), key=self._making.__getitem__)
-        return least if self._making[least] < AHEAD else None
+        least = min(range(self.open_lanes), key=self._making.__getitem__, default=None)
+        return least if least is not None and self._making[least] < AHEAD else None
 
     def send(self, lane: int) -> int:
         """Records that the next task goes to `lane`; returns the task's number."""

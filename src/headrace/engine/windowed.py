@@ -16,6 +16,8 @@ from headrace.engine.lane import Cargo
 from headrace.engine.window import Window
 from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import is_stateful
+from headrace.observe.digest import extend_digest
+from headrace.observe.recording import Trap
 from headrace.observe.replaying import ReplayBar
 from headrace.observe.stopwatch import Times
 
@@ -64,19 +66,26 @@ class WindowedIterator(EpochIterator, Generic[Result]):
     def _shutdown_workers(self) -> None:
         """Ends the workers. May be called several times."""
 
+    @property
+    def _limit(self) -> int:
+        """How many tasks may be out at a time."""
+        return int(self._num_workers * self._prefetch_factor)
+
     def _prime(self) -> None:
         """Begins an epoch, for which the workers are ready."""
         self._epoch += 1
         self._bar = ReplayBar(self._dataset)
-        limit = self._num_workers * self._prefetch_factor
         lanes, free = max(self.record.lanes, 1), self.any_lane_will_do
-        self._window: Window[Result] = Window(lanes, limit, self._in_order, free=free, first=self.next_lane)
+        self._window: Window[Result] = Window(lanes, self._limit, self._in_order, free=free, first=self.next_lane)
         self._numbers: dict[int, int] = {}
         self._posted: dict[int, float] = {}
+        own_streams = not self._is_map and not self._terms.deal and self.record.lanes > 1
+        self._firsts: dict[int, int] | None = {} if own_streams else None
         self._indices_out: dict[int, tuple[int, Any]] = {}
         for _ in range(self._window.limit):
             self._order_one()
         self._flush()
+        self._recorder.prepared()
 
     def _order_one(self) -> None:
         """Takes the next index from the sampler and gives it to a lane, if there are both."""
@@ -106,10 +115,14 @@ class WindowedIterator(EpochIterator, Generic[Result]):
                 )  # a message that wakes a worker costs more than a batch may
                 return self._open_result(*delivery)
             if self._window.finished:
-                if not self._persistent_workers:
-                    self._shutdown_workers()
-                raise StopIteration
+                return self._at_end()
             self._collect()
+
+    def _at_end(self) -> Any:
+        """Nothing is out any more: ends the epoch."""
+        if not self._persistent_workers:
+            self._shutdown_workers()
+        raise StopIteration
 
     def _unanswered(self, worker: int) -> list[tuple[int, int, Any]]:
         """Returns the tasks that a worker has not answered yet: number, lane, index."""
@@ -146,6 +159,8 @@ class WindowedIterator(EpochIterator, Generic[Result]):
     ) -> Any:
         """Returns a batch as the user gets it, and leaves how it came here. `opening`: when its unpacking began."""
         opened = time.perf_counter()
+        if self._firsts is not None:
+            self._compare_streams(worker, batch)
         begun, loaded, collated, sent, *cpu = times
         pinned = 0.0
         if self._pin_memory:
@@ -154,6 +169,19 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         posted = self._posted.pop(task)
         self._journey = worker, nbytes, posted, begun, loaded, collated, sent, arrived, *cpu, opened - opening, pinned
         return batch
+
+    def _compare_streams(self, worker: int, batch: Any) -> None:
+        """Notes it as a trap if the first batches of two workers' own streams are the same."""
+        firsts = self._firsts or {}
+        if worker not in firsts:
+            digest = extend_digest(0, batch)
+            if digest in firsts.values():
+                name = type(self._dataset).__name__
+                self._recorder.trapped(
+                    Trap("stream-repeats", f"The workers' streams of {name} begin with the same batch.")
+                )
+            firsts[worker] = digest
+        self._firsts = firsts if len(firsts) < self.record.lanes else None
 
     def _record_delivery(self, task: int, lane: int, state: Any, losses: Sequence[BadSample] = ()) -> None:
         self.delivered(self._numbers.pop(task), lane, state, losses)

@@ -42,10 +42,14 @@ TRANSFORM = re.compile(
     r"\b\w*(transform|augment|aug|crop|resize|flip|rotate|normali[sz]e|jitter|blur|noise|tokeni[sz]e|pad)\w*\s*\(", re.I
 )
 FILES = {
-    "decode": re.compile(r"/(PIL/(Image|ImageFile|\w*ImagePlugin)|simplejpeg/|torchvision/io/|av/|soundfile|gzip)"),
-    "transform": re.compile(r"/(torchvision/transforms|albumentations|kornia|headrace/transforms/images|PIL/ImageOps)"),
+    "decode": re.compile(r"/(PIL/(ImageFile|\w*ImagePlugin)|simplejpeg/|torchvision/io/|av/|soundfile|gzip)"),
+    "transform": re.compile(r"/(torchvision/transforms|albumentations|kornia|headrace/transforms/images|PIL/Image)"),
     "read": re.compile(r"/(pathlib|fsspec|urllib|http/|socket|ssl|requests|urllib3|botocore|s3fs|gcsfs)"),
 }
+
+PILLOW = re.compile(r"/PIL/Image\.py$")
+OPENING = {"open", "Image.load", "Image.convert", "Image.frombytes", "Image.tobytes"}
+"""Functions of Pillow that decode, or copy pixels out."""
 
 HERE = str(Path(__file__).parents[1])
 FETCH = os.path.join(HERE, "fetch")  # noqa: PTH118 - compared with the names of code objects
@@ -136,6 +140,8 @@ class _Looker:
 def kind_of(file: str, function: str, line: str) -> str | None:
     """Returns what a line of a function does, told by its words: "read", "decode", "transform"; None: unknown."""
     called = f"{function}("
+    if PILLOW.search(file):
+        return "decode" if function in OPENING else "transform"
     if TRANSFORM.search(called):
         return "transform"
     for pattern, kind in ((DECODE, "decode"), (READ, "read")):

@@ -41,7 +41,7 @@ class Diagnosis:
     """How many times as fast the loop would be with a loader that costs nothing."""
     samples_per_second: float
     findings: tuple[Finding, ...] = ()
-    """Largest gain first, then those without one."""
+    """Those of the stage that limits the loop first, then by their gains, then those without one."""
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as JSON knows it."""

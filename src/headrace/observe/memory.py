@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -60,6 +61,18 @@ def machine_memory() -> int:
         except (OSError, ValueError):
             continue  # there is no such limit, or it reads "max"
     return total
+
+
+def free_memory() -> int:
+    """Returns the bytes of memory that this process may still take, by the machine and by its control group."""
+    free = machine_memory()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) << 10
+    with contextlib.suppress(OSError, ValueError):
+        taken = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        free = min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()) - taken)
+    return max(free, 0)
 
 
 def oom_kills() -> int:

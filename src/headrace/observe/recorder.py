@@ -75,20 +75,27 @@ class Recorder:
         self._memory: deque[tuple[float, int, int]] = deque(maxlen=1024)
         self._memory_due = 0.0
         self._seen: Counter[tuple[str, str]] = Counter()
-        self._spent = (time.process_time(), queued_seconds())
+        self._spent = _spent()
 
     # -- what engines tell ---------------------------------------------------------------------------------------------
 
     def begin_epoch(self, began: float, setting: Setting, *, fresh: bool) -> None:
         """An epoch begins, for which workers were started (`fresh`) or kept."""
         self.epoch += 1
-        if not self.rows:
-            self._spent = (time.process_time(), queued_seconds())
         if math.isnan(self.first_seen):
             self.first_seen = began
         self.setting = replace(setting, traps=self.setting.traps)
         self._epochs.append(EpochTimes(self.epoch, began, workers=setting.num_workers, fresh=fresh))
         self.due = began + TICK
+
+    def prepared(self) -> None:
+        """The epoch is set up: what the main process does from now on, it does for batches."""
+        if not self.rows:
+            self._spent = _spent()
+
+    def adjust(self, num_workers: int, prefetch_factor: int) -> None:
+        """The number of workers changes in the middle of an epoch."""
+        self.setting = replace(self.setting, num_workers=num_workers, prefetch_factor=prefetch_factor)
 
     def end_epoch(self, batches: int) -> None:
         """The epoch has come to its end."""
@@ -127,13 +134,16 @@ class Recorder:
     @property
     def latest(self) -> npt.NDArray[np.void]:
         """`BATCH` [n]: the latest batches, in the order of their delivery."""
+        return self._latest(HELD)
+
+    def _latest(self, most: int) -> npt.NDArray[np.void]:
         self._sum_up()
-        start = self._next - self._held
+        start = self._next - min(self._held, most)
         return _structured(self._ring[np.arange(start, self._next) % HELD])
 
-    def recording(self) -> Recording:
-        """Returns all that is known by now."""
-        batches = self.latest
+    def recording(self, most: int = HELD) -> Recording:
+        """Returns all that is known by now, with so many batches at most, the latest ones."""
+        batches = self._latest(most)
         bad, restarts = self.counts()
         return Recording(
             label=self.label,
@@ -176,11 +186,12 @@ class Recorder:
     def _share_out(self, fresh: npt.NDArray[np.float64]) -> None:
         """Gives each batch its share of the CPU time of the main process; what made batches there is not the loop's."""
         names = BATCH.names or ()
-        before, self._spent = self._spent, (time.process_time(), queued_seconds())
-        cpu, queued = (now - then for now, then in zip(self._spent, before, strict=True))
+        before, self._spent = self._spent, _spent()
+        cpu, main_cpu, queued = (now - then for now, then in zip(self._spent, before, strict=True))
         made_here = fresh[:, names.index("worker")] == MAIN
-        cpu -= float(np.nansum(fresh[made_here, names.index("cpu")]))
-        fresh[:, names.index("loop_cpu")] = max(cpu, 0.0) / len(fresh)
+        making = float(np.nansum(fresh[made_here, names.index("cpu")]))
+        fresh[:, names.index("loop_cpu")] = max(cpu - making, 0.0) / len(fresh)
+        fresh[:, names.index("main_cpu")] = max(main_cpu - making, 0.0) / len(fresh)
         fresh[:, names.index("loop_queued")] = queued / len(fresh)
 
     def _note_first(self, rows: npt.NDArray[np.void]) -> None:
@@ -206,6 +217,11 @@ def _structured(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.void]:
     for column, name in enumerate(BATCH.names or ()):
         structured[name] = rows[:, column]
     return structured
+
+
+def _spent() -> tuple[float, float, float]:
+    """Returns the CPU time of this process, that of the calling thread, and how long that had no core; in seconds."""
+    return time.process_time(), time.thread_time(), queued_seconds()
 
 
 def caller() -> str:

@@ -45,7 +45,8 @@ BATCH = np.dtype(
         ("opened", "f8"),  # seconds that the main process took to unpack it
         ("pinned", "f8"),  # seconds that copying it into page-locked memory took
         ("loop_cpu", "f8"),  # seconds of a core that the main process took from the delivery before to `asked`
-        ("loop_queued", "f8"),  # seconds that its main thread was ready to run but had no core
+        ("main_cpu", "f8"),  # the part of that which the thread that iterates took
+        ("loop_queued", "f8"),  # seconds that this thread was ready to run but had no core
     ]
 )
 """One batch."""
@@ -214,20 +215,19 @@ def totals_of(batches: Batches) -> dict[str, float]:
     totals = {name: float(values.sum()) for name, values in stage_seconds(batches).items()}
     totals |= {
         name: float(np.nansum(batches[name]))
-        for name in ("samples", "bytes", "cpu", "queued", "loop_cpu", "loop_queued")
+        for name in ("samples", "bytes", "cpu", "queued", "loop_cpu", "main_cpu", "loop_queued")
     }
     return totals | {"batches": float(len(batches))}
 
 
 def _columns(rows: npt.NDArray[np.void]) -> dict[str, list[Any]]:
-    assert rows.dtype.names is not None
-    return {name: without_nan(rows[name].tolist()) for name in rows.dtype.names}
+    return {name: without_nan(rows[name].tolist()) for name in rows.dtype.names or ()}
 
 
 def _array(columns: Mapping[str, Sequence[Any]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    assert dtype.names is not None
-    rows = np.zeros(len(columns[dtype.names[0]]), dtype)
-    for name in dtype.names:
+    names = dtype.names or ()
+    rows = np.zeros(len(columns[names[0]]), dtype)
+    for name in names:
         rows[name] = [_nan(value) for value in columns[name]]
     return rows
 

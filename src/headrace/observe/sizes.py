@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+
+LONG = 64
+"""Entries of a list from which on not each is looked at."""
 
 
 def batch_length(batch: Any) -> int:
@@ -20,12 +24,17 @@ def batch_length(batch: Any) -> int:
 
 
 def batch_bytes(batch: Any) -> int:
-    """Returns the bytes of the tensors and arrays of a batch; other things do not count."""
-    nbytes = getattr(batch, "nbytes", None)
-    if nbytes is not None:
-        return int(nbytes)
+    """Returns the bytes of the tensors, arrays and buffers of a batch; other things do not count."""
+    if isinstance(batch, torch.Tensor):
+        return batch.nbytes if batch.layout is torch.strided and not batch.is_nested else 0
+    if isinstance(batch, (np.ndarray, memoryview)):
+        return int(batch.nbytes)
+    if isinstance(batch, (bytes, bytearray)):
+        return len(batch)
     if isinstance(batch, Mapping):
-        return sum(batch_bytes(value) for value in batch.values())
-    if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)):
-        return sum(batch_bytes(value) for value in batch)
+        return sum(map(batch_bytes, batch.values()))
+    if isinstance(batch, (list, tuple)):
+        if len(batch) > LONG and isinstance(batch[0], (int, float, str)):
+            return 0  # a list of labels or names
+        return sum(map(batch_bytes, batch))
     return 0

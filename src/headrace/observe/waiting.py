@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headrace.observe.digest import extend_digest
-from headrace.observe.sizes import batch_length
+from headrace.observe.recorder import Recorder
+from headrace.observe.recording import BATCH, MAIN
+from headrace.observe.sizes import batch_bytes, batch_length
 
 Clock = Callable[[], float]
 
@@ -50,8 +53,13 @@ class LoaderRecord:
 class EpochWatch:
     """Measures one epoch of an iterator that it does not keep alive."""
 
-    def __init__(self, record: LoaderRecord, began: float, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self, record: LoaderRecord, began: float, clock: Clock = time.perf_counter, recorder: Recorder | None = None
+    ) -> None:
+        """`recorder`: where to note the batches of a loader that does not do so itself, with its epoch begun."""
         self._record = record
+        self._recorder = recorder
+        self._number = 0
         self._began = began
         self._last = began
         self._clock = clock
@@ -68,8 +76,10 @@ class EpochWatch:
             asked = self._clock()
             try:
                 batch = original(itself())
-            except BaseException:
+            except BaseException as end:
                 self._spent(asked)
+                if self._recorder is not None and isinstance(end, StopIteration):
+                    self._recorder.end_epoch(self._number)
                 raise
             self._delivered(asked, batch)
             return batch
@@ -79,12 +89,24 @@ class EpochWatch:
     def _delivered(self, asked: float, batch: Any) -> None:
         self._spent(asked)
         self._record.batches += 1
-        self._record.samples += batch_length(batch)
+        samples = batch_length(batch)
+        self._record.samples += samples
+        if self._recorder is not None:
+            self._note(self._recorder, asked, samples, batch)
         if self._record.digest is not None:
             self._record.digest = extend_digest(self._record.digest, batch)
         if self._first:
             self._first = False
             self._record.first_batches.append(self._last - self._began)
+
+    def _note(self, recorder: Recorder, asked: float, samples: int, batch: Any) -> None:
+        row = dict.fromkeys(BATCH.names or (), math.nan)
+        row |= {"epoch": recorder.epoch, "number": self._number, "worker": MAIN, "samples": samples}
+        row |= {"bytes": batch_bytes(batch), "asked": asked, "delivered": self._last}
+        self._number += 1
+        recorder.rows.extend(row.values())
+        if self._last >= recorder.due:
+            recorder.tick(self._last)
 
     def _spent(self, since: float) -> None:
         now = self._clock()

@@ -6,8 +6,14 @@ from dataclasses import replace
 from functools import cached_property
 
 from headrace.observe.findings.simulation import Rules
-from headrace.observe.findings.workload import Change, Workload, workload_of
-from headrace.observe.recording import Recording
+from headrace.observe.findings.workload import PLAYED, Change, Workload, workload_of
+from headrace.observe.recording import Recording, stage_seconds
+
+WAITS = 0.05
+"""Share of waiting below which the loader keeps up."""
+
+FIRST_WAITS = 0.15
+"""Share of waiting, that for first batches included, up to which it does."""
 
 MOST = 32
 """Workers that are advised, at most."""
@@ -43,6 +49,19 @@ class Case:
         """Share of the time that the training loop waited."""
         return self.waited / self.looped if self.looped > 0 else 0.0
 
+    @cached_property
+    def steady_share(self) -> float:
+        """Share of the time that the training loop waited, the first batches of epochs left out."""
+        later = self.rows["number"] > 0
+        stages = stage_seconds(self.rows)
+        waits, loops = float(stages["wait"][later].sum()), float(stages["loop"].sum())
+        return waits / (waits + loops) if waits + loops > 0 else 0.0
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the loader hardly holds up training."""
+        return len(self.rows) > 0 and self.steady_share < WAITS and self.waited < FIRST_WAITS * self.looped
+
     @property
     def rate(self) -> float:
         """Samples per second of the loop."""
@@ -52,6 +71,13 @@ class Case:
     def base(self) -> float:
         """Seconds that the play takes as it is."""
         return self.work.seconds() if self.work else 0.0
+
+    @cached_property
+    def measured(self) -> float:
+        """Seconds that the batches of the play took in truth."""
+        stages = stage_seconds(self.rows[-PLAYED:])
+        share = self.opening / max(float(self.recording.totals.get("batches", 1.0)), 1.0) * len(self.rows[-PLAYED:])
+        return float(stages["wait"].sum() + stages["loop"].sum()) + share
 
     @cached_property
     def ideal_gain(self) -> float:
@@ -65,6 +91,8 @@ class Case:
         """Returns what a change gains."""
         if self.work is None or self.base <= 0:
             return 1.0
+        if rules is not None and rules.workers == 0 and self.rules.workers:
+            return self.measured / max(self.work.seconds(rules), 1e-9)  # what goes with workers is in what was measured
         work = self.work if change is None else self.work.changed(change)
         return self.base / max(work.seconds(rules), 1e-9)
 

@@ -7,8 +7,8 @@ the same play without it.
 from __future__ import annotations
 
 from headrace.observe.diagnosis import Diagnosis, Finding
-from headrace.observe.findings.case import Case
-from headrace.observe.findings.rules import RULES, WAITS, WORTH
+from headrace.observe.findings.case import WAITS, Case
+from headrace.observe.findings.rules import RULES, WORTH
 from headrace.observe.findings.traps import findings_of_traps
 from headrace.observe.recording import Recording
 
@@ -16,12 +16,14 @@ from headrace.observe.recording import Recording
 def diagnose(recording: Recording) -> Diagnosis:
     """Returns what can be said of a loader. With too few batches: a diagnosis without findings that says so."""
     case = Case(recording)
-    found = sorted((*_of_rules(case), *findings_of_traps(recording)), key=lambda one: -(one.gain or 0.0))
+    found = [*_of_rules(case), *findings_of_traps(recording)]
+    limit = _limit(case, found)
+    found.sort(key=lambda one: (one.stage != limit or one.gain is None, -(one.gain or 0.0)))
     return Diagnosis(
         label=recording.label,
         summary=_summary(case, found),
         wait_share=case.wait_share,
-        limit=_limit(case, found),
+        limit=limit,
         ideal_gain=case.ideal_gain,
         samples_per_second=case.rate,
         findings=tuple(found),
@@ -38,19 +40,28 @@ def _summary(case: Case, found: list[Finding]) -> str:
     waits = f"Training waited {case.wait_share:.0%} of the time for data"
     if case.wait_share < WAITS:
         return f"{waits}: the loader keeps up, at {case.rate:,.0f} samples/s."
-    ideal = f"with a loader that costs nothing the loop would be {case.ideal_gain:.1f} times as fast"
+    times = f"{case.ideal_gain:.1f}" if case.ideal_gain < 100 else "more than 100"
+    ideal = f"with a loader that costs nothing the loop would be {times} times as fast"
     best = next((one for one in found if one.gain is not None and one.gain >= WORTH and one.advice), None)
     if best is None or best.gain is None:
         return f"{waits}; {ideal}."
     return f"{waits}; {ideal}. The most to be had: {best.name.replace('-', ' ')}, {best.gain:.1f}x."
 
 
+STRUCTURE = ("start", "batches", "stragglers", "transport", "delivery")
+"""Stages that are about how batches come, rather than about making one."""
+
+
 def _limit(case: Case, found: list[Finding]) -> str:
-    if case.wait_share < WAITS:
+    """Returns the stage that limits the loop: of several that would help, the one that explains the most by itself."""
+    if case.keeps_up:
         return "training"
-    first = next((one for one in found if one.gain is not None), None)
-    if first is not None:
-        return first.stage
-    if case.work is not None:
-        return max(case.work.parts, key=lambda part: case.work.parts[part] if case.work else 0.0)
-    return "load"
+    gains = {stage: max(one.gain or 0.0 for one in found if one.stage == stage) for stage in {f.stage for f in found}}
+    best = max(gains.values(), default=0.0)
+    for stage in STRUCTURE:
+        if gains.get(stage, 0.0) >= max(0.8 * best, WORTH):
+            return stage
+    if gains.get("workers", 0.0) >= max(min(0.9 * case.ideal_gain, best), WORTH):
+        return "workers"
+    parts = case.work.parts if case.work is not None else {}
+    return max(parts, key=lambda part: parts[part]) if parts else "load"

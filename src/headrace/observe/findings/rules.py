@@ -17,9 +17,6 @@ from headrace.observe.recording import MAIN, stage_seconds
 WORTH = 1.05
 """Gain from which on a change is advised."""
 
-WAITS = 0.05
-"""Share of waiting below which the loader keeps up."""
-
 LONG_START = 0.25
 """Share of an epoch that its start may take, before it is called slow."""
 
@@ -37,13 +34,13 @@ Rule = Callable[[Case], Iterator[Finding]]
 
 
 def _training(case: Case) -> Iterator[Finding]:
-    if case.wait_share >= WAITS or not len(case.rows):
+    if not case.keeps_up:
         return
     loop = float(np.median(stage_seconds(case.rows)["loop"]))
     yield Finding(
         "training-limits",
         "training",
-        f"The loader keeps up: the loop waited {case.wait_share:.1%} of the time. A step of training takes "
+        f"The loader keeps up: the loop waited {case.steady_share:.1%} of the time. A step of training takes "
         f"{time_text(loop)}; a faster loader would make the loop {case.ideal_gain:.2f} times as fast.",
         "Nothing in the loader. Make the step faster: larger batches, mixed precision, a compiled model.",
         case.ideal_gain,
@@ -110,7 +107,8 @@ def _too_many(case: Case) -> Iterator[Finding]:
         yield Finding(
             "too-many-workers",
             "workers",
-            f"{_workers(now)} share {case.rules.cores} cores; {count} would be as fast"
+            f"{_workers(now)} share {case.rules.cores} cores; {count} would be "
+            + ("faster" if gain >= WORTH else "as fast")
             + (f" and take {bytes_text(saved)} less memory." if saved > 1e6 else "."),
             f"num_workers={count}.",
             max(gain, 1.0),
@@ -120,8 +118,9 @@ def _too_many(case: Case) -> Iterator[Finding]:
 
 def _stragglers(case: Case) -> Iterator[Finding]:
     made = _made(case)
-    slow, usual = percentile(made, 98), percentile(made, 50)
-    if case.rules.workers < 2 or not slow > 3 * usual or case.gain(Even()) < WORTH:
+    usual = percentile(made, 50)
+    slow = made[made > 3 * usual]
+    if case.rules.workers < 2 or not len(slow) or case.gain(Even()) < WORTH:
         return
     options: list[tuple[float, str, dict[str, object]]] = []
     for prefetch in (4, 8, 16):
@@ -140,8 +139,9 @@ def _stragglers(case: Case) -> Iterator[Finding]:
         yield Finding(
             "stragglers",
             "stragglers",
-            f"Most batches take {time_text(usual)}, one in fifty {time_text(slow)} or more, and the others wait behind "
-            f"it: with even batches the loop would be {case.gain(Even()):.2f} times as fast.",
+            f"A batch usually takes {time_text(usual)}; {len(slow)} of {len(made)} take up to "
+            f"{time_text(float(slow.max()))}, and the others wait behind them. With even batches the loop would be "
+            f"{case.gain(Even()):.2f} times as fast.",
             advice,
             gain,
             change,
@@ -158,8 +158,8 @@ def _batches(case: Case) -> Iterator[Finding]:
         yield Finding(
             "huge-batches",
             "batches",
-            f"An epoch has {int(np.median(lengths))} batches of {size} samples ({bytes_text(case.batch_bytes)} each, made "
-            f"in {time_text(percentile(_made(case), 50))}): training waits for the first, and workers for the last.",
+            f"An epoch has {int(np.median(lengths))} batches of {size} samples ({bytes_text(case.batch_bytes)} each, "
+            f"made in {time_text(percentile(_made(case), 50))}): training waits for the first, workers for the last.",
             f"batch_size={size // 4}, with gradient accumulation over 4 steps if training needs the large batch.",
             gain,
             {"batch_size": size // 4},
@@ -181,7 +181,7 @@ CURES = {
 
 
 def _stages(case: Case) -> Iterator[Finding]:
-    if case.work is None or case.wait_share < WAITS:
+    if case.work is None or case.keeps_up:
         return
     for part, gain in stage_gains(case.work, case.base).items():
         if gain < WORTH or case.work.parts[part] < 0.1:

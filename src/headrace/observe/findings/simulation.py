@@ -21,6 +21,10 @@ Seconds = npt.NDArray[np.float64]
 AHEAD = 2
 """Tasks that a worker holds where work goes to whichever is free, as in the in-flight window."""
 
+COLD, WARM = 50e-6, 0.4
+"""Seconds of a core that a worker takes more for a batch than the main process would, since it slept before; and the
+share of its time that is left at least."""
+
 TINY = 1e-12
 
 
@@ -38,6 +42,8 @@ class Work:
     """That the main process takes to unpack and pin it."""
     loop: Seconds
     """That the training loop takes behind it."""
+    in_workers: bool = True
+    """Whether the batches were made by workers when this was measured."""
     loop_cores: float = 1.0
     """Cores that the training loop keeps busy."""
     latency: float = 0.0
@@ -74,7 +80,8 @@ def seconds_for(work: Work, rules: Rules) -> float:
     if not len(work):
         return 0.0
     if rules.workers == 0:
-        return float((work.wait + work.cpu + work.loop).sum())
+        made = np.maximum(work.cpu - COLD * work.in_workers, WARM * work.cpu)
+        return float((work.wait + made + work.loop).sum())
     return _Play(work, rules).run()
 
 

@@ -24,6 +24,8 @@ class Workload:
 
     epochs: tuple[Work, ...]
     rules: Rules
+    is_first: bool
+    """Whether the first of these epochs is the loader's first."""
     parts: Mapping[str, float]
     """Shares of making a batch, 0 to 1, by core seconds and waiting: `KINDS`, "collate", "send"."""
 
@@ -41,12 +43,17 @@ class Workload:
         return float(sum(work.loop.sum() for work in self.epochs))
 
     def changed(self, change: Change) -> Workload:
-        """Returns it with something else in the place of each epoch."""
-        return replace(self, epochs=tuple(change(work) for work in self.epochs))
+        """Returns it with something else in the place of each epoch that the change is for."""
+        first = self.is_first and not change.also_first
+        epochs = tuple(work if first and not at else change(work) for at, work in enumerate(self.epochs))
+        return replace(self, epochs=epochs)
 
 
 class Change:
     """What becomes of an epoch's work."""
+
+    also_first = True
+    """Whether that holds for the loader's first epoch, too."""
 
     def __call__(self, work: Work) -> Work:
         """Returns the work after the change."""
@@ -95,6 +102,8 @@ class Split(Change):
 class Kept(Change):
     """Workers are there already when the epoch begins."""
 
+    also_first = False
+
     def __call__(self, work: Work) -> Work:
         """See `Change`."""
         return replace(work, start=0.0)
@@ -122,7 +131,7 @@ def workload_of(recording: Recording) -> Workload | None:
                 rows[own], {name: one[own] for name, one in stages.items()}, loop[own], starts.get(epoch), rules.workers
             )
         )
-    return Workload(tuple(epochs), rules, _parts(recording, rows, stages))
+    return Workload(tuple(epochs), rules, int(rows["epoch"][0]) == 0, _parts(recording, rows, stages))
 
 
 def _loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
@@ -135,10 +144,11 @@ def _loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
     known[:-1] = rows["epoch"][1:] == rows["epoch"][:-1]
     usual = float(np.median(loop[known])) if known.any() else 0.0
     loop[~known] = usual
-    queued = np.nan_to_num(rows["loop_queued"])
-    total = loop.sum()
-    if total > 0:  # the queueing was shared out evenly, so that only its sum is known
-        loop *= max(1.0 - queued.sum() / (total + stages["open"].sum() + stages["pin"].sum()), 0.05)
+    cpu, queued = (float(np.nansum(rows[name])) for name in ("main_cpu", "loop_queued"))
+    total = float(loop.sum())
+    if total > 0 and queued > 0:  # it was shared out evenly, so that only its sum is known
+        queued *= total / (total + float(stages["wait"].sum()))
+        loop *= max(1.0 - queued / total, cpu / (cpu + queued))
     return loop
 
 
@@ -147,9 +157,12 @@ def _work(rows: Batches, stages: Mapping[str, Seconds], loop: Seconds, began: fl
     queued = np.nan_to_num(rows["queued"])
     made = stages["load"] + stages["collate"]
     whole = made + stages["send"]
-    send = np.minimum(stages["send"], cpu)
+    ran = 1.0 - np.minimum(queued / np.maximum(whole, 1e-12), 1.0)  # share of the time in which it had a core, or slept
+    send = np.minimum(stages["send"] * ran, cpu)
     waits = (whole - np.minimum(cpu, whole) - queued).clip(0)
-    opened = stages["open"] + stages["pin"]
+    # what the main process does for a batch, beside training: posting, receiving, unpacking
+    busy = float(np.nansum(rows["main_cpu"]) - loop.sum()) / len(rows)
+    opened = np.maximum(stages["open"], busy) + stages["pin"]
     loop_cpu = np.nan_to_num(rows["loop_cpu"]).sum() - stages["open"].sum()
     cores = max(loop_cpu, 0.0) / max(float(loop.sum()), 1e-9)
     waiting = rows["asked"] < rows["sent"]  # the main process waited for it, so that nothing else held it up
@@ -157,16 +170,16 @@ def _work(rows: Batches, stages: Mapping[str, Seconds], loop: Seconds, began: fl
     start = 0.0
     if began is not None and rows["number"][0] == 0 and not np.isnan(rows["begun"]).all():
         start = max(float(np.nanmin(rows["begun"])) - began, 0.0) / max(workers, 1)
-    return Work(waits, (cpu - send).clip(0), send, opened, loop, max(cores, 0.0), latency, start)
+    return Work(waits, (cpu - send).clip(0), send, opened, loop, workers > 0, max(cores, 0.0), latency, start)
 
 
 def _parts(recording: Recording, rows: Batches, stages: Mapping[str, Seconds]) -> dict[str, float]:
     """Returns the shares of making a batch; see `Workload.parts`. Waiting while loading counts as reading."""
     load, collate, send = (float(stages[name].sum()) for name in ("load", "collate", "send"))
-    queued = float(np.nansum(rows["queued"]))
     whole = max(load + collate + send, 1e-12)
+    ran = 1.0 - min(float(np.nansum(rows["queued"])) / whole, 1.0)
     load_cpu = min(float(np.nansum(rows["load_cpu"])), load)
-    load = max(load - queued * load / whole, load_cpu)
+    load, collate, send = max(load * ran, load_cpu), collate * ran, send * ran
     whole = max(load + collate + send, 1e-12)
     kinds: dict[str, float] = {}
     for place in recording.places:

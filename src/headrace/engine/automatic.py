@@ -1,0 +1,220 @@
+"""`num_workers="auto"` and `prefetch_factor="auto"`: workers that are added and retired while training goes on.
+
+With a number of workers that changes, the samples and random numbers of a batch depend on its position alone (`seed=`):
+the batches are the same whatever is decided, and whenever.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+from headrace.collate.stacking import SlotCollate
+from headrace.core.machine import cores
+from headrace.core.mark import private_mark
+from headrace.core.torch_internals import torch_default_collate
+from headrace.core.world import local_world_size
+from headrace.device.pinning import pin
+from headrace.engine.epoch import NAN, Journey
+from headrace.engine.lane import Begin, Cargo, LaneHost, Made, surroundings_kept
+from headrace.engine.processes import ProcessIterator
+from headrace.engine.starting import ZygoteKeeper
+from headrace.engine.tuning import Choice, Limits, Taken, Tuner
+from headrace.observe.memory import free_memory, shared_out_memory
+from headrace.observe.recording import MAIN
+from headrace.observe.sizes import batch_bytes
+from headrace.observe.stopwatch import Stopwatch
+from headrace.transport.arena import Arena
+from headrace.transport.leases import LocalMemory
+
+LOGGER = logging.getLogger("headrace")
+
+LANES = 32
+"""Workers that there may ever be."""
+
+FOR_A_CORE = 8
+"""Workers for each core that there may be: those that wait for storage need none."""
+
+LOOK, LOOK_SETTLED = 0.2, 2.0
+"""Seconds between two looks at what was measured."""
+
+SHARE = 0.01
+"""Share of the time that looking at the workers' memory may take, until the setting is settled."""
+
+SHOWN = 512
+"""Batches that are looked at."""
+
+
+def tuner_for(loader: Any, *, workers: bool, prefetch: bool) -> Tuner | None:
+    """Returns what decides on `workers`, `prefetch` or both, within this process's share of the machine."""
+    if not workers and not prefetch:
+        return None
+    ranks = local_world_size()
+    budget = loader.memory_budget or free_memory() // 2 // ranks
+    most = min(LANES, max(cores() // ranks, 1) * FOR_A_CORE) if workers else loader.num_workers
+    alone = loader.worker_init_fn is None and loader.sample_timeout is None and loader.timeout == 0
+    limits = Limits(most, budget, workers and alone, workers, prefetch)
+    return Tuner(limits, Choice(1 if workers else loader.num_workers, 2 if prefetch else loader.prefetch_factor or 2))
+
+
+class AutomaticIterator(ProcessIterator):
+    """Epochs through as many workers as `tuner` says, also none. The tuner outlives the iterator."""
+
+    def __init__(self, loader: Any, arena: Arena, zygotes: ZygoteKeeper, memory: LocalMemory, tuner: Tuner) -> None:
+        self._tuner, self._loader, self._memory = tuner, loader, memory
+        self._look_due = self._taken_at = 0.0
+        self._taken = Taken(0.0, 0.0)
+        self._taken_cost = 0.0
+        self._here: Here | None = None
+        super().__init__(loader, arena, zygotes)
+
+    # -- what ProcessIterator asks -------------------------------------------------------------------------------------
+
+    def _lanes_of(self, loader: Any) -> int:
+        return LANES if self._tuner.limits.tunes_workers else int(loader.num_workers)
+
+    @property
+    def _wanted_workers(self) -> int:
+        return self._tuner.now.workers
+
+    @property
+    def _limit(self) -> int:
+        return self._tuner.now.workers * self._tuner.now.prefetch
+
+    def _prime(self) -> None:
+        self._ended, self._here = False, None
+        super()._prime()
+        self._tuner.changed(time.perf_counter())
+
+    def _order_one(self) -> None:
+        """Gives out as many indices as there is room for: the limit may have changed since."""
+        window = self._window
+        window.limit = self._limit
+        window.open_lanes = self._tuner.now.workers if self.any_lane_will_do else window.open_lanes
+        while window.outstanding < window.limit:
+            before = window.outstanding
+            super()._order_one()
+            if window.outstanding == before:
+                return
+
+    def take(self) -> tuple[int, Any]:
+        """See `EpochIterator.take`."""
+        try:
+            return super().take()
+        except StopIteration:
+            self._ended = True
+            raise
+
+    def _next_data(self) -> Any:
+        if (now := time.perf_counter()) >= self._look_due:
+            self._tune(now)
+            self._look_due = time.perf_counter() + (LOOK_SETTLED if self._tuner.settled else LOOK)
+        return super()._next_data()
+
+    def _at_end(self) -> Any:
+        if self._ended or self._tuner.now.workers:
+            return super()._at_end()
+        number, index = self.take()
+        if self._here is None:
+            self._here = Here(self.cargo_for_workers(self._loader), self.beginning(), self._memory)
+        made, self._journey = self._here.make(index, self._pin_memory, self._pin_memory_device)
+        if isinstance(made, Exception):
+            self.delivered(number, 0, None, self._here.host.losses(0))
+            raise made
+        self.delivered(number, 0, made.state, made.losses)
+        return made.batch
+
+    # -- decisions -----------------------------------------------------------------------------------------------------
+
+    def _tune(self, now: float) -> None:
+        self._dismiss_idle()
+        self._look_at_memory(now)
+        settled = self._tuner.settled
+        choice = self._tuner.look(now, self._recorder.recording(SHOWN), self._taken)
+        if choice is not None:
+            self._change_to(choice)
+        if choice is not None or self._tuner.settled != settled:
+            self._say()
+
+    def _look_at_memory(self, now: float) -> None:
+        if now < self._taken_at + self._taken_cost / SHARE or self._tuner.now.workers == 0:
+            return
+        count = sum(not member.buried for member in self._team.members)
+        began = time.perf_counter()
+        _, workers = shared_out_memory(os.getpid())
+        self._taken_at = time.perf_counter()
+        self._taken_cost = max(self._taken_at - began, LOOK_SETTLED * SHARE if self._tuner.settled else 0.0)
+        latest = self._recorder.recording(16).batches["bytes"]
+        self._taken = Taken(workers / max(count, 1), float(latest.max()) if len(latest) else self._taken.batch)
+
+    def _change_to(self, choice: Choice) -> None:
+        team, begin = self._team, self.beginning()
+        for worker_id in range(choice.workers):
+            if worker_id >= len(team.members):
+                team.hire(begin, self._epoch)
+            elif team.members[worker_id].buried:
+                team.replace(worker_id, begin, self._epoch)
+            else:
+                continue
+            self._recorder.happened("added", f"worker {worker_id} was added", worker_id)
+        self._loader.num_workers, self._loader.prefetch_factor = choice if choice.workers else (0, None)
+        self._recorder.adjust(*choice)
+        self._order_one()
+        self._flush()
+        self._dismiss_idle()
+        self._tuner.changed(time.perf_counter())
+
+    def _dismiss_idle(self) -> None:
+        """Ends the workers that are too many, once they have done what they were given."""
+        for worker_id in range(self._tuner.now.workers, len(self._team.members)):
+            if not self._team.members[worker_id].buried and not self._unanswered(worker_id):
+                self._team.dismiss(worker_id)
+                self._recorder.happened("retired", f"worker {worker_id} was retired", worker_id)
+
+    def _say(self) -> None:
+        choice = self._tuner.now
+        text = f"num_workers={choice.workers}, prefetch_factor={choice.prefetch}: {self._tuner.reason}"
+        self._recorder.happened("decided", text)
+        LOGGER.info("headrace: %s: %s%s", self._recorder.label, text, " (settled)" if self._tuner.settled else "")
+
+
+class Here:
+    """Makes batches in the thread of the user, as `engine/inline.py` does.
+
+    From a shallow copy of the data set, so that what it opens is not there when workers are forked later.
+    """
+
+    def __init__(self, cargo: Cargo, begin: Begin, memory: LocalMemory) -> None:
+        collate = SlotCollate(memory) if cargo.collate_fn is torch_default_collate else cargo.collate_fn
+        mark = private_mark()
+        self._watch = Stopwatch(mark)
+        cargo = replace(cargo, dataset=copy.copy(cargo.dataset))
+        self.host = LaneHost(cargo, 0, 1, "inline", collate, mark, watched=False)
+        with surroundings_kept(random=True):
+            for failure in self.host.begin(begin._replace(lanes=0, states={}), _silent).values():
+                raise failure
+
+    def make(self, index: Any, pinned: bool, device: str | None) -> tuple[Made | Exception, Journey]:
+        """Returns what becomes of an index, and its journey."""
+        self._watch.start()
+        made: Made | Exception
+        try:
+            with surroundings_kept(random=True):
+                made = self.host.fetch(0, index)
+        except Exception as error:  # noqa: BLE001 - the caller raises it, after it has recorded the delivery
+            return error, ()
+        self._watch.made()
+        begun, loaded, collated, _, load_cpu, cpu, _ = self._watch.stop()
+        nbytes, pinning = batch_bytes(made.batch), 0.0
+        if pinned:
+            made = made._replace(batch=pin(made.batch, device))
+            pinning = time.perf_counter() - collated
+        return made, (MAIN, nbytes, NAN, begun, loaded, collated, NAN, NAN, load_cpu, cpu, 0.0, 0.0, pinning)
+
+
+def _silent(*_: object) -> None:
+    """Nothing is replayed in a map-style data set."""
