@@ -144,10 +144,8 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         self.on_stats, self.memory_budget = on_stats, memory_budget
         auto = automatic(dataset, num_workers, prefetch_factor, backend)
         self.seed = 0 if seed is None and (shard is not None or auto.workers) else seed
-        self.shard = shard
+        self.shard, self.batches_per_epoch, self.original_errors = shard, batches_per_epoch, original_errors
         self.backend: Backend = backend
-        self.batches_per_epoch = batches_per_epoch
-        self.original_errors = original_errors
         self.exclude = None if exclude is None else checked_exclude(exclude, dataset, batch_sampler or sampler)
         if sampler is None and batch_sampler is None and is_map(dataset):
             sampler = self._own_sampler(dataset, shuffle, drop_last, generator)
@@ -330,7 +328,7 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
             prepare()
         if self.backend == "auto" and self.num_workers > 0:
             self.backend = choose(self).backend
-        if self.num_workers == 0 or self.backend == "inline":
+        if (self.num_workers == 0 and self._own.tuner is None) or self.backend == "inline":
             self._own.memory = LOCAL_MEMORY.get()
             return InlineIterator(self, self._own.memory)
         if self.backend == "thread":
@@ -352,7 +350,9 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the memory out: a copied or unpickled loader makes its own."""
-        return {**self.__dict__, "_own": self._own.without_resources()}
+        own = self._own.without_resources()
+        begins = {} if own.tuner is None else {"num_workers": own.tuner.now.workers}
+        return {**self.__dict__, "_own": own, **begins}
 
     def __class_getitem__(cls, parameters: Any) -> Any:
         """Takes `DataLoader[Sample]` and `DataLoader[Sample, Batch]`; the second is for readers of the code only."""

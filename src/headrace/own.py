@@ -46,4 +46,14 @@ class Own:
 
     def without_resources(self) -> Own:
         """Returns what another process can have of it, too."""
-        return Own(self.name, self.epoch, self.alone, self.announced, self.looked_at, self.resume, label=self.label)
+        tuner = None if self.tuner is None else self.tuner.anew()
+        return Own(
+            self.name,
+            self.epoch,
+            self.alone,
+            self.announced,
+            self.looked_at,
+            self.resume,
+            label=self.label,
+            tuner=tuner,
+        )

@@ -10,6 +10,7 @@ import copy
 import logging
 import os
 import time
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +46,7 @@ LOOK, LOOK_SETTLED = 0.2, 2.0
 SHARE = 0.01
 """Share of the time that looking at the workers' memory may take, until the setting is settled."""
 
-SHOWN = 512
+SHOWN = 4096
 """Batches that are looked at."""
 
 
@@ -65,7 +66,8 @@ class AutomaticIterator(ProcessIterator):
     """Epochs through as many workers as `tuner` says, also none. The tuner outlives the iterator."""
 
     def __init__(self, loader: Any, arena: Arena, zygotes: ZygoteKeeper, memory: LocalMemory, tuner: Tuner) -> None:
-        self._tuner, self._loader, self._memory = tuner, loader, memory
+        self._tuner, self._memory = tuner, memory
+        self._loader = weakref.ref(loader)  # which holds this iterator
         self._look_due = self._taken_at = 0.0
         self._taken = Taken(0.0, 0.0)
         self._taken_cost = 0.0
@@ -77,8 +79,15 @@ class AutomaticIterator(ProcessIterator):
     def _lanes_of(self, loader: Any) -> int:
         return LANES if self._tuner.limits.tunes_workers else int(loader.num_workers)
 
+    def _read_options(self, loader: Any) -> None:
+        if loader.prefetch_factor is None:  # as it is while there are no workers
+            loader.prefetch_factor = self._tuner.now.prefetch
+        super()._read_options(loader)
+        self._cargo = self.cargo_for_workers(loader)
+
     @property
-    def _wanted_workers(self) -> int:
+    def wanted_workers(self) -> int:
+        """See `EpochIterator.wanted_workers`."""
         return self._tuner.now.workers
 
     @property
@@ -88,7 +97,6 @@ class AutomaticIterator(ProcessIterator):
     def _prime(self) -> None:
         self._ended, self._here = False, None
         super()._prime()
-        self._tuner.changed(time.perf_counter())
 
     def _order_one(self) -> None:
         """Gives out as many indices as there is room for: the limit may have changed since."""
@@ -120,7 +128,7 @@ class AutomaticIterator(ProcessIterator):
             return super()._at_end()
         number, index = self.take()
         if self._here is None:
-            self._here = Here(self.cargo_for_workers(self._loader), self.beginning(), self._memory)
+            self._here = Here(self._cargo, self.beginning(), self._memory)
         made, self._journey = self._here.make(index, self._pin_memory, self._pin_memory_device)
         if isinstance(made, Exception):
             self.delivered(number, 0, None, self._here.host.losses(0))
@@ -161,7 +169,8 @@ class AutomaticIterator(ProcessIterator):
             else:
                 continue
             self._recorder.happened("added", f"worker {worker_id} was added", worker_id)
-        self._loader.num_workers, self._loader.prefetch_factor = choice if choice.workers else (0, None)
+        if (loader := self._loader()) is not None:
+            loader.num_workers, loader.prefetch_factor = choice if choice.workers else (0, None)
         self._recorder.adjust(*choice)
         self._order_one()
         self._flush()

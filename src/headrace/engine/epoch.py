@@ -47,6 +47,9 @@ class EpochIterator(TorchIterator):
     backend: str
     """Where batches are made: "inline", "thread" or "process"."""
 
+    _held: int = 0
+    """Samples of the batch that is delivered now, of a map-style data set."""
+
     _journey: Journey = ()
     """How the batch that is delivered now came here, in the order of `BATCH`, `worker` first, without `samples` and
     without the times of asking and delivery: an engine's `_next_data` leaves it."""
@@ -89,7 +92,7 @@ class EpochIterator(TorchIterator):
             for trap in hazards(self._dataset, setting):
                 self._recorder.trapped(trap)
         self._number_of_epoch = self._recorder.epoch
-        self._counted = int(self._progress.samples) if self._is_map else 0
+        self._deliveries = int(self._progress.batches)
 
     def cargo(self, loader: Any) -> Cargo:
         """Returns what lanes work with."""
@@ -136,7 +139,8 @@ class EpochIterator(TorchIterator):
         terms, resume = self._terms, self._terms.resume
         sampler = self._sampler = resumable(self._index_sampler)
         self._rank, self._size = _dealing_of(self._index_sampler, terms.world)
-        self._drawn = self._samples = self._offset = 0
+        self._drawn = self._samples = self._offset = self._held = 0
+        self._sizes: dict[int, int] = {}  # samples of the batches that are out
         progress = MapProgress()
         lanes = self._num_workers
         if resume is not None:
@@ -202,6 +206,7 @@ class EpochIterator(TorchIterator):
             self._samples += count
             state = self._sampler.state_dict() if self._sampler is not None else None
             if self._progress.draw(number, Draw(count, state)):
+                self._sizes[number] = count
                 return number, index
 
     def _positioned(self, index: Any) -> Positioned:
@@ -249,6 +254,11 @@ class EpochIterator(TorchIterator):
         )
 
     @property
+    def wanted_workers(self) -> int:
+        """How many workers there shall be."""
+        return int(self._num_workers)
+
+    @property
     def any_lane_will_do(self) -> bool:
         """True if batches are the same whichever lane makes them: nothing of a lane's own goes into them."""
         free = self._is_map and self._terms.seed is not None
@@ -265,9 +275,12 @@ class EpochIterator(TorchIterator):
         """Records that the batch of index `number` goes to the user now. Raises `TooManyBadSamplesError`."""
         if self._is_map:
             self._progress.deliver(number, lane, state)
+            self._held = self._sizes.pop(number)
         else:
             self._progress.deliver(lane, self.record.lanes, state)
+        self._deliveries += 1
         if losses:
+            self._held -= sum(loss.action == "skip" for loss in losses)
             self._ledger.delivered(losses, self._seen)
 
     @property
@@ -305,16 +318,12 @@ class EpochIterator(TorchIterator):
 
     def _note(self, asked: float, batch: Any) -> None:
         """Notes in the loader's record that a batch is delivered now."""
-        recorder, progress = self._recorder, self._progress
-        if self._is_map:
-            samples = progress.samples - self._counted
-            self._counted = progress.samples
-        else:
-            samples = batch_length(batch)
+        recorder = self._recorder
+        samples = self._held if self._is_map else batch_length(batch)
         worker, nbytes, *way, load_cpu, cpu, queued, opened, pinned = self._journey
         now = time.perf_counter()
         recorder.rows.extend(
-            (self._number_of_epoch, progress.batches - 1, worker, samples, nbytes, *way, asked, now,
+            (self._number_of_epoch, self._deliveries - 1, worker, samples, nbytes, *way, asked, now,
              load_cpu, cpu, queued, opened, pinned, NAN, NAN, NAN)
         )  # fmt: skip
         if now >= recorder.due or len(recorder.rows) >= PENDING:
@@ -326,7 +335,7 @@ class EpochIterator(TorchIterator):
         if self._counts_samples:
             self._compare_with_length(batches)
         self._ledger.end_epoch(self._seen)
-        self._recorder.end_epoch(batches)
+        self._recorder.end_epoch(self._number_of_epoch, batches)
         if self._ranks is not None:
             self._ranks.ends(batches)
 

@@ -66,7 +66,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         brief = functools.partial(Assignment, workers=self._num_workers, original_errors=loader.original_errors)
         cargo = self.cargo_for_workers(loader)
         find_start = functools.partial(zygotes.start_for, loader.multiprocessing_context, cargo, self._timeout or None)
-        self._team = Team(find_start, arena, self._wanted_workers, brief, self.beginning())
+        self._team = Team(find_start, arena, self.wanted_workers, brief, self.beginning())
         self._supervisor = Supervisor(self._team, self._dataset, loader.sample_timeout)
         self._restarts = 0
         self._prime()
@@ -74,11 +74,6 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     def _lanes_of(self, loader: Any) -> int:
         """Returns how many lanes there are."""
         return int(loader.num_workers)
-
-    @property
-    def _wanted_workers(self) -> int:
-        """How many workers there shall be."""
-        return int(self._num_workers)
 
     @property
     def _workers(self) -> list[Any]:  # type: ignore[override]
@@ -91,7 +86,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         begin = self.beginning()
         self._team.begin(begin)
         for worker_id, member in enumerate(self._team.members):
-            if member.buried and worker_id < self._wanted_workers:
+            if member.buried and worker_id < self.wanted_workers:
                 self._team.replace(worker_id, begin, self._epoch + 1)
         self._prime()
 

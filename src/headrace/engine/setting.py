@@ -18,7 +18,7 @@ from headrace.observe.recording import Setting
 def setting_of(iterator: Any, loader: Any, *, backend: str, free: bool) -> Setting:
     """Returns how an iterator of a loader works."""
     is_map = loader._dataset_kind == DatasetKind.Map
-    workers = iterator._num_workers
+    workers = iterator.wanted_workers
     return Setting(
         backend=backend,  # type: ignore[arg-type]  # one of the three
         num_workers=workers,

@@ -19,13 +19,13 @@ from headrace.observe.findings.words import bytes_text
 from headrace.observe.findings.workload import workload_of
 from headrace.observe.recording import Batches, Recording
 
-LEAST_SECONDS, LEAST_BATCHES = 1.0, 16
+LEAST_SECONDS, LEAST_BATCHES = 1.2, 24
 """What a setting is measured with, at least; `PATIENCE` seconds will do where batches are slow."""
 
 PATIENCE = 4.0
 
-BETTER = 1.03
-"""How many times as fast a larger setting must be to be kept."""
+MANY = 2000
+"""Batches that will do in any case."""
 
 AS_GOOD = 0.98
 """A smaller setting that is this fast, compared with the best, is taken."""
@@ -78,6 +78,7 @@ class Tuner:
 
     def __init__(self, limits: Limits, first: Choice) -> None:
         self.limits = limits
+        self._first = first
         self.now = first
         self.reason = "to begin with"
         self.settled = False
@@ -88,6 +89,10 @@ class Tuner:
         self._enough = limits.most
         """Workers with which training hardly waits."""
 
+    def anew(self) -> Tuner:
+        """Returns one that knows nothing yet."""
+        return Tuner(self.limits, self._first)
+
     def changed(self, now: float) -> None:
         """The loader works by `now` from this time on."""
         self._since = now
@@ -97,7 +102,7 @@ class Tuner:
         rows = self._measured(recording.batches)
         if (tight := self._too_much(taken)) is not None:
             return self._go(tight, f"the memory: a worker takes {bytes_text(taken.worker)}")
-        if not self._is_enough(rows, now):
+        if not self._is_enough(rows):
             return None
         rate = _rate(rows)
         if self.settled:
@@ -115,11 +120,11 @@ class Tuner:
         ordered = np.where(np.isnan(rows["posted"]), rows["asked"], rows["posted"])
         return rows[ordered >= self._since]
 
-    def _is_enough(self, rows: Batches, now: float) -> bool:
+    def _is_enough(self, rows: Batches) -> bool:
         if len(rows) < 4:
             return False
-        spent = now - self._since
-        return spent >= PATIENCE or (spent >= LEAST_SECONDS and len(rows) >= LEAST_BATCHES)
+        spent = _spent(rows)[1]
+        return spent >= PATIENCE or len(rows) >= MANY or (spent >= LEAST_SECONDS and len(rows) >= LEAST_BATCHES)
 
     def _watch(self, rate: float, now: float) -> Choice | None:
         """Looks whether what was settled on still holds."""
@@ -135,7 +140,7 @@ class Tuner:
 
     def _promising(self, recording: Recording, taken: Taken) -> Iterator[tuple[Choice, str]]:
         """Yields settings that promise more than the one that was measured, the most promising first."""
-        work = workload_of(recording)
+        work = workload_of(replace(recording, epochs=()))  # the workers are there already
         if work is None or not self.limits.tunes_workers:
             return
         rules = replace(work.rules, workers=self.now.workers, prefetch=self.now.prefetch, free=True)
@@ -176,11 +181,10 @@ class Tuner:
         """Yields the settings next to the best one, as far as it pays to look."""
         if self.limits.tunes_workers:
             step = max(best.workers // 3, 1)
-            least = 0 if self.limits.may_be_none and best.workers <= 2 else 1
             larger = [one.workers for one in self._rates if one.workers > best.workers]
             if not larger and best.workers + step <= min(self.limits.most, self._enough):
                 yield Choice(best.workers + step, best.prefetch)
-            if best.workers - 1 >= least and best.workers > 1:
+            if best.workers > 1 or (best.workers and self.limits.may_be_none):
                 yield Choice(best.workers - step, best.prefetch)
         if self.limits.tunes_prefetch and 0 < best.workers and self._enough == self.limits.most:
             longer = AHEAD[min(AHEAD.index(best.prefetch) + 1, len(AHEAD) - 1)] if best.prefetch in AHEAD else 2
@@ -209,21 +213,33 @@ class Tuner:
         workers, prefetch = self.now
         if workers * (taken.worker + (prefetch + 1) * taken.batch) <= self.limits.budget:
             return None
-        if prefetch > 1 and taken.batch > taken.worker:
+        if prefetch > 1 and taken.batch > taken.worker and self.limits.tunes_prefetch:
             return Choice(workers, max(prefetch // 2, 1))
         return Choice(workers - 1, prefetch) if workers > 1 and self.limits.tunes_workers else None
 
 
 def _rate(rows: Batches) -> float:
     """Returns batches per second, of the training loop with its waiting."""
-    span = float(rows["delivered"][-1] - rows["delivered"][0])
-    return (len(rows) - 1) / span if span > 0 else 0.0
+    count, seconds = _spent(rows)
+    return count / seconds if seconds > 0 else 0.0
+
+
+def _spent(rows: Batches) -> tuple[int, float]:
+    """Returns how many batches were delivered in how many seconds; what lies between epochs does not count."""
+    count, seconds = 0, 0.0
+    for epoch in np.unique(rows["epoch"]):
+        own = rows[rows["epoch"] == epoch]
+        whole = own["number"][0] == 0
+        count += len(own) - (not whole)
+        seconds += float(own["delivered"][-1] - (own["asked"] if whole else own["delivered"])[0])
+    return count, seconds
 
 
 def _wait_share(rows: Batches) -> float:
-    span = float(rows["delivered"][-1] - rows["delivered"][0])
-    waits = rows["delivered"] - rows["asked"]
-    return float(waits[1:].sum()) / span if span > 0 else 0.0
+    """Returns the share of waiting, the first batches of epochs left out."""
+    _, seconds = _spent(rows)
+    later = rows[1:][rows["number"][1:] > 0]
+    return float((later["delivered"] - later["asked"]).sum()) / seconds if seconds > 0 else 0.0
 
 
 def _words(choice: Choice) -> str:

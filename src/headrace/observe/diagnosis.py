@@ -14,8 +14,9 @@ class Finding:
     name: str
     """A word for it, such as "too-few-workers"; see `findings`."""
     stage: str
-    """Where: "read", "decode", "transform", "load", "collate", "transport", "delivery", "training", "start", "order",
-    "memory", "random" or "data"."""
+    """Where: a part of making a batch ("read", "decode", "transform", "load", "collate", "send"), how batches come
+    ("workers", "batches", "stragglers", "start", "transport", "delivery"), "training", or what goes wrong ("memory",
+    "random", "data")."""
     sentence: str
     """What was seen, with figures."""
     advice: str

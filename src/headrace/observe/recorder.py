@@ -97,11 +97,12 @@ class Recorder:
         """The number of workers changes in the middle of an epoch."""
         self.setting = replace(self.setting, num_workers=num_workers, prefetch_factor=prefetch_factor)
 
-    def end_epoch(self, batches: int) -> None:
-        """The epoch has come to its end."""
+    def end_epoch(self, number: int, batches: int) -> None:
+        """An epoch has come to its end."""
         self.tick(time.perf_counter(), last=True)
-        if self._epochs:
-            self._epochs[-1] = replace(self._epochs[-1], ended=time.perf_counter(), batches=batches)
+        for at, epoch in enumerate(self._epochs):
+            if epoch.epoch == number:
+                self._epochs[at] = replace(epoch, ended=time.perf_counter(), batches=batches)
 
     def happened(self, kind: str, text: str, worker: int | None = None) -> None:
         """Something happened just now; see `Event`."""
@@ -200,6 +201,8 @@ class Recorder:
                 own = rows[rows["epoch"] == epoch.epoch]
                 if len(own):
                     self._epochs[at] = replace(epoch, first=float(own["delivered"][0]))
+                    opening = max(float(own["asked"][0]) - epoch.began, 0.0)
+                    self._totals["opening"] = self._totals.get("opening", 0.0) + opening
 
     def _epochs_with_first(self, batches: npt.NDArray[np.void]) -> Sequence[EpochTimes]:
         """Returns the epochs; that of one that was left, or is going on, has the batches that are known of it."""

@@ -55,7 +55,7 @@ class LoaderStats:
     looped: float = 0.0
     """Time of the training loop: waiting for batches and working on them."""
     waited: float = 0.0
-    """Time of it that the loop waited for batches."""
+    """Time of it that the loop waited for batches, workers that were started for an epoch included."""
     first_batch: float = NAN
     """Median time from the beginning of an epoch to its first batch."""
     stages: Mapping[str, StageStats] = field(default_factory=dict)
@@ -94,10 +94,10 @@ class LoaderStats:
 def stats_of(recording: Recording) -> LoaderStats:
     """Returns the figures of a recording: of an empty one, too, and of one that lacks most times."""
     totals, batches, memory = recording.totals, recording.batches, recording.memory
-    waited = totals.get("wait", 0.0)
+    waited = totals.get("wait", 0.0) + totals.get("opening", _opening(recording))
     return LoaderStats(
         label=recording.label,
-        epochs=len(recording.epochs),
+        epochs=recording.epochs[-1].epoch + 1 if recording.epochs else 0,
         batches=int(totals.get("batches", 0)),
         samples=int(totals.get("samples", 0)),
         bytes=int(totals.get("bytes", 0)),
@@ -111,6 +111,14 @@ def stats_of(recording: Recording) -> LoaderStats:
         bad_samples=recording.bad_samples,
         restarts=recording.restarts,
     )
+
+
+def _opening(recording: Recording) -> float:
+    """Returns the seconds between the beginnings of epochs and the asking for their first batches, as far as known."""
+    rows = recording.batches[recording.batches["number"] == 0]
+    asked = dict(zip(rows["epoch"].tolist(), rows["asked"].tolist(), strict=True))
+    took = [asked[one.epoch] - one.began for one in recording.epochs if one.epoch in asked]
+    return float(np.nansum(took))
 
 
 def _first_batch(epochs: tuple[EpochTimes, ...]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 import weakref
@@ -50,13 +51,26 @@ class LoaderRecord:
         return {**asdict(self), "samples_per_second": self.samples_per_second}
 
 
+class TimeIsUp(SystemExit):
+    """Ends a script whose time to be measured is over."""
+
+
 class EpochWatch:
     """Measures one epoch of an iterator that it does not keep alive."""
 
     def __init__(
-        self, record: LoaderRecord, began: float, clock: Clock = time.perf_counter, recorder: Recorder | None = None
+        self,
+        record: LoaderRecord,
+        began: float,
+        clock: Clock = time.perf_counter,
+        recorder: Recorder | None = None,
+        deadline: float = math.inf,
     ) -> None:
-        """`recorder`: where to note the batches of a loader that does not do so itself, with its epoch begun."""
+        """`recorder`: where to note the batches of a loader that does not do so itself, with its epoch begun.
+
+        Whoever asks for a batch behind `deadline` gets `TimeIsUp`.
+        """
+        self._deadline = deadline
         self._record = record
         self._recorder = recorder
         self._number = 0
@@ -74,12 +88,14 @@ class EpochWatch:
 
         def timed_next_data() -> Any:
             asked = self._clock()
+            if asked > self._deadline:
+                raise TimeIsUp(0)
             try:
                 batch = original(itself())
             except BaseException as end:
                 self._spent(asked)
                 if self._recorder is not None and isinstance(end, StopIteration):
-                    self._recorder.end_epoch(self._number)
+                    self._recorder.end_epoch(self._recorder.epoch, self._number)
                 raise
             self._delivered(asked, batch)
             return batch
@@ -113,3 +129,44 @@ class EpochWatch:
         self._record.waited += now - since
         self._record.looped += now - self._last
         self._last = now
+
+
+class Replay:
+    """Gives the first batch of an iterator again and again: a loader that costs nothing.
+
+    The record has what comes behind the first batch. Batches are copies of the first one, as a training loop may change
+    what it gets; the copying is not counted.
+    """
+
+    def __init__(self, iterator: Any, batches: int, record: LoaderRecord, deadline: float) -> None:
+        self._iterator = iterator
+        self._left = batches
+        self._record = record
+        self._deadline = deadline
+        self._kept: Any = None
+        self._last = 0.0
+        record.epochs += 1
+
+    def __iter__(self) -> Replay:
+        return self
+
+    def __len__(self) -> int:
+        return self._left
+
+    def __next__(self) -> Any:
+        now = time.perf_counter()
+        if now > self._deadline:
+            raise TimeIsUp(0)
+        if self._iterator is not None:
+            self._kept = next(self._iterator)
+            self._iterator = None  # its workers end
+        else:
+            self._record.looped += now - self._last
+            self._record.batches += 1
+            self._record.samples += batch_length(self._kept)
+        if self._left <= 0:
+            raise StopIteration
+        self._left -= 1
+        batch = copy.deepcopy(self._kept)
+        self._last = time.perf_counter()
+        return batch

@@ -36,8 +36,7 @@ class Case:
     @cached_property
     def opening(self) -> float:
         """Seconds between the beginnings of epochs and the asking for their first batches."""
-        firsts = {int(row["epoch"]): float(row["asked"]) for row in self.rows if row["number"] == 0}
-        return sum(max(firsts[one.epoch] - one.began, 0.0) for one in self.recording.epochs if one.epoch in firsts)
+        return float(self.recording.totals.get("opening", 0.0))
 
     @cached_property
     def looped(self) -> float:

@@ -61,7 +61,7 @@ def _limit(case: Case, found: list[Finding]) -> str:
     for stage in STRUCTURE:
         if gains.get(stage, 0.0) >= max(0.8 * best, WORTH):
             return stage
-    if gains.get("workers", 0.0) >= max(min(0.9 * case.ideal_gain, best), WORTH):
+    if gains.get("workers", 0.0) >= max(min(0.85 * case.ideal_gain, best), WORTH):
         return "workers"
     parts = case.work.parts if case.work is not None else {}
     return max(parts, key=lambda part: parts[part]) if parts else "load"

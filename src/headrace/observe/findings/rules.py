@@ -23,7 +23,7 @@ LONG_START = 0.25
 MADE_OF = {
     "read": "waiting for storage",
     "decode": "decoding",
-    "transform": "transforms",
+    "transform": "transforming",
     "load": "loading samples",
     "collate": "collation",
     "send": "sending batches",
@@ -79,7 +79,7 @@ def _too_few(case: Case) -> Iterator[Finding]:
     yield Finding(
         "too-few-workers",
         "workers",
-        f"{_workers(case.rules.workers)} {'make' if case.rules.workers != 1 else 'makes'} a batch every "
+        f"{_workers(case.rules.workers)} {'make' if case.rules.workers > 1 else 'makes'} a batch every "
         f"{time_text(_pace(case))}, and the loop waits {case.wait_share:.0%} of the time.",
         f"num_workers={count}, {why}.",
         gain,
@@ -92,7 +92,9 @@ def _too_many(case: Case) -> Iterator[Finding]:
     now = case.rules.workers
     if count >= now or (now < 2 and count > 0):
         return
-    if gain >= WORTH and count == 0:
+    if count == 0:
+        if gain < WORTH * max(case.gain(Kept()), 1.0):
+            return  # starting workers costs more than handing over
         each = float(np.mean(stage_seconds(case.rows)["load"] + stage_seconds(case.rows)["collate"]))
         yield Finding(
             "workers-cost-more",

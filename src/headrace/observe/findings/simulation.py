@@ -11,6 +11,7 @@ Pure: no clock, process or file.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,9 +22,11 @@ Seconds = npt.NDArray[np.float64]
 AHEAD = 2
 """Tasks that a worker holds where work goes to whichever is free, as in the in-flight window."""
 
-COLD, WARM = 50e-6, 0.4
-"""Seconds of a core that a worker takes more for a batch than the main process would, since it slept before; and the
-share of its time that is left at least."""
+COLD, WARM = 100e-6, 0.4
+"""Seconds that a worker takes more for a batch than the main process would, since it slept before it (measured with
+batches of 0.05 to 0.3 ms); and the share of its time that is left at least."""
+
+STEPS = 20
 
 TINY = 1e-12
 
@@ -39,7 +42,9 @@ class Work:
     send: Seconds
     """Of a core that a worker takes to send it."""
     open: Seconds
-    """That the main process takes to unpack and pin it."""
+    """That the main process takes to post, receive and unpack it."""
+    pin: Seconds
+    """That the main process takes to pin it, with workers or without."""
     loop: Seconds
     """That the training loop takes behind it."""
     in_workers: bool = True
@@ -61,7 +66,9 @@ class Work:
             return np.repeat(whole / parts, parts)
 
         wait, cpu, send = shares(self.wait), shares(self.cpu), shares(self.send)
-        return replace(self, wait=wait, cpu=cpu, send=send, open=shares(self.open), loop=shares(self.loop))
+        return replace(
+            self, wait=wait, cpu=cpu, send=send, open=shares(self.open), pin=shares(self.pin), loop=shares(self.loop)
+        )
 
 
 @dataclass(frozen=True)
@@ -80,8 +87,9 @@ def seconds_for(work: Work, rules: Rules) -> float:
     if not len(work):
         return 0.0
     if rules.workers == 0:
-        made = np.maximum(work.cpu - COLD * work.in_workers, WARM * work.cpu)
-        return float((work.wait + made + work.loop).sum())
+        made = work.wait + work.cpu
+        warm = np.maximum(made - COLD, WARM * made) if work.in_workers else made
+        return float((warm + work.pin + work.loop).sum())
     return _Play(work, rules).run()
 
 
@@ -113,8 +121,8 @@ class _Play:
         self.making = (work.wait + work.cpu + work.send).tolist()
         cpu = (work.cpu + work.send).tolist()
         self.demand = [one / max(whole, TINY) for one, whole in zip(cpu, self.making, strict=True)]
-        self.serving = (work.open + work.loop).tolist()
-        wanted = (work.open + work.loop * work.loop_cores).tolist()
+        self.serving = (work.open + work.pin + work.loop).tolist()
+        wanted = (work.open + work.pin + work.loop * work.loop_cores).tolist()
         self.loop_demand = [one / max(whole, TINY) for one, whole in zip(wanted, self.serving, strict=True)]
 
     def run(self) -> float:
@@ -175,9 +183,7 @@ class _Play:
 
     def _pass(self, active: list[_Actor]) -> None:
         """Lets time pass until somebody is done, or a batch arrives for which the loop waits."""
-        wanted = sum(one.demand for one in active)
-        slow = max(wanted / self.rules.cores, 1.0)
-        paces = [1.0 / (1.0 + one.demand * (slow - 1.0)) for one in active]
+        paces = paces_of([one.demand for one in active], self.rules.cores)
         step = min((one.left / pace for one, pace in zip(active, paces, strict=True)), default=np.inf)
         if self.loop.task is None:
             arrivals = [at - self.now for at in self.ready.values() if at > self.now + TINY]
@@ -185,3 +191,22 @@ class _Play:
         for one, pace in zip(active, paces, strict=True):
             one.left -= step * pace
         self.now += step
+
+
+def paces_of(demands: Sequence[float], cores: int) -> list[float]:
+    """Returns how fast actors come on that want so much of a core each, 0 to 1, where they share `cores` evenly.
+
+    What an actor waits for goes on meanwhile: only its core part is stretched, by the same factor for all, such that
+    all together take the cores that there are.
+    """
+    wanted = sum(demands)
+    if wanted <= cores:
+        return [1.0] * len(demands)
+    slow = wanted / cores
+    for _ in range(STEPS):
+        paces = [1.0 / (1.0 + min(demand, 1.0) * (slow - 1.0)) for demand in demands]
+        taken = sum(demand * pace for demand, pace in zip(demands, paces, strict=True)) / cores
+        if abs(taken - 1.0) < 0.005:
+            break
+        slow *= taken
+    return paces

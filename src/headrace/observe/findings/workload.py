@@ -77,6 +77,7 @@ class Without(Change):
             cpu=work.cpu * (1 - self.cpu),
             send=work.send * (1 - self.send),
             open=work.open * (1 - self.open),
+            pin=work.pin * (1 - self.open),
         )
 
 
@@ -162,7 +163,7 @@ def _work(rows: Batches, stages: Mapping[str, Seconds], loop: Seconds, began: fl
     waits = (whole - np.minimum(cpu, whole) - queued).clip(0)
     # what the main process does for a batch, beside training: posting, receiving, unpacking
     busy = float(np.nansum(rows["main_cpu"]) - loop.sum()) / len(rows)
-    opened = np.maximum(stages["open"], busy) + stages["pin"]
+    opened = np.maximum(stages["open"], busy - stages["pin"])
     loop_cpu = np.nan_to_num(rows["loop_cpu"]).sum() - stages["open"].sum()
     cores = max(loop_cpu, 0.0) / max(float(loop.sum()), 1e-9)
     waiting = rows["asked"] < rows["sent"]  # the main process waited for it, so that nothing else held it up
@@ -170,7 +171,9 @@ def _work(rows: Batches, stages: Mapping[str, Seconds], loop: Seconds, began: fl
     start = 0.0
     if began is not None and rows["number"][0] == 0 and not np.isnan(rows["begun"]).all():
         start = max(float(np.nanmin(rows["begun"])) - began, 0.0) / max(workers, 1)
-    return Work(waits, (cpu - send).clip(0), send, opened, loop, workers > 0, max(cores, 0.0), latency, start)
+    return Work(
+        waits, (cpu - send).clip(0), send, opened, stages["pin"], loop, workers > 0, max(cores, 0.0), latency, start
+    )
 
 
 def _parts(recording: Recording, rows: Batches, stages: Mapping[str, Seconds]) -> dict[str, float]:
