@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: demo test stress check lint types contracts bench clean install
+.PHONY: demo test stress check lint types contracts bench tables clean install
 
 install: $(STAMP)
 
@@ -43,15 +43,10 @@ contracts: $(STAMP)
 	@$(BIN)/python -m pytest -q tests/house
 
 bench: $(STAMP)
-	@$(BIN)/python benchmarks/transport.py
-	@$(BIN)/python benchmarks/order.py
-	@$(BIN)/python benchmarks/start.py
-	@$(BIN)/python benchmarks/stored.py
-	@$(BIN)/python benchmarks/shards.py
-	@$(BIN)/python benchmarks/forms.py --repeats 3
-	@$(BIN)/python benchmarks/stages.py
-	@$(BIN)/python benchmarks/images.py --images 2000
-	@$(BIN)/python benchmarks/faults.py
+	@$(BIN)/python benchmarks/tables.py --all
+
+tables: $(STAMP)
+	@$(BIN)/python benchmarks/tables.py $(or $(TABLES),--list)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache headrace-demo

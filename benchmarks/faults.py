@@ -3,7 +3,7 @@
 The samples are those of transport.py: ready tensors in memory, so that nothing else takes time. `guarded` has a policy
 for bad samples, a quarantine file, a limit and a timeout for each sample. Every batch of every epoch is checked.
 
-    python benchmarks/faults.py [--batches 60] [--rounds 11]
+    python benchmarks/faults.py [--batches 60] [--rounds 11] [--json FILE]
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from typing import Any
 import torch
 
 import headrace
-from transport import BATCH, ReadySamples, epoch
+import results
+from transport import BATCH, CHECKED, ReadySamples, epoch
+
+PLAIN, GUARDED = "headrace, not watched", "headrace"
 
 
-def compare(dataset: ReadySamples, rounds: int, folder: Path, options: dict[str, Any]) -> tuple[float, float, float]:
-    """Returns the median rates without and with the guards in GB/s, and the median of the ratios of the rounds."""
+def compare(dataset: ReadySamples, rounds: int, folder: Path, options: dict[str, Any]) -> list[tuple[float, float]]:
+    """Returns the rates without and with the guards in GB/s, of each round."""
     guards = {
         "on_error": "replace",
         "quarantine": folder / "bad.jsonl",
@@ -35,10 +38,10 @@ def compare(dataset: ReadySamples, rounds: int, folder: Path, options: dict[str,
     for turn in range(rounds):
         order = loaders if turn % 2 == 0 else loaders[::-1]
         timed = [epoch(loader, dataset, dataset.check).rate for loader in order]
-        pairs.append(timed if turn % 2 == 0 else timed[::-1])
+        plain, guarded = timed if turn % 2 == 0 else timed[::-1]
+        pairs.append((plain, guarded))
     assert loaders[1].faults.bad == 0
-    plain, guarded = (statistics.median(rates) for rates in zip(*pairs, strict=True))
-    return plain, guarded, statistics.median(guarded / plain for plain, guarded in pairs)
+    return pairs
 
 
 def main() -> None:
@@ -46,6 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=60, help="batches of 38.5 MB in an epoch")
     parser.add_argument("--rounds", type=int, default=11, help="timed epochs of each loader")
+    results.option(parser)
     given = parser.parse_args()
     torch.set_num_threads(1)
     dataset = ReadySamples(given.batches * BATCH)
@@ -56,11 +60,17 @@ def main() -> None:
         ("no workers", {}),
     ]
     print(f"{'64x3x224x224 float32':<32} {'plain GB/s':>12} {'guarded GB/s':>13} {'ratio':>7}")
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         for title, options in settings:
-            plain, guarded, ratio = compare(dataset, given.rounds, Path(folder), options)
+            pairs = compare(dataset, given.rounds, Path(folder), options)
+            rows.append(results.Row(title, {PLAIN: [one for one, _ in pairs], GUARDED: [one for _, one in pairs]}))
+            plain, guarded = (statistics.median(rates) for rates in zip(*pairs, strict=True))
+            ratio = statistics.median(guarded / plain for plain, guarded in pairs)
             print(f"{title:<32} {plain:>12.2f} {guarded:>13.2f} {ratio:>7.3f}")
     print("every batch of every epoch was checked")
+    title = "64x3x224x224 float32, watched over"
+    results.write(given.json, [results.Table(title, "GB/s", rows, CHECKED, base=PLAIN)])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Which form of data in memory or on disk loads fastest: five forms x two data sets, traversed and trained on.
 
-    python benchmarks/forms.py [--epochs 5] [--repeats 20] [--plot docs/images/forms.svg]
+    python benchmarks/forms.py [--epochs 5] [--repeats 20] [--plot docs/images/forms.svg] [--json FILE]
 
 Forms: `raw` decodes each sample at each access; `preload` holds all samples decoded in memory; `tensorclass` is a
 TensorDict in memory, `tensorclass, memmap` one that is mapped; `numpy, memmap` a folder of .npy files. Each is loaded
@@ -29,12 +29,14 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
+import results
 from headrace.formats.columns import Block
 from headrace.formats.registry import open_writer
 from headrace.formats.schema import Field, Schema
 
 FORMS = ("raw", "preload", "tensorclass", "tensorclass, memmap", "numpy, memmap")
 BATCH = 64
+CHECKED = "What is delivered was compared by checksums over whole epochs before anything was measured."
 
 
 class Raw(Dataset):
@@ -196,25 +198,34 @@ def text(values: list[float]) -> str:
     return f"{statistics.mean(values):.2f} ({spread:.2f})"
 
 
-def print_table(name: str, seconds: dict[Any, list[float]]) -> None:
+def tables_of(name: str, seconds: dict[Any, list[float]], epochs: int) -> list[results.Table]:
+    made = []
     for what in ("traversed", "trained"):
-        print(f"\n{name}, {what}: seconds, mean (std)\n")
-        print("| form | torch | headrace | ratio |\n| --- | --- | --- | --- |")
-        for form in FORMS:
-            theirs, ours = seconds[what, form, "torch"], seconds[what, form, "headrace"]
-            ratio = statistics.mean(theirs) / statistics.mean(ours)
-            print(f"| {form} | {text(theirs)} | {text(ours)} | {ratio:.2f} |")
+        rows = [results.Row(form, {key: seconds[what, form, key] for key in ("torch", "headrace")}) for form in FORMS]
+        title = f"{name}, {what}, {epochs} epoch{'' if epochs == 1 else 's'}"
+        made.append(results.Table(title, "seconds", rows, CHECKED, better="less"))
+    return made
 
 
-def plot(path: Path, results: dict[str, dict[Any, list[float]]]) -> None:
+def print_table(name: str, table: results.Table) -> None:
+    what = "traversed" if "traversed" in table.title else "trained"
+    print(f"\n{name}, {what}: seconds, mean (std)\n")
+    print("| form | torch | headrace | ratio |\n| --- | --- | --- | --- |")
+    for row in table.rows:
+        theirs, ours = row.figures["torch"], row.figures["headrace"]
+        ratio = statistics.mean(theirs) / statistics.mean(ours)
+        print(f"| {row.title} | {text(theirs)} | {text(ours)} | {ratio:.2f} |")
+
+
+def plot(path: Path, found: dict[str, dict[Any, list[float]]]) -> None:
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "headrace"
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(2, len(results), figsize=(11, 7), layout="constrained")
-    for column, (name, seconds) in enumerate(results.items()):
+    figure, axes = pyplot.subplots(2, len(found), figsize=(11, 7), layout="constrained")
+    for column, (name, seconds) in enumerate(found.items()):
         for row, what in enumerate(("traversed", "trained")):
             axis = axes[row][column]
             for place, whose in enumerate(("torch", "headrace")):
@@ -237,20 +248,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--share", type=float, default=1.0, help="of the data, to try it with less")
+    results.option(parser)
     parser.add_argument("--plot", type=Path, help="where to draw the table; needs matplotlib")
     given = parser.parse_args()
     rng = np.random.default_rng(0)
+    many, few = int(60_000 * given.share), int(10_000 * given.share)
     data = {
-        "FashionMNIST's shape": (rng.integers(0, 255, (60_000, 28, 28), np.uint8), rng.integers(0, 10, 60_000)),
-        ".npz": (rng.random((10_000, 3, 32, 32), np.float32), rng.integers(0, 10, 10_000)),
+        "FashionMNIST's shape": (rng.integers(0, 255, (many, 28, 28), np.uint8), rng.integers(0, 10, many)),
+        ".npz": (rng.random((few, 3, 32, 32), np.float32), rng.integers(0, 10, few)),
     }
-    results = {}
+    found: dict[str, dict[Any, list[float]]] = {}
+    tables = []
     for name, (pixels, labels) in data.items():
         with tempfile.TemporaryDirectory() as folder:
-            results[name] = measure(loaders(Path(folder), pixels, labels), given, pixels.shape[1:])
-        print_table(name, results[name])
+            found[name] = measure(loaders(Path(folder), pixels, labels), given, pixels.shape[1:])
+        tables += tables_of(name, found[name], given.epochs)
+        for table in tables[-2:]:
+            print_table(name, table)
+    results.write(given.json, tables, ["tensordict", "pillow"])
     if given.plot is not None:
-        plot(given.plot, results)
+        plot(given.plot, found)
         print(f"\ndrawn: {given.plot}")
 
 

@@ -3,6 +3,7 @@
     python benchmarks/images.py --images 20000
     python benchmarks/images.py --images 2000 --rounds 3
     python benchmarks/images.py --one-core
+    python benchmarks/images.py --json FILE
 
 All make uint8 [64, 3, 224, 224] from the same generated JPEGs of about 500 x 375, in shuffled order (WebDataset: in
 order), in turns; workers are kept, and the first epoch of each is not counted. The bare loop is two processes that
@@ -28,16 +29,17 @@ import cv2
 import numpy as np
 import simplejpeg
 import torch
-import webdataset
 from PIL import Image
 
 import headrace
+import results
 from headrace.transforms import EvalImages, TrainImages
 from headrace.transforms.drawing import draw_crop
 from rates import all_in_turn
 
 SIZE, BATCH, WORKERS = 224, 64, 2
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+CHECKED = "Every epoch's images were counted; crops of 64 images were compared with Pillow's."
 
 
 def write_photos(root: Path, count: int, times: int = 1) -> list[str]:
@@ -161,7 +163,6 @@ def contestants(root: Path, paths: list[str]) -> dict[str, Callable[[], None]]:
         with tarfile.open(tar, "w") as file:
             for path in paths[part::WORKERS]:
                 file.add(path, Path(path).name)
-    web = webdataset.WebDataset(tars, shardshuffle=False).map(tar_sample)
     torch_loader = torch.utils.data.DataLoader
     ours = headrace.ImageFolder(root / "photos").map(TrainImages(SIZE), on=0)
     loaders = {
@@ -169,8 +170,10 @@ def contestants(root: Path, paths: list[str]) -> dict[str, Callable[[], None]]:
         "torch, Pillow": torch_loader(Photos(paths, by_pillow), shuffle=True, **words),
         "torch, OpenCV": torch_loader(Photos(paths, by_opencv), shuffle=True, **words),
         "torch, simplejpeg": torch_loader(Photos(paths, by_simplejpeg), shuffle=True, **words),
-        "WebDataset, simplejpeg": torch_loader(web, **words),
     }
+    if webdataset := results.peer("webdataset"):
+        web = webdataset.WebDataset(tars, shardshuffle=False).map(tar_sample)
+        loaders["WebDataset, simplejpeg"] = torch_loader(web, **words)
     return {name: epoch_of(loader, len(paths)) for name, loader in loaders.items()}
 
 
@@ -216,7 +219,10 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--one-core", action="store_true", help="only the pipelines, without loaders")
+    results.option(parser)
     given = parser.parse_args()
+    if given.one_core and given.json:
+        parser.error("--json is for what loaders do; --one-core is without")
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", ".*", UserWarning)
@@ -224,11 +230,12 @@ def main() -> None:
         if given.one_core:
             one_core(Path(folder), given.rounds)
         else:
-            with_loaders(Path(folder), given.images, given.rounds)
+            tables = [with_loaders(Path(folder), given.images, given.rounds)]
+            results.write(given.json, tables, ["webdataset", "pillow", "simplejpeg", "opencv-python-headless"])
 
 
-def with_loaders(root: Path, count: int, rounds: int) -> None:
-    """Prints what all loaders make of the same files, and how far pixels are from Pillow's."""
+def with_loaders(root: Path, count: int, rounds: int) -> results.Table:
+    """Prints and returns what all loaders make of the same files, and how far pixels are from Pillow's."""
     paths = write_photos(root, count)
     runs = contestants(root, paths)
     alone = bare(paths)
@@ -241,7 +248,11 @@ def with_loaders(root: Path, count: int, rounds: int) -> None:
         median = statistics.median(measured)
         print(f"{name:<24} {median:8,.0f} images/s ({spread}), headrace {ours / median:.2f}x of it", flush=True)
     mean, worst = difference(paths)
-    print(f"mean difference from Pillow's pixels, of 255: {mean:.2f}, at most {worst:.2f} for an image")
+    note = f"Mean difference from Pillow's pixels, of 255: {mean:.2f}, at most {worst:.2f} for an image."
+    print(note)
+    title = f"{count:,} JPEGs of about 500 x 375 to crops of {SIZE} x {SIZE}, {WORKERS} kept workers"
+    row = results.Row("", rates)
+    return results.Table(title, "images/s", [row], CHECKED, base="torch, Pillow", notes=[note])
 
 
 if __name__ == "__main__":

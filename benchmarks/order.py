@@ -5,7 +5,7 @@ loader with its RandomSampler, and headrace's with seed=. Memory is what the pea
 would not fit into this machine's memory is not tried (RandomSampler needs about 48 bytes a sample). For headrace the
 state is saved in the middle, loaded into a new loader, and the batches after it are compared.
 
-    python benchmarks/order.py [--sizes 1e6 1e8 1e9] [--rounds 3]
+    python benchmarks/order.py [--sizes 1e6 1e8 1e9] [--rounds 3] [--json FILE]
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset
 
 import headrace
+import results
 
 BATCHES = 200
 BYTES_PER_SAMPLE = 48
+CHECKED = "No key came twice, and the three batches after a resume are those that would have come."
+Found = dict[tuple[int, str], list[dict[str, float]]]
+"""By number of samples and loader: what each process measured."""
 
 
 class Keys(Dataset[int]):
@@ -95,6 +99,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=float, nargs="+", default=[1e6, 1e8, 1e9])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    results.option(parser)
     given = parser.parse_args()
     if given.one:
         print(json.dumps(measure(given.one, int(given.sizes[0]))))
@@ -105,6 +110,7 @@ def main() -> None:
         f"{'samples':>14}  {'loader':<9}{'first batch ms':>15}{'growth MB':>11}{'samples/s':>12}{'state B':>9}", end=""
     )
     print(f"{'load + first batch ms':>23}")
+    found: Found = {}
     for length in map(int, given.sizes):
         for name in ("torch", "headrace"):
             if name == "torch" and length * BYTES_PER_SAMPLE > memory * 0.7:
@@ -112,10 +118,43 @@ def main() -> None:
                 continue
             command = [sys.executable, sys.argv[0], "--sizes", str(length), "--one", name]
             runs = [json.loads(subprocess.check_output(command)) for _ in range(given.rounds)]
+            found[length, name] = runs
             median = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
             print(f"{length:>14,}  {name:<9}{median['first'] * 1e3:>15,.1f}{median['growth'] / 1e6:>11,.1f}", end="")
             print(f"{median['rate']:>12,.0f}", end="")
             print(f"{median['state']:>9,.0f}{median['load'] * 1e3:>23.1f}" if "state" in median else "", flush=True)
+    results.write(given.json, tables(found))
+
+
+def tables(found: Found) -> list[results.Table]:
+    """Returns what was measured as tables, one for each unit."""
+    lengths = list(dict.fromkeys(length for length, _ in found))
+
+    def table(title: str, unit: str, key: str, scale: float, better: Any = "less") -> results.Table:
+        rows = []
+        for length in lengths:
+            figures = {name: [run[key] * scale for run in found[length, name]] for name in names(length, key)}
+            missing = {} if "torch" in figures or key == "load" else {"torch": too_large(length)}
+            rows.append(results.Row(f"{length:,} samples", figures, missing))
+        return results.Table(title, unit, rows, CHECKED, better=better)
+
+    def names(length: int, key: str) -> list[str]:
+        return [name for name in ("torch", "headrace") if key in found.get((length, name), [{}])[0]]
+
+    made = [
+        table("shuffled, to the first batch of 256 keys", "ms", "first", 1e3),
+        table("memory that the process grew by", "MB", "growth", 1e-6),
+        table("keys after the first batch", "samples/s", "rate", 1.0, "more"),
+        table("a saved state loaded, to the next batch", "ms", "load", 1e3),
+    ]
+    states = [run["state"] for runs in found.values() for run in runs if "state" in run]
+    made[-1].notes.append(f"A state is {min(states):,.0f} to {max(states):,.0f} bytes of JSON.")
+    return made
+
+
+def too_large(length: int) -> str:
+    """Returns why torch's loader was not tried."""
+    return f"does not fit: about {length * BYTES_PER_SAMPLE / 1e9:.0f} GB"
 
 
 if __name__ == "__main__":

@@ -17,13 +17,8 @@ from headrace.formats.schema import Field, Schema
 Loop = Callable[[], Any]
 
 
-def in_turn(loops: dict[str, Loop], amount: float, rounds: int) -> dict[str, float]:
-    """Returns the median rate of each loop, in `amount` per second; one unmeasured round goes before."""
-    return {name: statistics.median(values) for name, values in all_in_turn(loops, amount, rounds).items()}
-
-
 def all_in_turn(loops: dict[str, Loop], amount: float, rounds: int) -> dict[str, list[float]]:
-    """Returns the rates of each loop in all rounds; see `in_turn`."""
+    """Returns the rates of each loop in all rounds, in `amount` per second; one unmeasured round goes before."""
     rates: dict[str, list[float]] = {name: [] for name in loops}
     for number in range(rounds + 1):
         for name, loop in loops.items():
@@ -34,8 +29,9 @@ def all_in_turn(loops: dict[str, Loop], amount: float, rounds: int) -> dict[str,
     return rates
 
 
-def table(title: str, unit: str, rates: dict[str, float], ratios: Iterable[tuple[str, str]]) -> None:
-    """Prints the rates, and the ratios of pairs of them."""
+def show_rates(title: str, unit: str, measured: dict[str, list[float]], ratios: Iterable[tuple[str, str]]) -> None:
+    """Prints the median rates, and the ratios of pairs of them."""
+    rates = {name: statistics.median(values) for name, values in measured.items()}
     print(f"\n{title}")
     for name, rate in rates.items():
         print(f"  {name:<34} {rate:>16,.2f} {unit}" if rate < 1000 else f"  {name:<34} {rate:>16,.0f} {unit}")

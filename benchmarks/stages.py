@@ -2,7 +2,7 @@
 
     python benchmarks/stages.py                                   all sections, 1,000,000 trajectories
     python benchmarks/stages.py rates --trajectories 100000       some of: rates memory cuts
-    python benchmarks/stages.py --json stages.json
+    python benchmarks/stages.py --json FILE
 
 rates   medians of rounds in which all contestants take turns: everything stored, everything made at each access
 memory  the processes of an epoch with 4 workers, in a process of their own each: how it grows
@@ -33,17 +33,36 @@ from typing import Any
 import torch
 
 import headrace
+import results
 import trajectory_loaders as swipes
-from rates import exhaust, in_turn, table
+from rates import all_in_turn, exhaust, show_rates
 
 ROOMY = 2000 * swipes.BATCH
 """Samples of the epoch that is talked of: 2,000 batches."""
 
+CHECKED = "Every value of every batch was compared with what it should be."
+
+RATES = {
+    "everything stored": {
+        "torch": "torch, all stored",
+        "torch, pad_sequence": "torch, all stored, pad_sequence",
+        "headrace": "headrace, all stored",
+        "bare copy and pad": "bare copy and pad",
+    },
+    "everything at each access": {
+        "torch": "torch, per access, one by one",
+        "torch, pad_sequence": "torch, per access, one by one, pad_sequence",
+        "headrace": "headrace, per access, batched",
+        "headrace, the functions that torch has": "headrace, per access, one by one",
+    },
+}
+"""Lines of the table, contenders, and what they are called when they take turns."""
+
 # -- rates -------------------------------------------------------------------------------------------------------------
 
 
-def rates(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Prints rates without workers, and how long opening the cache takes."""
+def rates(folder: Path, given: argparse.Namespace) -> list[results.Table]:
+    """Prints and returns rates without workers, and how long opening the cache takes."""
     source, ready_path = swipes.prepare(folder, given.trajectories)
     ready, raw = swipes.mapped(ready_path), swipes.mapped(source)
     cache = str(folder / "rates-cache")
@@ -69,7 +88,7 @@ def rates(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         loops[name] = functools.partial(once, name, dataset, keys)
         if name == "torch, all stored":
             loops["bare copy and pad"] = functools.partial(bare, ready, keys)
-    got = in_turn(loops, 1.0, given.rounds)
+    got = all_in_turn(loops, 1.0, given.rounds)
     pairs = [
         ("headrace, all stored", "torch, all stored"),
         ("headrace, all stored", "bare copy and pad"),
@@ -77,11 +96,13 @@ def rates(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         ("headrace, per access, one by one", "torch, per access, one by one"),
         ("headrace, per access, one by one", "torch, per access, one by one, pad_sequence"),
     ]
-    table(f"{count:,} trajectories, shuffled, batches of {swipes.BATCH}, 0 workers", "samples/s", got, pairs)
+    title = f"{count:,} trajectories, shuffled, batches of {swipes.BATCH}, 0 workers"
+    show_rates(title, "samples/s", got, pairs)
     opened = statistics.median(opening(source, cache) for _ in range(9)) * 1e3
-    print(f"  building the cache: {built:.1f} s; opening it: {opened:.1f} ms")
-    ratios = {f"{one} / {other}": got[one] / got[other] for one, other in pairs}
-    return {"samples_per_s": got, "ratios": ratios, "build_s": built, "open_ms": opened}
+    note = f"building the cache: {built:.1f} s; opening it: {opened:.1f} ms"
+    print(f"  {note}")
+    rows = [results.Row(title, {to: got[name] for to, name in names.items()}) for title, names in RATES.items()]
+    return [results.Table(title, "samples/s", rows, CHECKED, notes=[f"{note[0].upper()}{note[1:]}."])]
 
 
 def loader_of(name: str, dataset: Any, keys: Any, workers: int = 0) -> Any:
@@ -200,8 +221,8 @@ def watched(task: dict[str, Any]) -> dict[str, Any]:
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-def memory(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Prints how the memory of all processes grows within an epoch of 2,000 batches with 4 workers."""
+def memory(folder: Path, given: argparse.Namespace) -> list[results.Table]:
+    """Prints and returns how the memory of all processes grows within an epoch of 2,000 batches with 4 workers."""
     source, ready = swipes.prepare(folder, given.trajectories)
     batches = min(2000, given.trajectories // swipes.BATCH)
     found = {}
@@ -221,14 +242,26 @@ def memory(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         kept = f"{got['start_kept_mb']:>8,.0f} {got['peak_kept_mb']:>8,.0f} {got['growth_kept']:>+8.1%}"
         print(f"  {name:<24} {sizes}  | {kept}  | open {got['open_s']:.2f} s, {got['rate']:,.0f} samples/s", flush=True)
         shutil.rmtree(cache, ignore_errors=True) if cache.is_dir() else cache.unlink(missing_ok=True)
-    return found
+    words = f"{given.trajectories:,} trajectories stored, memory of an epoch of {batches:,} batches, 4 workers"
+    contenders = {name.replace("headrace, mapped", "headrace"): name for name in found if "building" not in name}
+    tables = []
+    for kept, ending in (("", ""), ("_kept", ", without pages of mapped files")):
+        rows = [
+            results.Row(when, {to: [found[name][f"{key}{kept}_mb"]] for to, name in contenders.items()})
+            for key, when in (("start", "after a 20th of the epoch"), ("peak", "at most from then on"))
+        ]
+        growth = ", ".join(f"{to} {found[name][f'growth{kept}']:+.1%}" for to, name in contenders.items())
+        tables.append(
+            results.Table(f"{words}{ending}", "MB", rows, "", "less", "torch, flat arrays", [f"Growth: {growth}."])
+        )
+    return tables
 
 
 # -- cuts --------------------------------------------------------------------------------------------------------------
 
 
-def cuts(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Prints the four cuts with 0 and 4 workers."""
+def cuts(folder: Path, given: argparse.Namespace) -> list[results.Table]:
+    """Prints and returns the four cuts with 0 and 4 workers."""
     count = min(given.trajectories, given.cut_trajectories)
     source, ready = swipes.prepare(folder, count)
     found = []
@@ -250,7 +283,12 @@ def cuts(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
                 sizes = f"{got['peak_kept_mb']:,.0f}", f"{got['growth_kept']:+.1%}"
                 print(row((cut, name, str(workers), took, *figures, *sizes)), flush=True)
             shutil.rmtree(cache, ignore_errors=True)
-    return found
+    lines: dict[str, results.Row] = {}
+    for one in found:
+        title = f"{one['cut']}, {one['workers']} workers"
+        lines.setdefault(title, results.Row(title, {})).figures[one["name"]] = [one["rate"]]
+    title = f"four cuts of: normalise, derivatives, tokens, noise; {count:,} trajectories"
+    return [results.Table(title, "samples/s", list(lines.values()), CHECKED)]
 
 
 def row(cells: tuple[str, ...]) -> str:
@@ -270,7 +308,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--cut-trajectories", type=int, default=100_000, help="of the section cuts, at most")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=300, help="of each timed epoch; a quarter where steps are slow")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    results.option(parser)
     parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.child:
@@ -278,15 +316,14 @@ def main(arguments: Iterable[str] | None = None) -> None:
         return
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-    found: dict[str, Any] = {"trajectories": given.trajectories}
+    tables = []
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
         swipes.prepare(Path(folder), given.trajectories)
         print(f"{given.trajectories:,} trajectories made in {time.perf_counter() - begun:.0f} s")
         for name in given.sections or SECTIONS:
-            found[name] = SECTIONS[name](Path(folder), given)
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+            tables += SECTIONS[name](Path(folder), given)
+    results.write(given.json, tables)
 
 
 if __name__ == "__main__":

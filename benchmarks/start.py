@@ -4,7 +4,7 @@ Each run is a fresh process with a data set of so many gigabytes in its memory (
 bytes). It times the first batch of two epochs, checks what was delivered, and watches the memory of the process and all
 its children (shared pages counted once). Printed are medians over the rounds and of the ratios round by round.
 
-    python benchmarks/start.py [--gigabytes 1] [--workers 8] [--rounds 3] [--objects] [--method spawn]
+    python benchmarks/start.py [--gigabytes 1] [--workers 8] [--rounds 3] [--objects] [--method spawn] [--json FILE]
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset
 
 import headrace
+import results
 from headrace.observe.memory import tree_memory
 
 ROW = 1 << 16
+CHECKED = "All samples of both epochs were checked."
 
 
 class Rows(Dataset[torch.Tensor]):
@@ -88,6 +90,7 @@ def main() -> None:
     parser.add_argument("--objects", action="store_true", help="the data set is a list of bytes")
     parser.add_argument("--method", default="spawn", choices=["spawn", "forkserver", "fork"])
     parser.add_argument("--one", choices=["torch", "headrace"], help=argparse.SUPPRESS)
+    results.option(parser)
     given = parser.parse_args()
     if given.one:
         print(json.dumps(measure(given)))
@@ -100,11 +103,25 @@ def main() -> None:
     print(f"{given.gigabytes} GB, {given.workers} workers, {given.method}, torch {torch.__version__}")
     print(f"{'':<26} {'torch':>8} {'headrace':>8} {'ratio':>9}")
     titles = {"first": "first batch, s", "second": "first batch, 2nd epoch, s", "peak": "peak memory, GB"}
+    rows = {key: row(given, key, rounds) for key in titles}
     for key, title in titles.items():
-        scale = 1e9 if key == "peak" else 1
-        theirs, ours = ([run[name][key] / scale for run in rounds] for name in ("torch", "headrace"))
+        theirs, ours = (rows[key].figures[name] for name in ("torch", "headrace"))
         ratio = statistics.median(our / their for our, their in zip(ours, theirs, strict=True))
         print(f"{title:<26} {statistics.median(theirs):8.2f} {statistics.median(ours):8.2f} {ratio:8.3f}x")
+    words = f"{given.workers} workers started by {given.method}"
+    tables = [
+        results.Table(f"{words}: the first batch", "s", [rows["first"], rows["second"]], CHECKED, better="less"),
+        results.Table(f"{words}: peak memory of all processes", "GB", [rows["peak"]], CHECKED, better="less"),
+    ]
+    results.write(given.json, tables)
+
+
+def row(given: argparse.Namespace, key: str, rounds: list[dict[str, dict[str, float]]]) -> results.Row:
+    """Returns what was measured of one thing in all rounds: seconds, or gigabytes."""
+    data = f"{int(given.gigabytes * (1 << 30)) // ROW:,} objects" if given.objects else "one array"
+    title = f"{data}, {given.gigabytes:g} GB" + (", second epoch" if key == "second" else "")
+    scale = 1e9 if key == "peak" else 1
+    return results.Row(title, {name: [run[name][key] / scale for run in rounds] for name in ("torch", "headrace")})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Samples are ready 3x224x224 float32 tensors in memory, so an epoch measures coll
 nothing else. Every batch is checked: in an untimed first epoch byte for byte, in the timed ones at three points of each
 sample and by its labels. Printed are the medians over the rounds and the median of the round-by-round ratios.
 
-    python benchmarks/transport.py [--batches 60] [--rounds 7] [--markdown]
+    python benchmarks/transport.py [--batches 60] [--rounds 7] [--markdown] [--json FILE]
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset
 
 import headrace
+import results
 
 DISTINCT = 128
 BATCH = 64
 SHAPE = (3, 224, 224)
 POINTS = ((0, 0, 0), (1, 100, 17), (2, 223, 223))
+CHECKED = "Every batch was checked: in a first epoch byte for byte, in the timed ones at three points of each sample."
 
 
 class ReadySamples(Dataset[tuple[torch.Tensor, int]]):
@@ -116,12 +118,31 @@ def row(title: str, pairs: list[tuple[Epoch, Epoch]]) -> list[str]:
     ]
 
 
+def tables(measured: dict[str, list[tuple[Epoch, Epoch]]]) -> list[results.Table]:
+    """Returns what was measured as two tables: rates, and times to the first batch."""
+
+    def rows(field: str) -> list[results.Row]:
+        sides = ("torch", "headrace")
+        return [
+            results.Row(
+                title, {name: [getattr(pair[side], field) for pair in pairs] for side, name in enumerate(sides)}
+            )
+            for title, pairs in measured.items()
+        ]
+
+    return [
+        results.Table("64x3x224x224 float32, to the training loop", "GB/s", rows("rate"), CHECKED),
+        results.Table("the first batch of a warm epoch", "ms", rows("first"), CHECKED, better="less"),
+    ]
+
+
 def main() -> None:
     """Runs all settings and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=60, help="batches of 38.5 MB in an epoch")
     parser.add_argument("--rounds", type=int, default=7, help="timed epochs of each loader")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    results.option(parser)
     given = parser.parse_args()
     torch.set_num_threads(1)
     dataset = ReadySamples(given.batches * BATCH)
@@ -139,7 +160,8 @@ def main() -> None:
         "headrace first ms",
         "ratio",
     ]
-    rows = [head] + [row(title, compare(dataset, given.rounds, options)) for title, options in settings]
+    measured = {title: compare(dataset, given.rounds, options) for title, options in settings}
+    rows = [head] + [row(title, pairs) for title, pairs in measured.items()]
     print(
         f"torch {torch.__version__}, Python {platform.python_version()}; {given.rounds} rounds, {given.batches} batches"
     )
@@ -151,6 +173,7 @@ def main() -> None:
         for cells in rows:
             print("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)))
     print("every batch of every epoch was checked")
+    results.write(given.json, tables(measured))
 
 
 if __name__ == "__main__":

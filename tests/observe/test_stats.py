@@ -80,6 +80,20 @@ def test_the_first_batch_is_the_median_of_the_epochs_that_had_one() -> None:
     assert (stats.epochs, stats.first_batch) == (3, 2.0)
 
 
+def test_the_start_of_an_epoch_is_waiting_too() -> None:
+    rows = np.concatenate([batches_of_two_workers(4, 0), batches_of_two_workers(4, 1)])
+    began = [rows["asked"][0] - 3.0, rows["asked"][4] - 1.0]
+    epochs = tuple(EpochTimes(number, at) for number, at in enumerate(began))
+    stats = stats_of(Recording(batches=rows, epochs=epochs, totals=totals_of(rows)))
+    assert (stats.waited, stats.looped) == pytest.approx((4.0 + 4.0, 4.0 + 4.0 + 12.0))
+    later = Recording(batches=rows[-2:], epochs=epochs, totals=totals_of(rows) | {"opening": 4.0})
+    assert stats_of(later).waited == pytest.approx(8.0)
+
+
+def test_epochs_are_counted_by_the_loader() -> None:
+    assert stats_of(Recording(epochs=(EpochTimes(700, 1.0), EpochTimes(701, 2.0)))).epochs == 702
+
+
 def test_memory_is_what_was_seen_last() -> None:
     seen = np.array([(1.0, 10, 20), (2.0, 30, 40)], MEMORY)
     stats = stats_of(Recording(memory=seen, bad_samples=3, restarts=2))
