@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import runpy
 import sys
 import time
@@ -10,7 +11,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.utils.data
 import torch.utils.data.dataloader
@@ -21,13 +22,16 @@ from headrace.loader import DataLoader
 from headrace.observe.findings.diagnose import diagnose
 from headrace.observe.recorder import Listener, Recorder, caller
 from headrace.observe.recording import Recording
-from headrace.observe.waiting import EpochWatch, LoaderRecord
+from headrace.observe.waiting import EpochWatch, LoaderRecord, Replay
 
 TORCH_LOADER: type = torch.utils.data.DataLoader
 
 NEED_WORKERS = {"prefetch_factor", "persistent_workers", "multiprocessing_context"}
 """Arguments that torch refuses without workers."""
 
+
+UNKNOWN_LENGTH = 200
+"""Batches of an epoch of a stream that is replaced by one batch."""
 
 NOT_PLAIN = {"on_error", "quarantine", "sample_timeout"}
 """Arguments that torch's own loader does not have."""
@@ -48,6 +52,9 @@ class Measurement:
 
     listeners: list[Listener] = field(default_factory=list)
     """Called now and then with each of them."""
+
+    deadline: float = math.inf
+    """When the script is ended, at the next batch that it gets."""
 
     ledgers: list[tuple[LoaderRecord, Ledger]] = field(default_factory=list)
     """Where loaders count what was lost, with the records that shall say it."""
@@ -95,20 +102,29 @@ def run_script(target: str, arguments: Sequence[str], *, as_module: bool = False
     exec(code, main.__dict__)
 
 
-def replace_loader(measurement: Measurement, *, plain: bool, digest: bool, defaults: dict[str, Any]) -> None:
+class Way(NamedTuple):
+    """How a script's loaders are replaced."""
+
+    plain: bool = False
+    """Keep torch's own loader, measured; otherwise it is ours."""
+    digest: bool = False
+    """Compute a checksum of the batches of each loader."""
+    ideal: bool = False
+    """Give the first batch of each epoch again and again: a loader that costs nothing."""
+
+
+def replace_loader(measurement: Measurement, way: Way, defaults: dict[str, Any]) -> None:
     """Makes `torch.utils.data.DataLoader` a measured loader for all code that is imported from now on.
 
-    plain: keep torch's own loader, measured; otherwise it is ours.
-    digest: compute a checksum of the batches of each loader.
     defaults: arguments for calls that do not give them.
     """
-    base = TORCH_LOADER if plain else DataLoader
-    measured = _measured(base, measurement, digest, defaults)
+    base = TORCH_LOADER if way.plain else DataLoader
+    measured = _measured(base, measurement, way, defaults)
     torch.utils.data.DataLoader = measured  # type: ignore[misc,assignment]
     torch.utils.data.dataloader.DataLoader = measured  # type: ignore[misc,assignment]
 
 
-def _measured(base: type, measurement: Measurement, digest: bool, defaults: dict[str, Any]) -> type:
+def _measured(base: type, measurement: Measurement, way: Way, defaults: dict[str, Any]) -> type:
     signature = inspect.signature(base)
 
     class MeasuredLoader(base):  # type: ignore[misc]
@@ -124,7 +140,7 @@ def _measured(base: type, measurement: Measurement, digest: bool, defaults: dict
             kwargs.update(used)
             super().__init__(*args, **kwargs)
             self._record = LoaderRecord(label, base.__module__.partition(".")[0], self.num_workers)
-            self._record.digest = 0 if digest else None
+            self._record.digest = 0 if way.digest else None
             measurement.loaders.append(self._record)
             self._recorded = isinstance(self, DataLoader)
             self._watcher = self.recorder if self._recorded else Recorder(label)
@@ -139,13 +155,24 @@ def _measured(base: type, measurement: Measurement, digest: bool, defaults: dict
             if not self._recorded:
                 self._watcher.begin_epoch(began, torch_setting(self), fresh=not self.persistent_workers)
             iterator = super().__iter__()
-            EpochWatch(self._record, began, recorder=None if self._recorded else self._watcher).attach(iterator)
+            if way.ideal:
+                return Replay(iterator, _length_of(self), self._record, measurement.deadline)
+            recorder = None if self._recorded else self._watcher
+            EpochWatch(self._record, began, recorder=recorder, deadline=measurement.deadline).attach(iterator)
             return iterator
 
     MeasuredLoader.__name__ = MeasuredLoader.__qualname__ = "DataLoader"
     MeasuredLoader.__module__ = base.__module__
     MeasuredLoader.__doc__ = base.__doc__
     return MeasuredLoader
+
+
+def _length_of(loader: Any) -> int:
+    """Returns how many batches an epoch has; a round number if the loader cannot say."""
+    try:
+        return len(loader)
+    except TypeError:
+        return UNKNOWN_LENGTH
 
 
 def applicable(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,28 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from headrace.cli.options import (
+    Arguments,
+    Digest,
+    Ideal,
+    JsonFile,
+    Live,
+    Module,
+    NumWorkers,
+    PersistentWorkers,
+    PinMemory,
+    Plain,
+    PrefetchFactor,
+    Quarantine,
+    ReportFile,
+    SampleTimeout,
+    Script,
+    Seconds,
+    TraceFile,
+    number_or_auto,
+)
 from headrace.core.errors import HeadraceError
+from headrace.core.machine import cores
 from headrace.version import __version__
 
 app = typer.Typer(
@@ -67,49 +88,37 @@ def headrace(
     epilog="Example: headrace run --num-workers 4 train.py --epochs 3",
 )
 def run(
-    script: Annotated[str, typer.Argument(help="The training script (with --module: a module's name).")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="What the script itself gets, options included.")
-    ] = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Keep torch's own loader and only measure, to compare.")
-    ] = False,
-    num_workers: Annotated[
-        int | None, typer.Option(min=0, help="Worker processes, where the script does not say.")
-    ] = None,
-    prefetch_factor: Annotated[
-        int | None, typer.Option(min=1, help="Batches ahead per worker, where the script does not say.")
-    ] = None,
-    persistent_workers: Annotated[
-        bool, typer.Option("--persistent-workers", help="Keep workers between epochs, likewise.")
-    ] = False,
-    pin_memory: Annotated[
-        bool, typer.Option("--pin-memory", help="Page-locked batches for an accelerator, likewise.")
-    ] = False,
+    script: Script,
+    arguments: Arguments = None,
+    plain: Plain = False,
+    ideal: Ideal = False,
+    num_workers: NumWorkers = None,
+    prefetch_factor: PrefetchFactor = None,
+    persistent_workers: PersistentWorkers = False,
+    pin_memory: PinMemory = False,
     start_method: Annotated[
         StartMethod | None, typer.Option(help="How workers are started, where the script does not say.")
     ] = None,
     on_error: Annotated[
         OnError | None, typer.Option(help="What becomes of bad samples; otherwise they end the run.")
     ] = None,
-    quarantine: Annotated[
-        Path | None, typer.Option(help="Write each bad sample to this file, as a line of JSON.")
-    ] = None,
-    sample_timeout: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds after which a sample that hangs counts as bad.")
-    ] = None,
-    digest: Annotated[
-        bool, typer.Option("--digest", help="Print a checksum of each loader's batches, to compare two runs.")
-    ] = False,
-    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the measurement to this file.")] = None,
+    quarantine: Quarantine = None,
+    sample_timeout: SampleTimeout = None,
+    digest: Digest = False,
+    module: Module = False,
+    seconds: Seconds = None,
+    json_file: JsonFile = None,
+    report: ReportFile = None,
+    trace: TraceFile = None,
+    live: Live = False,
 ) -> None:
     """Run a training script, unmodified, through headrace's loader, and say how long it waited for data."""
-    from headrace.cli.run import run_and_report
+    from headrace.cli.run import Outputs, run_and_report
+    from headrace.script import Way
 
     defaults = {
-        "num_workers": num_workers,
-        "prefetch_factor": prefetch_factor,
+        "num_workers": number_or_auto(num_workers, "--num-workers", 0),
+        "prefetch_factor": number_or_auto(prefetch_factor, "--prefetch-factor", 1),
         "persistent_workers": persistent_workers or None,
         "pin_memory": pin_memory or None,
         "multiprocessing_context": start_method and start_method.value,
@@ -119,7 +128,12 @@ def run(
     }
     given = {name: value for name, value in defaults.items() if value is not None}
     status = run_and_report(
-        script, arguments or [], plain=plain, digest=digest, defaults=given, as_module=module, json_file=json_file
+        script,
+        arguments or [],
+        way=Way(plain, digest, ideal),
+        defaults=given,
+        as_module=module,
+        outputs=Outputs(json_file, report, trace, live, seconds),
     )
     raise typer.Exit(status)
 
@@ -234,33 +248,53 @@ def bench(
     raise typer.Exit(run_bench(options, json_output=json_output))
 
 
-@app.command(epilog="Example: headrace doctor --plan train.py:train_data --epochs 20 --run")
+@app.command(
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+    epilog="Examples: headrace doctor train.py --epochs 1 | headrace doctor photos/ | "
+    "headrace doctor --plan train.py:train_data --epochs 20 --run",
+)
 def doctor(
+    target: Annotated[str | None, typer.Argument(help="A training script, or data in any form.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="What the script itself gets.")] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="For how long a script runs, or data are loaded with each setting.")
+    ] = 0.0,
+    report: Annotated[Path | None, typer.Option(help="Of a script: also write a page to this HTML file.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Of a script: with torch's own loader.")] = False,
+    module: Annotated[bool, typer.Option("--module", "-m", help="TARGET is a module, as in python -m.")] = False,
     plan: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--plan",
             metavar="SCRIPT.py:NAME",
-            help="A headrace.Staged, or a function that returns one; or MODULE:NAME.",
+            help="Measure the steps of a headrace.Staged (or what a function returns), and where to cut them.",
         ),
-    ],
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 64,
-    epochs: Annotated[int, typer.Option(min=1, help="Over how many a cache shall pay for itself.")] = 10,
-    run: Annotated[bool, typer.Option("--run", help="Also build every cut, and measure whole epochs.")] = False,
-    workers: Annotated[
-        str | None, typer.Option(help="Numbers of workers to measure with; otherwise 0 and one for each core.")
     ] = None,
-    batches: Annotated[int | None, typer.Option(min=1, help="Batches of a measured epoch, at most.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Of data or --plan: samples of a batch.")] = 64,
+    epochs: Annotated[int, typer.Option(min=1, help="Of --plan: over how many a cache shall pay for itself.")] = 10,
+    run: Annotated[bool, typer.Option("--run", help="Of --plan: build every cut, and measure whole epochs.")] = False,
+    workers: Annotated[str | None, typer.Option(help="Numbers of workers to measure data or a plan with.")] = None,
+    batches: Annotated[int | None, typer.Option(min=1, help="Of --plan: batches of a measured epoch, at most.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Of data or --plan: print all figures as JSON.")] = False,
 ) -> None:
-    """Measure the steps of a pipeline, and say which of them are best computed once."""
+    """Say where the time goes in a training script, in loading some data, or in the steps of a pipeline."""
     from headrace.cli.bench import numbers_in
-    from headrace.cli.doctor import run_plan
-    from headrace.core.machine import cores
 
-    numbers = numbers_in(workers, "--workers") if workers is not None else [0, cores()]
-    status = run_plan(
-        plan, batch_size=batch_size, epochs=epochs, measured=run, workers=numbers, batches=batches,
-        json_output=json_output,
-    )  # fmt: skip
-    raise typer.Exit(status)
+    numbers = numbers_in(workers, "--workers") if workers is not None else None
+    if plan is not None:
+        from headrace.cli.doctor import run_plan
+
+        status = run_plan(
+            plan, batch_size=batch_size, epochs=epochs, measured=run, workers=numbers or [0, cores()],
+            batches=batches, json_output=json_output,
+        )  # fmt: skip
+        raise typer.Exit(status)
+    from headrace.cli.examine import examine, examine_script
+    from headrace.script import Way
+
+    if target is not None and (module or target.endswith(".py")):
+        way = Way(plain=plain)
+        found = examine_script(
+            target, arguments or [], way=way, as_module=module, seconds=seconds or 60.0, report=report
+        )
+        raise typer.Exit(found)
+    raise typer.Exit(examine(target, batch_size, seconds or 3.0, numbers, json_output))

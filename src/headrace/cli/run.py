@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import statistics
 import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
 from headrace.core.errors import UsageError, explain
-from headrace.script import NEED_WORKERS, NOT_PLAIN, Measurement, replace_loader, run_script
+from headrace.core.machine import cores
+from headrace.observe.chrome_trace import write_trace
+from headrace.observe.diagnosis import Diagnosis
+from headrace.observe.findings.diagnose import diagnose
+from headrace.observe.live import LiveView
+from headrace.observe.memory import machine_memory
+from headrace.observe.page.page import page
+from headrace.observed import Report
+from headrace.script import NEED_WORKERS, NOT_PLAIN, Measurement, Way, replace_loader, run_script
+from headrace.version import __version__
 
 OPTION_NAMES = {
     "num_workers": "--num-workers",
@@ -30,21 +44,74 @@ OPTION_NAMES = {
 }
 
 
+@dataclass(frozen=True)
+class Outputs:
+    """Where the figures of a run go, besides the terminal."""
+
+    json: Path | None = None
+    report: Path | None = None
+    trace: Path | None = None
+    live: bool = False
+    seconds: float | None = None
+    """After which the script is ended."""
+    full: bool = False
+    """Whether the whole diagnosis is printed."""
+
+    def check(self) -> None:
+        """Raises `UsageError` if a file could not be written after the run."""
+        for file in (self.json, self.report, self.trace):
+            if file is None:
+                continue
+            folder = file.absolute().parent
+            found = "no such folder" if not folder.is_dir() else "a folder" if file.is_dir() else ""
+            if not found and not os.access(file if file.exists() else folder, os.W_OK):
+                found = "no permission to write"
+            if found:
+                cure = "choose another file" if folder.is_dir() else "make the folder first, or choose another file"
+                message = explain("the figures could not be written after the run", place=file, found=found, cure=cure)
+                raise UsageError(message)
+
+    def write(self, measurement: Measurement, console: Console) -> None:
+        """Writes the files, and says where they are."""
+        if self.json is not None:
+            self.json.write_text(json.dumps(measurement.as_dict(), indent=2) + "\n")
+        recordings = measurement.recordings()
+        if self.report is not None:
+            diagnoses = [diagnose(recording) for recording in recordings]
+            title = Path(measurement.script).name
+            self.report.write_text(page(title, measurement.seconds, recordings, diagnoses, machine()), "utf-8")
+            console.print(f"The whole picture: {self.report}", soft_wrap=True, highlight=False)
+        if self.trace is not None:
+            write_trace(self.trace, recordings)
+            console.print(f"The trace, for Perfetto or TensorBoard: {self.trace}", soft_wrap=True, highlight=False)
+
+
+def machine() -> dict[str, str]:
+    """Returns on what a run was measured, in words."""
+    return {
+        "headrace": __version__,
+        "torch": torch.__version__,
+        "Python": platform.python_version(),
+        "system": platform.platform(terse=True),
+        "cores": str(cores()),
+        "memory": decimal(machine_memory()),
+    }
+
+
 def run_and_report(
     script: str,
     arguments: Sequence[str],
     *,
-    plain: bool,
-    digest: bool,
+    way: Way,
     defaults: dict[str, Any],
     as_module: bool,
-    json_file: Path | None,
+    outputs: Outputs,
 ) -> int:
     """Runs a script, prints the report to standard error, and returns the exit status for the process.
 
     The script's own outcome decides the status: 0, its `sys.exit` value, 1 after an exception (its traceback is
     printed), 130 after Ctrl-C. Raises `UsageError`, before anything runs, if there is
-    no such script or no folder for `json_file`.
+    no such script or no folder for a file of `outputs`.
     """
     if not as_module and not Path(script).is_file():
         message = explain(
@@ -54,15 +121,8 @@ def run_and_report(
             cure="check the path; for a module use `headrace run -m NAME`",
         )
         raise UsageError(message)
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        message = explain(
-            "the figures could not be written after the run",
-            place=json_file,
-            found="no such folder",
-            cure="make the folder first, or choose another file",
-        )
-        raise UsageError(message)
-    if plain and (ours := [OPTION_NAMES[name] for name in defaults if name in NOT_PLAIN]):
+    outputs.check()
+    if way.plain and (ours := [OPTION_NAMES[name] for name in defaults if name in NOT_PLAIN]):
         message = explain(
             "torch's own loader cannot do this",
             place="headrace run --plain",
@@ -71,15 +131,29 @@ def run_and_report(
         )
         raise UsageError(message)
     measurement = Measurement(script)
-    replace_loader(measurement, plain=plain, digest=digest, defaults=defaults)
+    live = LiveView(Console(stderr=True)) if outputs.live else None
+    if live is not None:
+        measurement.listeners.append(lambda *_: live.update(measurement.recordings))
+    replace_loader(measurement, way, defaults)
     began = time.perf_counter()
-    status = _outcome(script, arguments, as_module)
+    if outputs.seconds is not None:
+        measurement.deadline = began + outputs.seconds
+    try:
+        status = _outcome(script, arguments, as_module)
+    finally:
+        if live is not None:
+            live.close()
     measurement.seconds = time.perf_counter() - began
     sys.stdout.flush()
     measurement.settle()
-    report(measurement, Console(stderr=True))
-    if json_file is not None:
-        json_file.write_text(json.dumps(measurement.as_dict(), indent=2) + "\n")
+    console = Console(stderr=True)
+    if outputs.full:
+        for recording in measurement.recordings():
+            console.print()
+            console.print(Report(recording))
+    else:
+        report(measurement, console)
+    outputs.write(measurement, console)
     return status
 
 
@@ -151,9 +225,20 @@ def report(measurement: Measurement, console: Console) -> None:
             console.print(f"{record.label}: [bold]{lost}[/bold]; the log says which.")
         if record.digest is not None:
             console.print(f"{record.label}: checksum of its batches {record.digest:08x}")
+    for diagnosis in (diagnose(recording) for recording in measurement.recordings()):
+        console.print(_advice(diagnosis), soft_wrap=True, highlight=False, markup=False)
     for option, labels in measurement.unused_defaults.items():
         places = ", ".join(sorted(set(labels)))
         console.print(f"{OPTION_NAMES.get(option, option)} was not used at {places}: {_reason(option)}.")
+
+
+def _advice(diagnosis: Diagnosis) -> str:
+    """Returns what to change first, in one line."""
+    best = next((one for one in diagnosis.findings if one.gain is not None and one.advice), None)
+    if best is None or best.gain is None:
+        return f"{diagnosis.label}: {diagnosis.summary}"
+    gain = f" ({best.gain:.1f} times as fast, predicted)" if best.gain >= 1.1 else ""
+    return f"{diagnosis.label}: {best.sentence} {best.advice}{gain}"
 
 
 def _reason(option: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from pathlib import Path
@@ -14,6 +15,7 @@ def cores() -> int:
     return own if math.isinf(quota) else max(min(own, math.ceil(quota)), 1)
 
 
+@functools.cache
 def _quota() -> float:
     """Returns how many cores' worth of time the control group may have; infinite if it does not say."""
     quota, period = "max", "100000"

@@ -216,8 +216,7 @@ class Here:
                 made = self.host.fetch(0, index)
         except Exception as error:  # noqa: BLE001 - the caller raises it, after it has recorded the delivery
             return error, ()
-        self._watch.made()
-        begun, loaded, collated, _, load_cpu, cpu, _ = self._watch.stop()
+        begun, loaded, collated, load_cpu, cpu = self._watch.made_here()
         nbytes, pinning = batch_bytes(made.batch), 0.0
         if pinned:
             made = made._replace(batch=pin(made.batch, device))

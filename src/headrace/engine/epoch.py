@@ -34,6 +34,9 @@ SEED_BITS = (1 << 62) - 1
 
 NAN = math.nan
 
+UNKNOWN = (NAN, NAN, NAN)
+"""What the recorder fills in later."""
+
 Journey = tuple[float, ...]
 
 
@@ -51,8 +54,8 @@ class EpochIterator(TorchIterator):
     """Samples of the batch that is delivered now, of a map-style data set."""
 
     _journey: Journey = ()
-    """How the batch that is delivered now came here, in the order of `BATCH`, `worker` first, without `samples` and
-    without the times of asking and delivery: an engine's `_next_data` leaves it."""
+    """How the batch that is delivered now came here, from `worker` to `pinned` of `BATCH`: an engine's `_next_data`
+    leaves it."""
 
     def _open(self, loader: Any, *, workers: int) -> None:
         """Does what torch's constructor does, and begins the first epoch.
@@ -320,13 +323,12 @@ class EpochIterator(TorchIterator):
         """Notes in the loader's record that a batch is delivered now."""
         recorder = self._recorder
         samples = self._held if self._is_map else batch_length(batch)
-        worker, nbytes, *way, load_cpu, cpu, queued, opened, pinned = self._journey
         now = time.perf_counter()
-        recorder.rows.extend(
-            (self._number_of_epoch, self._deliveries - 1, worker, samples, nbytes, *way, asked, now,
-             load_cpu, cpu, queued, opened, pinned, NAN, NAN, NAN)
-        )  # fmt: skip
-        if now >= recorder.due or len(recorder.rows) >= PENDING:
+        rows = recorder.rows
+        rows.extend((self._number_of_epoch, self._deliveries - 1, samples, asked, now))
+        rows.extend(self._journey)
+        rows.extend(UNKNOWN)
+        if now >= recorder.due or len(rows) >= PENDING:
             recorder.tick(now)
 
     def _look_back(self) -> None:

@@ -93,8 +93,7 @@ class InlineIterator(EpochIterator):
 
     def _pinned(self, batch: Any) -> Any:
         """Returns a batch as the user gets it, and leaves how it came here."""
-        self._watch.made()
-        begun, loaded, collated, _, load_cpu, cpu, _ = self._watch.stop()
+        begun, loaded, collated, load_cpu, cpu = self._watch.made_here()
         if collated > self._look_again:
             self._nbytes, self._look_again = batch_bytes(batch), collated + LOOK
         pinned = 0.0

@@ -48,7 +48,7 @@ def _attributes(dataset: Any) -> Iterator[tuple[str, str, Any]]:
 def _is_open(value: Any) -> bool:
     module = type(value).__module__.partition(".")[0]
     if module in HANDLES:
-        return bool(getattr(value, "fp", True) is not None)
+        return bool(value) and not getattr(value, "closed", False) and getattr(value, "fp", True) is not None
     return isinstance(value, (io.BufferedIOBase, io.RawIOBase, io.TextIOBase)) and not (
         value.closed or isinstance(value, (io.BytesIO, io.StringIO))
     )

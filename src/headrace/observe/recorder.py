@@ -38,7 +38,7 @@ COLUMNS = len(BATCH.names or ())
 HELD = 4096
 """Batches that are kept."""
 
-PENDING = 512 * COLUMNS
+PENDING = 2048 * COLUMNS
 """Numbers that wait to be summed up, at most."""
 
 TICK = 0.25
@@ -190,7 +190,10 @@ class Recorder:
         before, self._spent = self._spent, _spent()
         cpu, main_cpu, queued = (now - then for now, then in zip(self._spent, before, strict=True))
         made_here = fresh[:, names.index("worker")] == MAIN
-        making = float(np.nansum(fresh[made_here, names.index("cpu")]))
+        own = fresh[made_here]
+        spans = own[:, names.index("collated")] - own[:, names.index("begun")]
+        spent = own[:, names.index("cpu")]
+        making = float(np.nansum(np.where(np.isnan(spent), spans, spent)))
         fresh[:, names.index("loop_cpu")] = max(cpu - making, 0.0) / len(fresh)
         fresh[:, names.index("main_cpu")] = max(main_cpu - making, 0.0) / len(fresh)
         fresh[:, names.index("loop_queued")] = queued / len(fresh)

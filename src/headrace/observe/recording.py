@@ -28,8 +28,10 @@ BATCH = np.dtype(
     [
         ("epoch", "i4"),  # counted by the loader from 0
         ("number", "i4"),  # of the batch in its epoch, as delivered
-        ("worker", "i4"),  # MAIN: made in the main process
         ("samples", "i4"),
+        ("asked", "f8"),
+        ("delivered", "f8"),
+        ("worker", "i4"),  # MAIN: made in the main process
         ("bytes", "i8"),  # of its tensors and arrays
         ("posted", "f8"),
         ("begun", "f8"),
@@ -37,8 +39,6 @@ BATCH = np.dtype(
         ("collated", "f8"),
         ("sent", "f8"),
         ("arrived", "f8"),
-        ("asked", "f8"),
-        ("delivered", "f8"),
         ("load_cpu", "f8"),  # seconds of a core that loading took
         ("cpu", "f8"),  # seconds of a core that the worker took for all of it, loading included
         ("queued", "f8"),  # seconds that the worker was ready to run but had no core
@@ -49,7 +49,7 @@ BATCH = np.dtype(
         ("loop_queued", "f8"),  # seconds that this thread was ready to run but had no core
     ]
 )
-"""One batch."""
+"""One batch. From `worker` on it is what an engine knows of it, up to `pinned`."""
 
 MEMORY = np.dtype([("time", "f8"), ("main", "i8"), ("workers", "i8")])
 """Memory in bytes at a time: of the main process and of all its children, shared pages counted once."""

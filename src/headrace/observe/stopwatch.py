@@ -13,7 +13,7 @@ from typing import NamedTuple
 from headrace.core.mark import COLLATED_FROM, LOAD_CPU, Mark, cpu_time
 
 LONG = 1e-3
-"""Seconds of a batch that make it worth asking the kernel how long the worker waited for a core."""
+"""Seconds of a batch that make it worth asking the kernel for CPU times, and how long the worker waited for a core."""
 
 
 class Times(NamedTuple):
@@ -51,12 +51,28 @@ class Stopwatch:
         self._mark[COLLATED_FROM] = 0
         if self._delays is not None:
             self._queued = self._delays.read() if self._is_long else math.nan
-        self._cpu = cpu_time()
+        if self._is_long or self._delays is not None:
+            self._cpu = cpu_time()
         self._began = time.perf_counter()
 
     def made(self) -> None:
         """The batch is there."""
         self._made = time.perf_counter()
+
+    def made_here(self) -> tuple[float, float, float, float, float]:
+        """The batch is there, where it is wanted. Returns `begun`, `loaded`, `collated`, `load_cpu` and `cpu`.
+
+        The CPU times of short batches are NaN: to ask for them would take longer than they are worth.
+        """
+        began, mark, was_long = self._began, self._mark, self._is_long
+        now = time.perf_counter()
+        self._is_long = now - began > LONG
+        loaded = mark[COLLATED_FROM] * 1e-9 or now
+        if not was_long:
+            return began, loaded, now, math.nan, math.nan
+        cpu = cpu_time()
+        load_cpu = (mark[LOAD_CPU] if mark[COLLATED_FROM] else cpu) - self._cpu
+        return began, loaded, now, load_cpu * 1e-9, (cpu - self._cpu) * 1e-9
 
     def stop(self) -> Times:
         """Returns the times of the batch, which is on its way now."""

@@ -154,10 +154,10 @@ def _loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
 
 
 def _work(rows: Batches, stages: Mapping[str, Seconds], loop: Seconds, began: float | None, workers: int) -> Work:
-    cpu = np.nan_to_num(rows["cpu"])
     queued = np.nan_to_num(rows["queued"])
     made = stages["load"] + stages["collate"]
     whole = made + stages["send"]
+    cpu = np.where(np.isnan(rows["cpu"]), whole, rows["cpu"])  # short batches keep a core busy
     ran = 1.0 - np.minimum(queued / np.maximum(whole, 1e-12), 1.0)  # share of the time in which it had a core, or slept
     send = np.minimum(stages["send"] * ran, cpu)
     waits = (whole - np.minimum(cpu, whole) - queued).clip(0)
@@ -181,7 +181,7 @@ def _parts(recording: Recording, rows: Batches, stages: Mapping[str, Seconds]) -
     load, collate, send = (float(stages[name].sum()) for name in ("load", "collate", "send"))
     whole = max(load + collate + send, 1e-12)
     ran = 1.0 - min(float(np.nansum(rows["queued"])) / whole, 1.0)
-    load_cpu = min(float(np.nansum(rows["load_cpu"])), load)
+    load_cpu = min(float(np.where(np.isnan(rows["load_cpu"]), stages["load"], rows["load_cpu"]).sum()), load)
     load, collate, send = max(load * ran, load_cpu), collate * ran, send * ran
     whole = max(load + collate + send, 1e-12)
     kinds: dict[str, float] = {}

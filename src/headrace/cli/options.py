@@ -1,0 +1,57 @@
+"""The options of `headrace run`, with their help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from headrace.core.errors import UsageError, explain
+
+Script = Annotated[str, typer.Argument(help="The training script (with --module: a module's name).")]
+Arguments = Annotated[list[str] | None, typer.Argument(help="What the script itself gets, options included.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Keep torch's own loader and only measure, to compare.")]
+Ideal = Annotated[
+    bool, typer.Option("--ideal", help="Give the first batch again and again: how fast the script could be at best.")
+]
+NumWorkers = Annotated[
+    str | None, typer.Option(metavar="N|auto", help="Worker processes, where the script does not say.")
+]
+PrefetchFactor = Annotated[
+    str | None, typer.Option(metavar="N|auto", help="Batches ahead per worker, where the script does not say.")
+]
+PersistentWorkers = Annotated[bool, typer.Option("--persistent-workers", help="Keep workers between epochs, likewise.")]
+PinMemory = Annotated[bool, typer.Option("--pin-memory", help="Page-locked batches for an accelerator, likewise.")]
+Quarantine = Annotated[Path | None, typer.Option(help="Write each bad sample to this file, as a line of JSON.")]
+SampleTimeout = Annotated[
+    float | None, typer.Option(min=0.001, help="Seconds after which a sample that hangs counts as bad.")
+]
+Digest = Annotated[
+    bool, typer.Option("--digest", help="Print a checksum of each loader's batches, to compare two runs.")
+]
+Module = Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.")]
+Seconds = Annotated[
+    float | None, typer.Option(min=0.1, help="End the script after so long, at the next batch it asks for.")
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the measurement to this file.")]
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", help="Write a page to this HTML file: findings, a timeline, memory.")
+]
+TraceFile = Annotated[
+    Path | None, typer.Option("--trace", help="Write a trace (.json, .json.gz) for Perfetto and TensorBoard.")
+]
+Live = Annotated[
+    bool, typer.Option("--live", help="Show throughput, waiting and workers in the terminal while it runs.")
+]
+
+
+def number_or_auto(given: str | None, option: str, least: int) -> int | Literal["auto"] | None:
+    """Returns what an option says: a number, "auto", or None if it is not given. Raises `UsageError`."""
+    if given is None or given == "auto":
+        return given  # type: ignore[return-value]  # narrowed by the comparison
+    if given.isdigit() and int(given) >= least:
+        return int(given)
+    raise UsageError(
+        explain("wrong option", place=option, found=given, expected=f"a whole number from {least} on, or auto")
+    )

@@ -1,0 +1,241 @@
+"""Recordings in Chrome's trace format, which Perfetto shows; on the clock of torch's profiler, alone or merged with it.
+
+Each recording is a process of the trace: a thread for the training loop, one for the epochs, and one for each worker.
+Format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import UsageError, explain
+from headrace.observe.recording import MAIN, Batches, Event, Recording, without_nan
+
+PROCESS = 1_000_000_000
+"""The number of the first recording among the processes of the trace: no process of Linux has it."""
+LOOP, EPOCHS, FIRST_WORKER = 1, 2, 10
+"""Threads of a recording."""
+CATEGORY = "headrace"
+QUARTER = 7_889_238 * 10**9
+"""Nanoseconds of a quarter of a year: torch's profiler counts from the beginning of the one that it runs in."""
+ATTACHED = 1000
+"""Nanoseconds before the end of a slice where an arrow holds on to it, at most."""
+
+Slice = dict[str, Any]
+
+
+def trace_events(recordings: Sequence[Recording], *, base: int | None = None) -> dict[str, Any]:
+    """Returns a trace as JSON knows it, its events in the order of time; what was not measured is left out.
+
+    base: nanoseconds since 1970 from which its times are counted; None: as torch's profiler of this torch does.
+
+    The recordings are those of this machine since it was started, and its clock was not set in between.
+    """
+    shift = _nanoseconds_since_1970()
+    if base is None:
+        base = time.time_ns() // QUARTER * QUARTER
+    events = [
+        event
+        for place, recording in enumerate(recordings)
+        for event in _Drawing(recording, PROCESS + place, shift - base).events()
+    ]
+    arrows: dict[tuple[int, int], int] = {}
+    for event in events:
+        if event["ph"] in "sf":
+            event["id"] = arrows.setdefault((event["pid"], event["id"]), len(arrows) + 1)
+    return {
+        "traceEvents": sorted(events, key=_order),
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": base,
+        "metadata": {"loaders": [recording.label for recording in recordings], "clock": "CLOCK_REALTIME"},
+    }
+
+
+def write_trace(path: Path, recordings: Sequence[Recording], beside: Path | None = None) -> None:
+    """Writes a trace, gzipped where the path ends in ".gz": aside, then renamed.
+
+    beside: a trace that `torch.profiler.profile.export_chrome_trace` wrote in this process; its events go along.
+
+    Raises `UsageError` if `beside` is no such trace, `OSError` if a file cannot be read or written.
+    """
+    if beside is None:
+        trace = trace_events(recordings)
+    else:
+        given = _read(beside)
+        ours = trace_events(recordings, base=int(given.get("baseTimeNanoseconds", 0)))
+        trace = ours | given | {"metadata": ours["metadata"] | given.get("metadata", {})}
+        trace["traceEvents"] = sorted(given["traceEvents"] + ours["traceEvents"], key=_order)
+    plain = json.dumps(trace, allow_nan=False, separators=(",", ":")).encode()
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        aside.write_bytes(gzip.compress(plain, 6) if path.suffix == ".gz" else plain)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+class _Drawing:
+    """The events of one recording."""
+
+    def __init__(self, recording: Recording, process: int, shift: int) -> None:
+        self._recording, self._process, self._shift = recording, process, shift
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        rows = self._recording.batches
+        yield from self._names()
+        yield from self._epochs()
+        yield from self._training(rows)
+        for at in range(len(rows)):
+            yield from self._batch(at, rows[at])
+        yield from self._counts(rows)
+        for row in self._recording.memory:
+            yield self._counter("memory", float(row["time"]), main=int(row["main"]), workers=int(row["workers"]))
+        for event in self._recording.events:
+            if math.isfinite(event.time):
+                yield self._mark(event)
+
+    def _names(self) -> Iterator[dict[str, Any]]:
+        seen = self._recording.batches["worker"][np.isfinite(self._recording.batches["begun"])]
+        workers = set(seen.tolist()) | {event.worker for event in self._recording.events if event.worker is not None}
+        threads = {LOOP: "training loop", EPOCHS: "epochs"}
+        threads |= {FIRST_WORKER + worker: f"worker {worker}" for worker in sorted(workers - {MAIN})}
+        yield self._label("process_name", 0, name=f"{self._recording.setting.loader} {self._recording.label}")
+        yield self._label("process_sort_index", 0, sort_index=self._process - 2 * PROCESS)
+        for thread, name in threads.items():
+            yield self._label("thread_name", thread, name=name)
+            yield self._label("thread_sort_index", thread, sort_index=thread)
+
+    def _epochs(self) -> Iterator[Slice]:
+        for epoch in self._recording.epochs:
+            own = self._recording.batches[self._recording.batches["epoch"] == epoch.epoch]
+            asked, delivered = own["asked"][np.isfinite(own["asked"])], own["delivered"]
+            ended = epoch.ended if math.isfinite(epoch.ended) else _highest(delivered)
+            args = {"batches": epoch.batches, "workers": epoch.workers, "workers were started": epoch.fresh}
+            yield from self._slice(f"epoch {epoch.epoch}", EPOCHS, epoch.began, ended, args)
+            if len(asked) and len(own) and own["number"][0] == 0:
+                yield from self._slice("begin epoch", LOOP, epoch.began, float(asked[0]), {"epoch": epoch.epoch})
+
+    def _training(self, rows: Batches) -> Iterator[Slice]:
+        for before, row in itertools.pairwise(rows):
+            if before["epoch"] == row["epoch"]:
+                args = {"epoch": int(before["epoch"]), "batch": int(before["number"])}
+                yield from self._slice("train", LOOP, float(before["delivered"]), float(row["asked"]), args)
+
+    def _batch(self, at: int, row: np.void) -> Iterator[dict[str, Any]]:
+        """The work on a batch, the wait for it, and the arrow between them."""
+        worker, asked, delivered = int(row["worker"]), float(row["asked"]), float(row["delivered"])
+        args = {"epoch": int(row["epoch"]), "batch": int(row["number"])}
+        args |= {"samples": int(row["samples"]), "bytes": int(row["bytes"])}
+        made = LOOP if worker == MAIN else FIRST_WORKER + worker
+        moments = [float(row[name]) for name in ("begun", "loaded", "collated", "sent")]
+        cpu = {"load": {"cpu_seconds": float(row["load_cpu"])}, "send": {"cpu_seconds_of_all": float(row["cpu"])}}
+        work = [
+            piece
+            for name, begin, end in zip(("load", "collate", "send"), moments[:-1], moments[1:], strict=True)
+            for piece in self._slice(name, made, begin, end, args | cpu.get(name, {}))
+        ]
+        wait = list(self._slice("wait", LOOP, asked, delivered, args))
+        yield from (*wait, *work)
+        if not wait:
+            return
+        pinning = max(delivered - _known(row["pinned"]), asked)
+        opening = max(pinning - _known(row["opened"]), asked)
+        for name, begin, end in (("open", opening, pinning), ("pin", pinning, delivered)):
+            if end > begin:
+                yield from self._slice(name, LOOP, begin, end, args)
+        if worker != MAIN and work and math.isfinite(row["sent"]):
+            yield self._arrow("s", at, work[-1])
+            yield self._arrow("f", at, wait[0])
+
+    def _slice(self, name: str, thread: int, begin: float, end: float, args: dict[str, Any]) -> Iterator[Slice]:
+        """Yields a slice, if it is known when it began and ended."""
+        if not (math.isfinite(begin) and math.isfinite(end)) or end < begin:
+            return
+        first = self._at(begin)
+        yield self._event("X", name, first, thread) | {
+            "dur": (self._at(end) - first) / 1000,
+            "args": {key: value for key, value in args.items() if without_nan(value) is not None},
+        }
+
+    def _arrow(self, phase: str, at: int, held: Slice) -> dict[str, Any]:
+        """Returns an end of the arrow that belongs to a row; it holds on to a slice, just before its end."""
+        moment = held["ts"] + held["dur"] - min(ATTACHED / 1000, held["dur"] / 2)
+        event = {"ph": phase, "cat": CATEGORY, "name": "batch", "pid": held["pid"], "tid": held["tid"], "id": at}
+        return event | {"ts": round(moment, 3)} | ({"bp": "e"} if phase == "f" else {})
+
+    def _counts(self, rows: Batches) -> Iterator[dict[str, Any]]:
+        """Counts the batches that were posted and not delivered yet: those being made, and those that are ready."""
+        known = rows[np.isfinite(rows["posted"]) & np.isfinite(rows["sent"]) & np.isfinite(rows["delivered"])]
+        count = len(known)
+        times = np.concatenate([known["posted"], known["sent"], known["delivered"]])
+        changes = np.zeros((3 * count, 2), np.int64)
+        changes[:count, 0], changes[count : 2 * count, 0] = 1, -1
+        changes[count : 2 * count, 1], changes[2 * count :, 1] = 1, -1
+        order = np.argsort(times, kind="stable")
+        levels = np.cumsum(changes[order], axis=0)
+        for at, (making, ready) in zip(times[order].tolist(), levels.tolist(), strict=True):
+            yield self._counter("batches in flight", at, **{"being made": making, "ready": ready})
+
+    def _counter(self, name: str, when: float, **values: int) -> dict[str, Any]:
+        return self._event("C", name, self._at(when), 0) | {"args": values}
+
+    def _mark(self, event: Event) -> dict[str, Any]:
+        thread = LOOP if event.worker is None else FIRST_WORKER + event.worker
+        scope = "p" if event.worker is None else "t"
+        return self._event("i", event.kind, self._at(event.time), thread) | {"s": scope, "args": {"text": event.text}}
+
+    def _label(self, kind: str, thread: int, **args: Any) -> dict[str, Any]:
+        return {"ph": "M", "name": kind, "pid": self._process, "tid": thread, "args": args}
+
+    def _event(self, phase: str, name: str, moment: int, thread: int) -> dict[str, Any]:
+        event = {"ph": phase, "cat": CATEGORY, "name": name, "pid": self._process, "tid": thread}
+        return event | {"ts": moment / 1000}
+
+    def _at(self, seconds: float) -> int:
+        """Returns the nanoseconds from the base of the trace to a time of `time.perf_counter()`."""
+        return round(seconds * 1e9) + self._shift
+
+
+def _nanoseconds_since_1970() -> int:
+    """Returns what turns nanoseconds of `time.perf_counter_ns()` into such since 1970: the closest of some readings."""
+    closest = (math.inf, 0)
+    for _ in range(20):
+        before, now, after = time.perf_counter_ns(), time.time_ns(), time.perf_counter_ns()
+        closest = min(closest, (after - before, now - (before + after) // 2))
+    return closest[1]
+
+
+def _known(value: Any) -> float:
+    return max(float(value), 0.0) if math.isfinite(value) else 0.0
+
+
+def _highest(values: Iterable[float]) -> float:
+    return max((float(value) for value in values if math.isfinite(value)), default=math.nan)
+
+
+def _order(event: dict[str, Any]) -> tuple[bool, float, float]:
+    """Returns what sorts events by time; names come first, and of slices with one beginning the longest."""
+    return event["ph"] != "M", float(event.get("ts", 0)), -float(event.get("dur", 0))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    raw = path.read_bytes()
+    try:
+        given = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        if isinstance(given, dict) and isinstance(given.get("traceEvents"), list):
+            return given
+        found = "JSON of another kind"
+    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+        found = str(error)
+    expected = "a file that torch.profiler.profile().export_chrome_trace wrote"
+    raise UsageError(explain("this is no trace", place=path, found=found, expected=expected))

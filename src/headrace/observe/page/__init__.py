@@ -1,0 +1,11 @@
+"""One file of HTML that shows what recordings hold: `page.page`.
+
+It needs no network and, but for the timeline, no JavaScript.
+
+    page.py       joins the parts
+    sections.py   what is shown of one recording, as HTML
+    shares.py     what the sections show, as figures
+    charts.py     bars, histograms and areas
+    timeline.py   what the timeline draws, as JSON for page.js
+    wording.py    figures and text as people read them
+"""

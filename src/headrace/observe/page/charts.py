@@ -1,0 +1,200 @@
+"""Charts as HTML and inline SVG: the shapes stretch, the text beside them does not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.observe.page.shares import Floats, Piece
+from headrace.observe.page.wording import count, percent, seconds, short, size, text
+
+BINS = 36
+"""Bars of a histogram."""
+POINTS = 400
+"""Points of a curve: of more, the highest of each stretch is kept."""
+WIDE_SPREAD = 12.0
+"""From this ratio of the longest to the shortest time on, the axis is logarithmic."""
+
+
+def stacked_bar(pieces: Sequence[Piece], of_what: str) -> str:
+    """Returns a horizontal bar of the pieces' shares, with a legend that has their seconds and percent."""
+    total = sum(piece.seconds for piece in pieces)
+    bars, rows = [], []
+    for piece in pieces:
+        share = piece.seconds / total
+        name = f"{percent(share)}" if share >= 0.12 else ""
+        if piece.seconds > 0:
+            bars.append(f'<span class="s-{piece.stage}" style="flex-grow:{share:.5f}"><b>{name}</b></span>')
+        rows.append(
+            f'<tr><th scope="row"><i class="swatch s-{piece.stage}"></i>{text(piece.label)}</th>'
+            f"<td>{seconds(piece.seconds)}</td><td>{percent(share)}</td></tr>"
+        )
+    spoken = ", ".join(f"{piece.label} {percent(piece.seconds / total)}" for piece in pieces)
+    return (
+        f'<div class="stack" role="img" aria-label="{text(of_what)}: {text(spoken)}">{"".join(bars)}</div>'
+        f'<table class="legend"><caption class="unseen">{text(of_what)}</caption><thead class="unseen"><tr>'
+        f'<th scope="col">stage</th><th scope="col">time</th><th scope="col">share</th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+def histogram(values: Floats, title: str, stage: str) -> str:
+    """Returns a histogram of times in seconds, with its median and the time that 95 of 100 stay below; "" of none."""
+    if not len(values):
+        return ""
+    shown = np.maximum(values, 1e-7)
+    low, high = float(shown.min()), float(shown.max())
+    is_log = high > WIDE_SPREAD * low
+    edges = _edges(low, high, is_log)
+    heights, _ = np.histogram(shown, edges)
+    at = _scale(edges[0], edges[-1], is_log)
+    median, slow = (float(value) for value in np.quantile(shown, (0.5, 0.95)))
+    tallest = int(heights.max())
+    bars = "".join(
+        f'<rect x="{at(edges[i]) * 1000:.1f}" width="{(at(edges[i + 1]) - at(edges[i])) * 1000 - 1:.1f}" '
+        f'y="{100 - 100 * height / tallest:.2f}" height="{100 * height / tallest:.2f}"/>'
+        for i, height in enumerate(heights)
+        if height
+    )
+    lines = "".join(
+        f'<line class="mark {kind}" x1="{at(value) * 1000:.1f}" x2="{at(value) * 1000:.1f}" y1="0" y2="100"/>'
+        for kind, value in (("median", median), ("slow", slow))
+    )
+    spoken = f"{title}: {count(len(values))} batches, median {seconds(median)}, 95 of 100 below {seconds(slow)}"
+    svg = _svg(f'<g class="f-{stage}">{bars}</g>{lines}', spoken)
+    labels = _x_labels([(at(value), short(seconds(value))) for value in _ticks(edges[0], edges[-1], is_log)])
+    labels += f'<span class="y" style="bottom:100%">{count(tallest)}</span><span class="y" style="bottom:0">0</span>'
+    figures = (
+        f'<span><i class="dash median"></i>median <b>{seconds(median)}</b></span>'
+        f'<span><i class="dash slow"></i>95 of 100 below <b>{seconds(slow)}</b></span>'
+        f"<span>longest <b>{seconds(float(values.max()))}</b></span>"
+    )
+    scale = ", logarithmic scale" if is_log else ""
+    caption = f'<figcaption><b>{text(title)}</b><span class="quiet">batches per bar{scale}</span></figcaption>'
+    return f'<figure>{caption}<div class="plot">{svg}{labels}</div><p class="figures">{figures}</p></figure>'
+
+
+def memory_area(memory: npt.NDArray[np.void], began: float) -> str:
+    """Returns the memory over time as stacked areas, seconds counted from `began`; "" of fewer than two points."""
+    memory = memory[np.isfinite(memory["time"])]
+    if len(memory) < 2 or memory["time"][-1] <= memory["time"][0]:
+        return ""
+    points = _highest(memory, POINTS)
+    start = began if np.isfinite(began) else float(points["time"][0])
+    low, high = float(points["time"][0]), float(points["time"][-1])
+    whole = points["main"] + points["workers"]
+    top, rungs = _ladder(float(whole.max()))
+    x = (points["time"] - low) / (high - low) * 1000
+    upper, lower = 100 - 100 * whole / top, 100 - 100 * points["main"] / top
+    grid = "".join(f'<line class="grid" x1="0" x2="1000" y1="{y:.2f}" y2="{y:.2f}"/>' for y in _heights(rungs, top))
+    svg = _svg(
+        f'{grid}<path class="f-load" d="M{_path(x, upper)}L{_path(x[::-1], lower[::-1])}Z"/>'
+        f'<path class="f-train" d="M{_path(x, lower)}L1000 100L0 100Z"/>'
+        f'<path class="edge" d="M{_path(x, upper)}"/><path class="edge dashed" d="M{_path(x, lower)}"/>',
+        f"Memory over time: at most {size(float(whole.max()))}, at last {size(float(whole[-1]))}",
+    )
+    ticks = _ticks(low - start, high - start, is_log=False)
+    labels = _x_labels([((value + start - low) / (high - low), short(seconds(value))) for value in ticks])
+    labels += "".join(
+        f'<span class="y" style="bottom:{100 * rung / top:.2f}%">{short(size(rung))}</span>' for rung in rungs
+    )
+    figures = (
+        f'<span><i class="swatch s-load"></i>workers, above, now <b>{size(float(points["workers"][-1]))}</b></span>'
+        f'<span><i class="swatch s-train"></i>main process, below, now <b>{size(float(points["main"][-1]))}</b></span>'
+        f"<span>most in all <b>{size(float(whole.max()))}</b></span>"
+    )
+    caption = '<figcaption><b>Main process and workers</b><span class="quiet">shared pages counted once</span></figcaption>'
+    return f'<figure>{caption}<div class="plot wide">{svg}{labels}</div><p class="figures">{figures}</p></figure>'
+
+
+def _svg(inside: str, spoken: str) -> str:
+    return (
+        f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="{text(spoken)}">{inside}</svg>'
+    )
+
+
+def _x_labels(places: Sequence[tuple[float, str]]) -> str:
+    """Returns the labels below the plot: the first ones of those that would overlap."""
+    kept: list[tuple[float, str]] = []
+    for at, label in places:
+        if 0 <= at <= 1 and all(abs(at - other) >= 0.16 for other, _ in kept):
+            kept.append((at, label))
+    return "".join(
+        f'<span class="x{_side(at)}" style="left:{at * 100:.2f}%">{text(label)}</span>' for at, label in kept
+    )
+
+
+def _side(at: float) -> str:
+    """Returns the class that keeps a label at the edge of the plot inside of it."""
+    if at < 0.06:
+        return " first"
+    return " last" if at > 0.94 else ""
+
+
+def _edges(low: float, high: float, is_log: bool) -> Floats:
+    if is_log:
+        return np.asarray(np.geomspace(low, high * 1.0001, BINS + 1), np.float64)
+    margin = max((high - low) * 0.02, high * 0.005, 1e-7)
+    return np.linspace(max(0.0, low - margin), high + margin, BINS + 1)
+
+
+def _scale(low: float, high: float, is_log: bool) -> Callable[[float], float]:
+    """Returns what tells the place of a time on the axis, 0 to 1."""
+    if is_log:
+        return lambda value: float(np.log(value / low) / np.log(high / low))
+    return lambda value: float((value - low) / (high - low))
+
+
+def _ticks(low: float, high: float, is_log: bool) -> list[float]:
+    """Returns round times from low to high, those first that matter most."""
+    if is_log:
+        decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        factors = (1, 5, 2) if len(decades) < 6 else (1,)
+        return [
+            factor * 10.0**decade for factor in factors for decade in decades if low <= factor * 10.0**decade <= high
+        ]
+    step = _round_step(high - low, 5)
+    first = int(np.ceil(low / step))
+    return [place * step for place in range(first, int(np.floor(high / step)) + 1)]
+
+
+def _round_step(span: float, parts: int) -> float:
+    """Returns a step that people count in and that divides the span into at most so many parts."""
+    minutes = [60.0 * n for n in (1, 2, 5, 10, 20, 30)] + [3600.0 * n for n in (1, 2, 6, 12, 24, 48, 168, 720)]
+    if span / parts > 30:
+        return next((step for step in minutes if span / step <= parts), span / parts)
+    power = 10.0 ** np.floor(np.log10(span / parts))
+    return float(next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= parts + 1e-9))
+
+
+def _ladder(most: float) -> tuple[float, list[float]]:
+    """Returns the top of an axis of bytes, and the places of its labels."""
+    step = _round_step_of_bytes(max(most, 1.0) / 4)
+    rungs = [step * place for place in range(int(np.ceil(max(most, 1.0) / step)) + 1)]
+    return rungs[-1], rungs
+
+
+def _round_step_of_bytes(step: float) -> float:
+    power = 10.0 ** np.floor(np.log10(step))
+    return float(next(power * factor for factor in (1, 2, 5, 10) if power * factor >= step * 0.999))
+
+
+def _heights(rungs: Sequence[float], top: float) -> list[float]:
+    return [100 - 100 * rung / top for rung in rungs]
+
+
+def _path(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating]) -> str:
+    return "L".join(f"{a:.1f} {b:.2f}" for a, b in zip(x, y, strict=True))
+
+
+def _highest(memory: npt.NDArray[np.void], most: int) -> npt.NDArray[np.void]:
+    """Returns at most about so many points: of each stretch of time the one with the most memory, and the last one."""
+    if len(memory) <= most:
+        return memory
+    whole = memory["main"] + memory["workers"]
+    cuts = np.linspace(0, len(memory) - 1, most).astype(int)
+    kept = [begin + int(np.argmax(whole[begin:end])) for begin, end in itertools.pairwise(cuts)]
+    return memory[[*kept, len(memory) - 1]]

@@ -1,0 +1,69 @@
+"""Joins what is shown of recordings into one file of HTML."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from string import Template
+
+from headrace.observe.diagnosis import Diagnosis
+from headrace.observe.page.sections import contents, pairs, section
+from headrace.observe.page.timeline import as_script, budget, timeline
+from headrace.observe.page.wording import count, text
+from headrace.observe.page.wording import seconds as in_words
+from headrace.observe.recording import Recording
+
+
+def page(
+    title: str,
+    seconds: float,
+    recordings: Sequence[Recording],
+    diagnoses: Sequence[Diagnosis],
+    machine: Mapping[str, str],
+) -> str:
+    """Returns a whole file of HTML that shows the recordings, one after the other.
+
+    seconds: how long was measured. diagnoses: those of the recordings, in the same order; where the labels differ, the
+    one with the recording's label counts, and a recording may have none. machine: what to say of it, name by name.
+    """
+    most = budget(len(recordings))
+    drawings = [timeline(recording, most) for recording in recordings]
+    matched = [_diagnosis_of(place, recording, diagnoses) for place, recording in enumerate(recordings)]
+    sections = [
+        section(place, recording, diagnosis, drawing)
+        for place, (recording, diagnosis, drawing) in enumerate(zip(recordings, matched, drawings, strict=True))
+    ]
+    script = _file("page.js")
+    return Template(_file("page.html")).substitute(
+        title=text(title),
+        subtitle=_subtitle(seconds, len(recordings)),
+        contents=contents(recordings, matched),
+        sections="\n".join(sections) or '<p class="none">No loader was used.</p>',
+        machine=pairs(machine),
+        style=_file("page.css"),
+        script=script,
+        script_hash=_hash(script),
+        data=as_script(drawings),
+    )
+
+
+def _diagnosis_of(place: int, recording: Recording, diagnoses: Sequence[Diagnosis]) -> Diagnosis | None:
+    if place < len(diagnoses) and diagnoses[place].label == recording.label:
+        return diagnoses[place]
+    return next((one for one in diagnoses if one.label == recording.label), None)
+
+
+def _subtitle(seconds: float, recordings: int) -> str:
+    loaders = "1 loader" if recordings == 1 else f"{count(recordings)} loaders"
+    return f"{loaders}, measured for {in_words(seconds)}"
+
+
+def _hash(script: str) -> str:
+    """Returns what a Content-Security-Policy calls a script, so that no other one on the page runs."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _file(name: str) -> str:
+    return files("headrace.observe.page").joinpath(name).read_text(encoding="utf-8")

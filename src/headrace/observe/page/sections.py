@@ -1,0 +1,292 @@
+"""What is shown of one recording, as HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.observe.diagnosis import Diagnosis, Finding
+from headrace.observe.page import shares
+from headrace.observe.page.charts import histogram, memory_area, stacked_bar
+from headrace.observe.page.timeline import MOST_EVENTS, began
+from headrace.observe.page.wording import UNKNOWN, count, digits, percent, prose, seconds, size, text, times
+from headrace.observe.recording import EpochTimes, Event, Place, Recording, Setting
+
+MOST_ROWS = 100
+"""Rows of the tables of events and epochs: the latest ones."""
+
+
+def contents(recordings: Sequence[Recording], diagnoses: Sequence[Diagnosis | None]) -> str:
+    """Returns the list of the recordings for the top of the page; "" if there are not several."""
+    if len(recordings) < 2:
+        return ""
+    items = []
+    for place, (recording, diagnosis) in enumerate(zip(recordings, diagnoses, strict=True)):
+        waits = f' <span class="quiet">waits {percent(diagnosis.wait_share)}</span>' if diagnosis else ""
+        items.append(f'<li><a href="#loader-{place}">{text(recording.label)}</a>{waits}</li>')
+    return f'<nav aria-label="Loaders"><ol>{"".join(items)}</ol></nav>'
+
+
+def section(place: int, recording: Recording, diagnosis: Diagnosis | None, drawing: Mapping[str, Any] | None) -> str:
+    """Returns the section of one recording; drawing: what its timeline draws, see `timeline.timeline`."""
+    name = f"loader-{place}"
+    parts = [
+        f'<h2 id="{name}-name">{text(recording.label)}</h2>',
+        f'<p class="summary">{prose(diagnosis.summary)}</p>' if diagnosis and diagnosis.summary else "",
+        _key_figures(recording, diagnosis),
+        _findings(diagnosis),
+        _timeline(place, recording, drawing),
+        _stages(recording),
+        _distributions(recording),
+        _memory_and_places(recording),
+        _details(recording, diagnosis),
+    ]
+    return f'<section id="{name}" class="loader" aria-labelledby="{name}-name">{"".join(parts)}</section>'
+
+
+def pairs(given: Mapping[str, str]) -> str:
+    """Returns a small table of names and values."""
+    rows = "".join(f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>' for name, value in given.items())
+    return f'<table class="pairs"><tbody>{rows}</tbody></table>' if rows else ""
+
+
+def _key_figures(recording: Recording, diagnosis: Diagnosis | None) -> str:
+    totals, spent = shares.sums(recording), shares.loop_seconds(recording)
+    per_second = diagnosis.samples_per_second if diagnosis else _over(totals.get("samples", 0.0), spent)
+    waiting = diagnosis.wait_share if diagnosis else _over(totals.get("wait", 0.0), spent)
+    moved = totals.get("bytes", 0.0)
+    figures = [
+        ("samples per second", digits(per_second)),
+        ("of the time waiting", percent(waiting)),
+        ("as fast at best", times(diagnosis.ideal_gain) if diagnosis else UNKNOWN),
+        ("batches", count(totals.get("batches", 0.0))),
+        ("to the first batch", seconds(shares.first_batch_seconds(recording))),
+        ("of data", f"{size(_over(moved, spent))}/s" if moved and spent else UNKNOWN),
+    ]
+    figures = [(name, value) for name, value in figures if value != UNKNOWN]
+    figures += [("bad samples", count(recording.bad_samples))] if recording.bad_samples else []
+    figures += [("restarts of workers", count(recording.restarts))] if recording.restarts else []
+    cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures)
+    return f'<dl class="key">{cells}</dl>'
+
+
+def _over(amount: float, spent: float) -> float:
+    return amount / spent if spent > 0 else math.nan
+
+
+def _findings(diagnosis: Diagnosis | None) -> str:
+    if not diagnosis:
+        return ""
+    if not diagnosis.findings:
+        return '<h3>Findings</h3><p class="none">Nothing to change was found.</p>'
+    cards = "".join(_card(finding) for finding in diagnosis.findings)
+    return f'<h3>Findings</h3><div class="cards">{cards}</div>'
+
+
+def _card(finding: Finding) -> str:
+    gain = ""
+    if finding.gain is not None and math.isfinite(finding.gain):
+        gain = f'<span class="gain"><b>{times(finding.gain)}</b> predicted</span>'
+    advice = f'<p class="advice">{prose(finding.advice)}</p>' if finding.advice else ""
+    arguments = ", ".join(f"{name}={value!r}" for name, value in finding.change.items())
+    change = f'<p class="change"><code>DataLoader(..., {text(arguments)})</code></p>' if arguments else ""
+    top = f'<p class="tags"><span class="tag">{text(finding.stage)}</span>{gain}</p>'
+    return f'<article class="card">{top}<h4>{prose(finding.sentence)}</h4>{advice}{change}</article>'
+
+
+BUTTONS = (
+    ("in", "+", "Zoom in"),
+    ("out", "\u2212", "Zoom out"),
+    ("left", "←", "Earlier"),
+    ("right", "→", "Later"),
+    ("all", "All", "Show all of it"),
+    ("wait", "Longest wait", "Zoom to the longest wait"),
+)
+LANES = (
+    ("train", "training"),
+    ("wait", "waiting"),
+    ("open", "opening"),
+    ("pin", "pinning"),
+    ("load", "loading"),
+    ("collate", "collating"),
+    ("send", "sending"),
+)
+SIGNS = {"started": "▸", "died": "✕", "hung": "‖", "added": "+", "retired": "\u2212", "decided": "◆"}
+"""What marks the kinds of events; page.js has them too."""
+
+
+def _timeline(place: int, recording: Recording, drawing: Mapping[str, Any] | None) -> str:
+    if drawing is None:
+        return '<h3>Timeline</h3><p class="none">There is nothing to draw: no delivery was timed.</p>'
+    buttons = "".join(
+        f'<button type="button" data-do="{what}" aria-label="{label}" title="{label}">{sign}</button>'
+        for what, sign, label in BUTTONS
+    )
+    legend = "".join(f'<li><i class="swatch s-{stage}"></i>{label}</li>' for stage, label in LANES)
+    happened = {event[1] for event in drawing["events"]}
+    legend += "".join(f'<li><i class="sign">{sign}</i>{kind}</li>' for kind, sign in SIGNS.items() if kind in happened)
+    notes = []
+    if drawing["left_out"]:
+        first, left_out = drawing["left_out"]
+        notes.append(
+            f"It shows {count(drawing['count'])} batches, the first {count(first)} and the latest ones; "
+            f"{count(left_out)} between them are left out."
+        )
+    elif recording.totals.get("batches", 0) > drawing["count"]:
+        notes.append(f"It shows the latest {count(drawing['count'])} of {count(recording.totals['batches'])} batches.")
+    said = f'<p class="quiet">{" ".join(notes)}</p>' if notes else ""
+    hint = (
+        "Wheel or pinch to zoom, drag to move; keys: + - ← → and 0 for all of it. "
+        "Where batches are too short to be told apart, colours stand one above the other as they share the time."
+    )
+    return (
+        f"<h3>Timeline</h3>{said}<noscript><p>The timeline needs JavaScript; all other parts do without.</p></noscript>"
+        f'<div class="timeline" data-timeline="{place}" hidden><div class="tools">{buttons}'
+        f'<output class="quiet" aria-live="polite"></output></div><div class="lanes">'
+        f'<canvas tabindex="0" role="img" aria-label="Timeline of {text(recording.label)}. {hint}"></canvas>'
+        f'<div class="tip" hidden></div></div><ul class="legend-line">{legend}</ul>'
+        f'<p class="quiet hint">{hint}</p></div>'
+    )
+
+
+def _stages(recording: Recording) -> str:
+    main, workers = shares.main_pieces(recording), shares.worker_pieces(recording)
+    if not main and not workers:
+        return ""
+    left = (
+        f"<div><h4>Main process</h4>{stacked_bar(main, 'Time of the main process')}{_inside(main)}</div>"
+        if main
+        else ""
+    )
+    right = f"<div><h4>Workers, together</h4>{stacked_bar(workers, 'Time of the workers')}</div>" if workers else ""
+    if not right and not shares.is_inline(recording):
+        right = '<div><h4>Workers</h4><p class="none">What the workers do was not measured.</p></div>'
+    return f'<h3>Where the time goes</h3><div class="two">{left}{right}</div>'
+
+
+def _inside(pieces: Sequence[shares.Piece]) -> str:
+    """Returns what says that some of the pieces are a part of waiting, as the key figure counts it."""
+    names = [piece.label for piece in pieces[2:]]
+    if not names:
+        return ""
+    said = f"{', '.join(names[:-1])} and {names[-1]} happen" if len(names) > 1 else f"{names[0]} happens"
+    waiting = sum(piece.seconds for piece in pieces[1:]) / sum(piece.seconds for piece in pieces)
+    return f'<p class="quiet">{said.capitalize()} while the loop waits: {percent(waiting)} together.</p>'
+
+
+def _distributions(recording: Recording) -> str:
+    who = "Making a batch" if shares.is_inline(recording) else "A worker's time per batch"
+    charts = histogram(shares.between_deliveries(recording.batches), "From delivery to delivery", "train")
+    charts += histogram(shares.making(recording.batches), who, "load")
+    return f'<h3>How long batches take</h3><div class="two">{charts}</div>' if charts else ""
+
+
+def _memory_and_places(recording: Recording) -> str:
+    memory = memory_area(recording.memory, began(recording))
+    places = _places(recording.places)
+    if not memory and not places:
+        return ""
+    memory = f"<div><h3>Memory over time</h3>{memory}</div>" if memory else ""
+    return f'<div class="two">{memory}{places}</div>'
+
+
+def _places(places: Sequence[Place]) -> str:
+    if not places:
+        return ""
+    rows = "".join(
+        f'<tr><td>{text(place.kind)}</td><td class="where">{text(place.where)}</td><td class="amount">'
+        f'<span class="bar"><span style="width:{min(1.0, max(0.0, place.share)):.1%}"></span></span>'
+        f"{percent(place.share)}</td></tr>"
+        for place in places
+    )
+    head = '<thead><tr><th scope="col">does</th><th scope="col">where</th><th scope="col">of loading</th></tr></thead>'
+    table = f'<table class="places">{head}<tbody>{rows}</tbody></table>'
+    return f"<div><h3>Where loading spends its time</h3>{table}</div>"
+
+
+def _details(recording: Recording, diagnosis: Diagnosis | None) -> str:
+    named = {finding.name for finding in diagnosis.findings} if diagnosis else set()
+    traps = [trap for trap in recording.setting.traps if trap.name not in named]
+    said = "".join(f"<li><b>{text(trap.name)}</b>: {text(trap.text)}</li>" for trap in traps)
+    known = f'<h3>Known to go wrong</h3><ul class="traps">{said}</ul>' if said else ""
+    setting = f"<div><h3>How the loader is set up</h3>{pairs(_setting(recording.setting))}</div>"
+    beside = _epochs(recording.epochs) + _events(recording.events, began(recording))
+    return f'{known}<div class="two">{setting}<div>{beside}</div></div>'
+
+
+def _epochs(epochs: Sequence[EpochTimes]) -> str:
+    if not epochs:
+        return ""
+    rows = "".join(
+        f'<tr><th scope="row">{one.epoch}</th><td>{count(one.batches)}</td><td>{seconds(one.first - one.began)}</td>'
+        f"<td>{seconds(one.ended - one.began)}</td><td>{one.workers}{'' if one.fresh or not one.workers else ' kept'}"
+        "</td></tr>"
+        for one in epochs[-MOST_ROWS:]
+    )
+    names = ("epoch", "batches", "to the first", "in all", "workers")
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    note = _latest(len(epochs), MOST_ROWS)
+    return (
+        f'<h3>Epochs</h3>{note}<table class="figures-table"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    )
+
+
+def _events(events: Sequence[Event], zero: float) -> str:
+    if not events:
+        return ""
+    rows = "".join(
+        f'<tr><td>{seconds(event.time - zero)}</td><th scope="row">{text(event.kind)}</th>'
+        f"<td>{text(event.text)}</td></tr>"
+        for event in events[-MOST_ROWS:]
+    )
+    head = '<thead><tr><th scope="col">after</th><th scope="col">what</th><th scope="col">particulars</th></tr></thead>'
+    note = _latest(len(events), MOST_ROWS, MOST_EVENTS)
+    return f'<h3>Events</h3>{note}<table class="events">{head}<tbody>{rows}</tbody></table>'
+
+
+def _latest(held: int, shown: int, on_timeline: int | None = None) -> str:
+    if held <= shown:
+        return ""
+    more = f", {count(min(held, on_timeline))} of them on the timeline" if on_timeline else ""
+    return f'<p class="quiet">The latest {count(shown)} of {count(held)}{more}.</p>'
+
+
+def _setting(setting: Setting) -> dict[str, str]:
+    """Returns what is worth showing of a setting, in words."""
+    rows = {
+        "loader": "headrace" if setting.loader == "headrace" else "torch.utils.data.DataLoader",
+        "data set": f"{setting.dataset or UNKNOWN}{', a stream' if setting.is_stream else ''}",
+        "workers": _workers(setting),
+        "batch size": UNKNOWN if setting.batch_size is None else count(setting.batch_size),
+        "batches of an epoch": UNKNOWN if setting.length is None else count(setting.length),
+        "order": "as the sampler says" if setting.in_order else "as they become ready",
+    }
+    if setting.num_workers:
+        rows["prefetch_factor"] = count(setting.prefetch_factor)
+        rows["work goes to"] = "whichever worker is free" if setting.free else "the workers in turn"
+        rows["workers are"] = "kept between epochs" if setting.persistent_workers else "started for each epoch"
+    rows["batches made by"] = "the data set, whole" if setting.makes_batches else _collating(setting)
+    rows["page-locked memory"] = _yes(setting.pin_memory)
+    rows["accelerator"] = setting.accelerator or "none"
+    rows["cores"] = count(setting.cores)
+    if setting.memory:
+        rows["memory allowed"] = size(setting.memory)
+    return rows
+
+
+def _workers(setting: Setting) -> str:
+    if not setting.num_workers:
+        return "none: the main process loads"
+    kinds = {"process": "process", "thread": "thread", "inline": "lane"}
+    more = "" if setting.num_workers == 1 else "es" if setting.backend == "process" else "s"
+    started = f", {setting.start_method}" if setting.backend == "process" else ""
+    return f"{setting.num_workers} {kinds[setting.backend]}{more}{started}"
+
+
+def _collating(setting: Setting) -> str:
+    return "a collate_fn of your own" if setting.own_collate else "torch's rules"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
