@@ -28,6 +28,8 @@ def test_the_demo_trains_with_both_loaders_and_prints_one_table(tmp_path: Path) 
     for row in ("samples/s", "share of time waiting for data", "time to first batch (ms)", "peak memory"):
         assert row in result.stdout
     assert "Both runs got the same batches in the same order" in result.stdout
+    page = (tmp_path / "photos" / "report.html").read_text()
+    assert "train_images.py" in page and "Where the time goes" in page
 
 
 def test_a_folder_with_something_else_in_it_is_refused_untouched(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def test_what_is_wrong_is_said_without_a_traceback(run: Run, wrong: str) -> None
 
 def test_a_target_must_be_given(run: Run) -> None:
     status, _, error = run()
-    assert status == 2
+    assert status == 1
     assert "--plan" in error
 
 

@@ -66,8 +66,10 @@ class Page:
         message, _, self._left = self._left.partition(b"\0")
         return json.loads(message)
 
-    def open(self, path: Path, width: int, height: int = 900, *, dark: bool = False, touch: bool = False) -> None:
-        """Shows a file at a size of the window."""
+    def open(
+        self, path: Path, width: int, height: int = 900, *, dark: bool = False, touch: bool = False, still: bool = False
+    ) -> None:
+        """Shows a file at a size of the window; still: nothing is drawn by scripts, which is not waited for."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=2, mobile=touch)
         self.call("Emulation.setTouchEmulationEnabled", enabled=touch, maxTouchPoints=2)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -75,7 +77,8 @@ class Page:
         self.events.clear()
         self.call("Page.navigate", url=path.as_uri())
         self.wait_for("Page.loadEventFired")
-        self.settle()
+        if not still:
+            self.settle()
 
     def settle(self) -> None:
         """Returns when what was asked for has been drawn."""

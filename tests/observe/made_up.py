@@ -104,7 +104,7 @@ def _fill_epoch(
     loop, opened, pinned = (rng.lognormal(np.log(mean), 0.15, count) for mean in (pace.loop, pace.open, pace.pin))
     free = [began + pace.start + 0.05 * worker for worker in range(workers)]
     times = np.zeros((count, len(TIMES)))
-    asked = began
+    asked = began + 0.06
     for i in range(count):
         worker = i % workers
         posted = began if i < workers * ahead else times[i - workers * ahead, 7]
@@ -204,8 +204,9 @@ def after_a_gap(hours: float = 40) -> Recording:
     rows = whole.batches.copy()
     for name in TIMES:
         rows[name][rows["epoch"] == 1] += hours * 3600
-    epochs = (whole.epochs[0], replace(whole.epochs[1], began=whole.epochs[1].began + hours * 3600, ended=float("nan")))
-    return replace(whole, batches=rows, epochs=epochs)
+    first, second = whole.epochs
+    late = replace(second, began=second.began + hours * 3600, first=second.first + hours * 3600, ended=float("nan"))
+    return replace(whole, batches=rows, epochs=(first, late))
 
 
 def awkward_label() -> str:

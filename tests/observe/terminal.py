@@ -24,7 +24,7 @@ class Screen:
         """Rows that have scrolled away at the top."""
         self.row = self.column = 0
         self._saved = (0, 0)
-        self._bottom = lines - 1
+        self.bottom = lines - 1
         """The last row of the part that scrolls."""
 
     @property
@@ -53,7 +53,7 @@ class Screen:
         numbers = [int(one) for one in arguments.split(";") if one.isdecimal()]
         if command == "r":
             assert not numbers or numbers[0] == 1
-            self._bottom = (numbers[1] if numbers else self.lines) - 1
+            self.bottom = (numbers[1] if numbers else self.lines) - 1
             self.row = self.column = 0
         elif command == "H":
             self.row, self.column = numbers[0] - 1, numbers[1] - 1
@@ -89,9 +89,9 @@ class Screen:
             self.column = min(self.column // 8 * 8 + 8, self.columns - 1)
 
     def _down(self) -> None:
-        if self.row == self._bottom:
+        if self.row == self.bottom:
             self.above.append(self.rows.pop(0))
-            self.rows.insert(self._bottom, "")
+            self.rows.insert(self.bottom, "")
         else:
             self.row = min(self.row + 1, self.lines - 1)
 

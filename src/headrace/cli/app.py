@@ -250,15 +250,16 @@ def bench(
 
 @app.command(
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
-    epilog="Examples: headrace doctor train.py --epochs 1 | headrace doctor photos/ | "
+    epilog="Example: headrace doctor train.py --epochs 1, headrace doctor photos/, "
     "headrace doctor --plan train.py:train_data --epochs 20 --run",
 )
 def doctor(
     target: Annotated[str | None, typer.Argument(help="A training script, or data in any form.")] = None,
     arguments: Annotated[list[str] | None, typer.Argument(help="What the script itself gets.")] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="For how long a script runs, or data are loaded with each setting.")
-    ] = 0.0,
+        float | None,
+        typer.Option(min=0.1, help="For how long a script runs (60), or data are loaded with each setting (3)."),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Of a script: also write a page to this HTML file.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Of a script: with torch's own loader.")] = False,
     module: Annotated[bool, typer.Option("--module", "-m", help="TARGET is a module, as in python -m.")] = False,

@@ -48,13 +48,15 @@ def run_demo(folder: Path, *, photos: int, epochs: int, workers: int) -> int:
     arguments = [str(folder), "--epochs", str(epochs), "--workers", str(workers)]
     console.print(f"Training with {script.name}, which imports torch only, once with each loader.\n")
     runs = []
-    for name, options in (("torch", ["--plain"]), ("headrace", [])):
+    page = folder / "report.html"
+    for name, options in (("torch", ["--plain"]), ("headrace", ["--report", str(page)])):
         run = _train(console, name, [*options, str(script), *arguments])
         if run.status != 0:
             console.print(f"[red]The run with {name}'s loader ended with status {run.status}.[/red]")
             return run.status
         runs.append(run)
     _print_table(console, *runs)
+    console.print(f"Where the time went in the second run: {page}", soft_wrap=True, highlight=False)
     return 0
 
 

@@ -141,7 +141,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     def _sort(self, worker_id: int, result: Result) -> bool:
         """Files a result in the window. False: it was not one to deliver."""
         header, buffers = _leases(self._team.members[worker_id].region, result)
-        nbytes = sum(nbytes for _, _, nbytes in result.buffers)
+        nbytes = sum(nbytes for _, _, nbytes in result.buffers) or len(header)  # small tensors lie in the header
         arrived = Arrived(result.status, header, buffers, worker_id, result.times, nbytes, time.perf_counter())
         if result.seen:
             self._recorder.saw(result.seen)

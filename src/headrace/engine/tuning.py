@@ -182,8 +182,9 @@ class Tuner:
         if self.limits.tunes_workers:
             step = max(best.workers // 3, 1)
             larger = [one.workers for one in self._rates if one.workers > best.workers]
-            if not larger and best.workers + step <= min(self.limits.most, self._enough):
-                yield Choice(best.workers + step, best.prefetch)
+            more = min(best.workers + step, self.limits.most, self._enough)
+            if not larger and more > best.workers:
+                yield Choice(more, best.prefetch)
             if best.workers > 1 or (best.workers and self.limits.may_be_none):
                 yield Choice(best.workers - step, best.prefetch)
         if self.limits.tunes_prefetch and 0 < best.workers and self._enough == self.limits.most:
@@ -206,7 +207,9 @@ class Tuner:
 
     def _fits(self, workers: int, taken: Taken, prefetch: int | None = None) -> bool:
         ahead = (self.now.prefetch if prefetch is None else prefetch) + 1
-        return workers <= 1 or workers * (SLACK * taken.worker + ahead * taken.batch) <= self.limits.budget
+        if workers <= 1 and ahead <= self._first.prefetch + 1:
+            return True  # with less there is no loader
+        return workers * (SLACK * taken.worker + ahead * taken.batch) <= self.limits.budget
 
     def _too_much(self, taken: Taken) -> Choice | None:
         """Returns a smaller setting if what is taken is more than there is room for."""

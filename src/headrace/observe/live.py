@@ -269,9 +269,10 @@ def in_flight(batches: Batches, window: float = WINDOW) -> tuple[float, float]:
 
 def _speeds(batches: Batches, now: float, seconds: int) -> Floats:
     """Returns the samples delivered in each of the last seconds, the latest last; NaN where that is not known."""
-    edges = now - np.arange(seconds, -1, -1, dtype=np.float64)
-    counts, _ = np.histogram(batches["delivered"], edges, weights=batches["samples"])
-    return np.where(edges[1:] > _first(batches["delivered"]), counts, np.nan)
+    rows = batches[batches["delivered"] > now - seconds]
+    ages = np.floor((now - rows["delivered"]).clip(0)).astype(np.int64)
+    counts = np.bincount(ages, rows["samples"], seconds)[::-1]
+    return np.where(now - np.arange(seconds)[::-1] > _first(batches["delivered"]), counts, np.nan)
 
 
 def _since(recording: Recording) -> float:

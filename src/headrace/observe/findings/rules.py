@@ -20,6 +20,9 @@ WORTH = 1.05
 LONG_START = 0.25
 """Share of an epoch that its start may take, before it is called slow."""
 
+WAITING_WORK = 0.6
+"""Share of waiting in making a batch from which on threads do as well as processes."""
+
 MADE_OF = {
     "read": "waiting for storage",
     "decode": "decoding",
@@ -237,6 +240,24 @@ def _delivery(case: Case) -> Iterator[Finding]:
         )
 
 
+def _threads(case: Case) -> Iterator[Finding]:
+    """Work that mostly waits leaves the interpreter to others, so that threads can do it, without handing over."""
+    work, setting = case.work, case.setting
+    if work is None or setting.backend != "process" or not case.rules.workers or work.parts["read"] < WAITING_WORK:
+        return
+    gain = case.gain(Without(send=1.0, open=1.0))
+    if gain >= WORTH:
+        yield Finding(
+            "threads-would-do",
+            "transport",
+            f"Workers wait for {work.parts['read']:.0%} of their time, and handing batches over takes the loop "
+            f"{1 - 1 / gain:.0%} of its time.",
+            "backend='thread', if the data set stands several threads at once: see docs/workers.md.",
+            gain,
+            {"backend": "thread"},
+        )
+
+
 def _memory(case: Case) -> Iterator[Finding]:
     memory, setting = case.recording.memory, case.setting
     if not len(memory) or not setting.memory:
@@ -283,6 +304,6 @@ def _workers(count: int) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    _training, _start, _too_few, _too_many, _stragglers, _batches, _stages, _delivery, _memory,
+    _training, _start, _too_few, _too_many, _stragglers, _batches, _stages, _delivery, _threads, _memory,
 )  # fmt: skip
 """All of them."""

@@ -6,6 +6,7 @@ It needs no network and, but for the timeline, no JavaScript.
     sections.py   what is shown of one recording, as HTML
     shares.py     what the sections show, as figures
     charts.py     bars, histograms and areas
-    timeline.py   what the timeline draws, as JSON for page.js
+    timeline.py   what the timeline draws, as JSON
+    page.js       draws the timeline; wording.js is wording.py once more, for its labels
     wording.py    figures and text as people read them
 """

@@ -106,7 +106,8 @@ def memory_area(memory: npt.NDArray[np.void], began: float) -> str:
         f'<span><i class="swatch s-train"></i>main process, below, now <b>{size(float(points["main"][-1]))}</b></span>'
         f"<span>most in all <b>{size(float(whole.max()))}</b></span>"
     )
-    caption = '<figcaption><b>Main process and workers</b><span class="quiet">shared pages counted once</span></figcaption>'
+    caption = "<b>Main process and workers</b>"
+    caption = f'<figcaption>{caption}<span class="quiet">shared pages counted once</span></figcaption>'
     return f'<figure>{caption}<div class="plot wide">{svg}{labels}</div><p class="figures">{figures}</p></figure>'
 
 

@@ -1,45 +1,18 @@
-(() => {
-"use strict";
 const root = document.documentElement;
 window.addEventListener("error", (event) => {
   root.dataset.errors = `${root.dataset.errors || ""}${event.message}; `;
 });
 
-const STAGES = ["train", "wait", "open", "pin", "load", "collate", "send"];
-const NAMES = { train: "training", wait: "waiting", open: "opening", pin: "pinning", load: "loading", collate: "collating", send: "sending" };
+const STAGES = ["train", "start", "wait", "open", "pin", "load", "collate", "send"];
+const NAMES = { train: "training", start: "starting an epoch", wait: "waiting", open: "opening", pin: "pinning", load: "loading", collate: "collating", send: "sending" };
 const SIGNS = { started: "▸", died: "✕", hung: "‖", added: "+", retired: "−", decided: "◆" };
+const INNER = ["open", "pin"], LOWER = 0.45; // drawn over the wait that they are a part of, below this share of its height
 const EPOCH_ROW = 16, AXIS_ROW = 20, TOP = EPOCH_ROW + AXIS_ROW, GAP = 4, STRIP = 6;
+const PAPER = 720, NARROW = 2.5; // pixels: of a printed timeline, and below which pieces are not told apart
 const SHORTEST = 20; // microseconds that fill the view at the closest zoom
 const STEPS = [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5, 6, 7].map((p) => n * 10 ** p)).filter((s) => s <= 2e7)
   .concat([30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 2592000].map((s) => s * 1e6))
   .sort((a, b) => a - b);
-
-/* Figures as people read them; times are in microseconds. */
-function digits(value) {
-  return Math.abs(value) >= 99.95 ? Math.round(value).toLocaleString("en") : value.toFixed(Math.abs(value) >= 9.995 ? 1 : 2);
-}
-function duration(micros) {
-  if (micros < 0) return `-${duration(-micros)}`;
-  if (micros < 999.5) return `${Math.round(micros)} µs`;
-  if (micros < 999500) return `${digits(micros / 1e3)} ms`;
-  if (micros < 59.95e6) return `${digits(micros / 1e6)} s`;
-  return clock(micros, 1e6);
-}
-function clock(micros, step) {
-  if (micros < 0) return `-${clock(-micros, step)}`;
-  const decimals = Math.max(0, Math.min(6, Math.ceil(6 - Math.log10(step) - 1e-9)));
-  const rounded = Math.round(micros / 1e6 * 10 ** decimals) / 10 ** decimals;
-  if (rounded < 60) return `${rounded.toFixed(decimals)} s`;
-  const whole = Math.floor(rounded + 1e-9), two = (n) => String(n).padStart(2, "0");
-  const tail = decimals ? (rounded - whole).toFixed(decimals).slice(1) : "";
-  const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
-  const head = days ? `${days} d ${two(hours)}:${two(minutes)}` : hours ? `${hours}:${two(minutes)}` : `${minutes}`;
-  return `${head}:${two(whole % 60)}${tail}`;
-}
-function bytes(value) {
-  const unit = [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]].find(([, scale]) => value >= scale);
-  return unit ? `${digits(value / unit[1])} ${unit[0]}` : `${value} B`;
-}
 
 /* Finds the pieces that lanes are made of: [begin, end, stage, row], in the order of their beginnings. */
 function pieces(data) {
@@ -62,6 +35,9 @@ function pieces(data) {
     }
     if (i + 1 < data.count && i + 1 !== cut && b.epoch[i] === b.epoch[i + 1]) put(-1, delivered, at("asked", i + 1), "train", i);
   }
+  const first = new Map();
+  for (let i = data.count - 1; i >= 0; i--) if (b.number[i] === 0) first.set(b.epoch[i], i);
+  for (const [began, epoch] of data.epochs) if (first.has(epoch)) put(-1, began, at("asked", first.get(epoch)), "start", first.get(epoch));
   for (const lane of lanes.values()) lane.sort((p, q) => p[0] - q[0]);
   return lanes;
 }
@@ -78,7 +54,7 @@ class Timeline {
     this.rows = [...this.lanes.keys()];
     this.pointers = new Map();
     this.measure();
-    this.show(this.low, this.high);
+    this.show(...this.busiest());
     this.listen(box);
   }
 
@@ -94,6 +70,17 @@ class Timeline {
     this.workerHeight = count <= 8 ? 24 : count <= 24 ? 15 : Math.max(5, Math.floor(420 / count));
     this.height = TOP + 36 + count * (this.workerHeight + GAP) + GAP + STRIP + 4;
     this.longest = this.lanes.get(-1).filter((p) => p[2] === "wait").reduce((m, p) => (!m || p[1] - p[0] > m[1] - m[0] ? p : m), null);
+  }
+
+  /* What to show first: all of it; but where most of the time nothing happened, the larger part beside that. */
+  busiest() {
+    const b = this.data.batches, ends = [...(b.asked || []), ...b.delivered].filter((time) => time !== null).sort((p, q) => p - q);
+    let widest = 0;
+    for (let i = 1; i < ends.length; i++) if (ends[i] - ends[i - 1] > ends[widest + 1] - ends[widest]) widest = i - 1;
+    const [left, right] = [ends[widest], ends[widest + 1]];
+    if (!(right - left > (this.high - this.low) * 0.95) || this.longest?.[1] - this.longest?.[0] >= right - left) return [this.low, this.high];
+    const [from, to] = widest + 1 > ends.length / 2 ? [ends[0], left] : [right, ends[ends.length - 1]];
+    return [from - (to - from) * 0.03, to + (to - from) * 0.03];
   }
 
   place(row) { // the top and the height of a lane
@@ -137,6 +124,7 @@ class Timeline {
       c.beginPath();
       if (stage === "wait") for (const d of [-8, 0, 8]) { c.moveTo(d - 1, 9); c.lineTo(d + 9, -1); }
       if (stage === "open") for (const d of [-8, 0, 8]) { c.moveTo(d - 1, -1); c.lineTo(d + 9, 9); }
+      if (stage === "start") for (const d of [-8, -4, 0, 4, 8]) { c.moveTo(d - 1, -1); c.lineTo(d + 9, 9); }
       if (stage === "collate") for (const d of [1, 5]) { c.moveTo(d, 0); c.lineTo(d, 8); }
       if (stage === "send") for (const d of [1, 5]) { c.moveTo(0, d); c.lineTo(8, d); }
       c.stroke();
@@ -147,7 +135,7 @@ class Timeline {
 
   draw() {
     const scale = Math.min(3, window.devicePixelRatio || 1), c = this.context;
-    this.width = this.canvas.parentElement.clientWidth;
+    this.width = root.classList.contains("printing") ? PAPER : this.canvas.parentElement.clientWidth;
     this.gutter = this.width < 560 ? 62 : 76;
     this.canvas.style.height = `${this.height}px`;
     [this.canvas.width, this.canvas.height] = [Math.round(this.width * scale), Math.round(this.height * scale)];
@@ -202,16 +190,20 @@ class Timeline {
 
   drawPieces(c, paint, worker, row) {
     const lane = this.lanes.get(worker), [top, height] = this.place(row);
+    const columns = Object.fromEntries(STAGES.map((name) => [name, new Float32Array(Math.ceil(this.width) + 2)]));
     let drawn = 0;
     for (const [begin, end, stage, i] of lane) {
       if (begin > this.to) break;
       if (end < this.from) continue;
-      const left = Math.max(this.gutter - 20, this.x(begin)), right = Math.min(this.width + 20, this.x(end));
-      const inner = stage === "open" || stage === "pin" ? height * 0.45 : 0;
-      if (inner && right - left < 0.5) continue;
-      c.fillStyle = right - left >= 5 ? paint[`${stage}-pattern`] : paint[stage];
-      c.fillRect(left, top + inner, Math.max(0.4, right - left - (right - left > 7 ? 1 : 0)), height - inner);
       drawn++;
+      if (this.x(end) - this.x(begin) < NARROW) {
+        this.share(columns, begin, end, stage, worker);
+        continue;
+      }
+      const left = Math.max(this.gutter - 20, this.x(begin)), right = Math.min(this.width + 20, this.x(end));
+      const inner = INNER.includes(stage) ? height * LOWER : 0;
+      c.fillStyle = right - left >= 5 ? paint[`${stage}-pattern`] : paint[stage];
+      c.fillRect(left, top + inner, right - left - (right - left > 7 ? 1 : 0), height - inner);
       if ((stage === "load" || stage === "train") && height >= 14 && right - left > 34) {
         c.fillStyle = paint.on;
         c.textAlign = "left";
@@ -219,7 +211,32 @@ class Timeline {
         if (right - shown > 26) c.fillText(String(this.data.batches.number[i]), shown, top + height / 2 + 0.5);
       }
     }
+    this.drawColumns(c, paint, columns, top, height);
     return drawn;
+  }
+
+  /* Adds a piece to the pixel columns that it touches; what the loop waits for is a part of its wait. */
+  share(columns, begin, end, stage, worker) {
+    const from = Math.max(0, this.x(begin)), to = Math.min(this.width, this.x(end));
+    for (let x = Math.floor(from); x < to; x++) {
+      const part = Math.min(to, x + 1) - Math.max(from, x);
+      columns[stage][x] += part;
+      if (worker < 0 && !["train", "start", "wait"].includes(stage)) columns.wait[x] -= part;
+    }
+  }
+
+  drawColumns(c, paint, columns, top, height) { // the first stage lowest
+    for (let x = this.gutter; x < this.width; x++) {
+      let y = top + height;
+      const filled = STAGES.reduce((sum, stage) => sum + Math.max(0, columns[stage][x]), 0), least = filled * height < 2 ? 2 / (filled * height) : 1;
+      for (const stage of STAGES) {
+        const part = Math.min(1, columns[stage][x]) * height * least;
+        if (part < 0.3) continue;
+        c.fillStyle = paint[stage];
+        c.fillRect(x, Math.max(top, y - part), 1, Math.min(part, y - top));
+        y -= part;
+      }
+    }
   }
 
   drawLeftOut(c, paint) {
@@ -296,10 +313,12 @@ class Timeline {
     const row = this.rows.findIndex((_, k) => { const [top, height] = this.place(k); return y >= top && y <= top + height; });
     if (row < 0 || x < this.gutter) return null;
     const time = this.time(x), slack = 2 * (this.to - this.from) / this.width;
+    const [top, height] = this.place(row), off = (piece) => Math.max(piece[0] - time, time - piece[1], 0);
     let best = null;
     for (const piece of this.lanes.get(this.rows[row])) {
       if (piece[0] > time + slack) break;
-      if (piece[1] >= time - slack && (!best || piece[0] >= best[0] || time > best[1])) best = piece;
+      if (INNER.includes(piece[2]) && y < top + height * LOWER) continue;
+      if (off(piece) <= slack && (!best || off(piece) <= off(best))) best = piece;
     }
     return best && { stage: best[2], row: best[3], length: best[1] - best[0] };
   }
@@ -377,4 +396,3 @@ window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", red
 window.addEventListener("beforeprint", () => { root.classList.add("printing"); redraw(); });
 window.addEventListener("afterprint", () => { root.classList.remove("printing"); redraw(); });
 root.dataset.timelines = timelines.length;
-})();

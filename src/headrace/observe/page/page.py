@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from string import Template
 
@@ -13,7 +14,10 @@ from headrace.observe.page.sections import contents, pairs, section
 from headrace.observe.page.timeline import as_script, budget, timeline
 from headrace.observe.page.wording import count, text
 from headrace.observe.page.wording import seconds as in_words
-from headrace.observe.recording import Recording
+from headrace.observe.recording import Recording, totals_of
+
+SCRIPTS = ("wording.js", "page.js")
+"""They become one, in a function of its own."""
 
 
 def page(
@@ -28,6 +32,7 @@ def page(
     seconds: how long was measured. diagnoses: those of the recordings, in the same order; where the labels differ, the
     one with the recording's label counts, and a recording may have none. machine: what to say of it, name by name.
     """
+    recordings = [one if one.totals else replace(one, totals=totals_of(one.batches)) for one in recordings]
     most = budget(len(recordings))
     drawings = [timeline(recording, most) for recording in recordings]
     matched = [_diagnosis_of(place, recording, diagnoses) for place, recording in enumerate(recordings)]
@@ -35,7 +40,7 @@ def page(
         section(place, recording, diagnosis, drawing)
         for place, (recording, diagnosis, drawing) in enumerate(zip(recordings, matched, drawings, strict=True))
     ]
-    script = _file("page.js")
+    script = "".join(['(() => {\n"use strict";\n', *map(_file, SCRIPTS), "})();"])
     return Template(_file("page.html")).substitute(
         title=text(title),
         subtitle=_subtitle(seconds, len(recordings)),

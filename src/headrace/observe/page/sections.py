@@ -12,6 +12,7 @@ from headrace.observe.page.charts import histogram, memory_area, stacked_bar
 from headrace.observe.page.timeline import MOST_EVENTS, began
 from headrace.observe.page.wording import UNKNOWN, count, digits, percent, prose, seconds, size, text, times
 from headrace.observe.recording import EpochTimes, Event, Place, Recording, Setting
+from headrace.observe.stats import stats_of
 
 MOST_ROWS = 100
 """Rows of the tables of events and epochs: the latest ones."""
@@ -52,27 +53,23 @@ def pairs(given: Mapping[str, str]) -> str:
 
 
 def _key_figures(recording: Recording, diagnosis: Diagnosis | None) -> str:
-    totals, spent = shares.sums(recording), shares.loop_seconds(recording)
-    per_second = diagnosis.samples_per_second if diagnosis else _over(totals.get("samples", 0.0), spent)
-    waiting = diagnosis.wait_share if diagnosis else _over(totals.get("wait", 0.0), spent)
-    moved = totals.get("bytes", 0.0)
+    stats = stats_of(recording)
+    is_known = stats.looped > 0
+    per_second = diagnosis.samples_per_second if diagnosis else stats.samples_per_second
+    waiting = diagnosis.wait_share if diagnosis else stats.wait_share
     figures = [
-        ("samples per second", digits(per_second)),
-        ("of the time waiting", percent(waiting)),
-        ("as fast at best", times(diagnosis.ideal_gain) if diagnosis else UNKNOWN),
-        ("batches", count(totals.get("batches", 0.0))),
-        ("to the first batch", seconds(shares.first_batch_seconds(recording))),
-        ("of data", f"{size(_over(moved, spent))}/s" if moved and spent else UNKNOWN),
+        ("samples per second", digits(per_second) if is_known else UNKNOWN),
+        ("of the time waiting", percent(waiting) if is_known else UNKNOWN),
+        ("as fast at best", times(diagnosis.ideal_gain) if diagnosis and is_known else UNKNOWN),
+        ("batches", count(stats.batches)),
+        ("to the first batch", seconds(stats.first_batch)),
+        ("of data", f"{size(stats.bytes_per_second)}/s" if is_known and stats.bytes else UNKNOWN),
     ]
     figures = [(name, value) for name, value in figures if value != UNKNOWN]
     figures += [("bad samples", count(recording.bad_samples))] if recording.bad_samples else []
     figures += [("restarts of workers", count(recording.restarts))] if recording.restarts else []
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures)
     return f'<dl class="key">{cells}</dl>'
-
-
-def _over(amount: float, spent: float) -> float:
-    return amount / spent if spent > 0 else math.nan
 
 
 def _findings(diagnosis: Diagnosis | None) -> str:
@@ -105,6 +102,7 @@ BUTTONS = (
 )
 LANES = (
     ("train", "training"),
+    ("start", "starting an epoch"),
     ("wait", "waiting"),
     ("open", "opening"),
     ("pin", "pinning"),
@@ -138,7 +136,7 @@ def _timeline(place: int, recording: Recording, drawing: Mapping[str, Any] | Non
     said = f'<p class="quiet">{" ".join(notes)}</p>' if notes else ""
     hint = (
         "Wheel or pinch to zoom, drag to move; keys: + - ← → and 0 for all of it. "
-        "Where batches are too short to be told apart, colours stand one above the other as they share the time."
+        "Where batches are too short to be told apart, colours share the height as they share the time."
     )
     return (
         f"<h3>Timeline</h3>{said}<noscript><p>The timeline needs JavaScript; all other parts do without.</p></noscript>"
@@ -167,12 +165,12 @@ def _stages(recording: Recording) -> str:
 
 def _inside(pieces: Sequence[shares.Piece]) -> str:
     """Returns what says that some of the pieces are a part of waiting, as the key figure counts it."""
-    names = [piece.label for piece in pieces[2:]]
+    names = [piece.label for piece in pieces if piece.stage not in ("train", "wait")]
     if not names:
         return ""
     said = f"{', '.join(names[:-1])} and {names[-1]} happen" if len(names) > 1 else f"{names[0]} happens"
     waiting = sum(piece.seconds for piece in pieces[1:]) / sum(piece.seconds for piece in pieces)
-    return f'<p class="quiet">{said.capitalize()} while the loop waits: {percent(waiting)} together.</p>'
+    return f'<p class="quiet">{said.capitalize()} while the loop waits, in all {percent(waiting)} of the time.</p>'
 
 
 def _distributions(recording: Recording) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.observe.recording import MAIN, Batches, Recording, stage_seconds, totals_of
+from headrace.observe.recording import MAIN, Batches, Recording, stage_seconds
+from headrace.observe.stats import stats_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -22,17 +22,6 @@ class Piece:
     seconds: float
 
 
-def sums(recording: Recording) -> Mapping[str, float]:
-    """Returns the sums over all batches; where they were not kept, over the batches that are held."""
-    return recording.totals or totals_of(recording.batches)
-
-
-def loop_seconds(recording: Recording) -> float:
-    """Returns how long the training loop trained and waited."""
-    totals = sums(recording)
-    return totals.get("wait", 0.0) + totals.get("loop", 0.0)
-
-
 def is_inline(recording: Recording) -> bool:
     """Returns whether the main process makes the batches."""
     return recording.setting.num_workers == 0
@@ -43,7 +32,8 @@ def main_pieces(recording: Recording) -> list[Piece]:
 
     Batches are opened, pinned and, without workers, made while the loop waits: waiting is what is left of that.
     """
-    totals = sums(recording)
+    totals = recording.totals
+    starting = max(0.0, stats_of(recording).waited - totals.get("wait", 0.0))
     making = ("load", "collate") if is_inline(recording) else ()
     inside = [Piece(stage, _LABELS[stage], totals.get(stage, 0.0)) for stage in (*making, "open", "pin")]
     inside = [piece for piece in inside if piece.seconds > 0]
@@ -52,6 +42,7 @@ def main_pieces(recording: Recording) -> list[Piece]:
         Piece("train", "training loop", totals.get("loop", 0.0)),
         Piece("wait", "waiting for a batch", waited),
         *inside,
+        *([Piece("start", "starting epochs", starting)] if starting > 0 else []),
     ]
     return pieces if sum(piece.seconds for piece in pieces) > 0 else []
 
@@ -61,7 +52,7 @@ def worker_pieces(recording: Recording) -> list[Piece]:
 
     Idleness is measured on the batches that are held, from the beginning of an epoch's work to its last delivery.
     """
-    totals = sums(recording)
+    totals = recording.totals
     pieces = [Piece(stage, _LABELS[stage], totals.get(stage, 0.0)) for stage in ("load", "collate", "send")]
     busy = sum(piece.seconds for piece in pieces)
     if is_inline(recording) or busy <= 0:
@@ -105,13 +96,6 @@ def making(batches: Batches) -> Floats:
         ends = np.where(np.isfinite(batches[name]), batches[name], ends)
     taken = ends - batches["begun"]
     return np.asarray(taken[np.isfinite(taken) & (taken >= 0)], np.float64)
-
-
-def first_batch_seconds(recording: Recording) -> float:
-    """Returns how long the first epoch that is known took to its first batch; NaN if it had none."""
-    if not recording.epochs:
-        return float("nan")
-    return recording.epochs[0].first - recording.epochs[0].began
 
 
 _LABELS = {

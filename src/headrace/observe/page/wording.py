@@ -67,9 +67,11 @@ def count(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Returns a share of 0 to 1: "41%", "0.4%"."""
+    """Returns a share of 0 to 1: "41%", "0.4%", "under 0.1%"."""
     if not math.isfinite(share):
         return UNKNOWN
+    if 0 < share < 0.0005:
+        return "under 0.1%"
     return f"{share:.1%}" if 0 < share < 0.0995 else f"{share:.0%}"
 
 
