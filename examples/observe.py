@@ -1,6 +1,6 @@
 """A training loop that asks its loader where the time goes, does what it says, and asks again.
 
-    python examples/observe.py
+python examples/observe.py
 """
 
 from __future__ import annotations

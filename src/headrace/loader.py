@@ -337,7 +337,8 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
             return ThreadIterator(self, self._own.memory)
         if os.name != "posix":
             return super()._get_iterator()  # descriptors cannot be handed to workers there
-        self.check_worker_number_rationality()
+        if self._own.tuner is None or not self._own.tuner.limits.tunes_workers:
+            self.check_worker_number_rationality()
         if not self._own.looked_at:
             warn_of_objects(self.dataset, self.num_workers)
             advise(self)

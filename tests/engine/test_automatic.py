@@ -106,7 +106,7 @@ def test_a_sample_that_raises_does_so_in_its_place() -> None:
     assert sum(isinstance(one, str) for one in found) >= 3
 
 
-@pytest.mark.parametrize("stop", [1, 5, 13, 29])
+@pytest.mark.parametrize("stop", [5, 29])
 def test_an_epoch_goes_on_elsewhere_from_its_state(stop: int) -> None:
     expected = list(fixed())
     loader = auto()

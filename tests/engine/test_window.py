@@ -129,3 +129,58 @@ def test_free_tasks_are_delivered_in_order_within_the_limit(lanes: int, prefetch
         making.remove(task)
         window.arrive(task, task)
     assert delivered == list(range(30))
+
+
+def test_only_open_lanes_are_given_free_tasks() -> None:
+    window: Window[int] = Window(8, 2, in_order=True, free=True)
+    window.open_lanes = 1
+    assert prime(window, 8) == [0, 0]
+    window.limit, window.open_lanes = 6, 3
+    assert prime(window, 8) == [1, 2, 1, 2]
+    assert window.outstanding == 6
+    window.limit = window.open_lanes = 0
+    assert prime(window, 8) == []
+    for task in range(6):
+        window.arrive(task, task)
+    assert [window.deliverable() for _ in range(7)] == [
+        (0, 0, 0), (1, 0, 1), (2, 1, 2), (3, 2, 3), (4, 1, 4), (5, 2, 5), None,
+    ]  # fmt: skip
+    assert window.finished
+    assert window.outstanding == 0
+    window.limit, window.open_lanes = 4, 2
+    assert prime(window, 8) == [0, 1, 0, 1]
+
+
+def test_a_lower_limit_takes_nothing_back_and_gives_nothing_out() -> None:
+    window: Window[int] = Window(4, 8, in_order=True, free=True)
+    assert len(prime(window, 8)) == 8
+    window.limit = 3
+    for task in range(8):
+        window.arrive(task, task)
+        assert window.deliverable() == (task, task % 4, task)
+        assert (window.choose() is None) == (window.outstanding >= 3)
+
+
+@given(st.data())
+def test_whatever_lanes_are_open_batches_come_in_order_within_the_limit(data: st.DataObject) -> None:
+    window: Window[int] = Window(6, 2, in_order=True, free=True)
+    sent, delivered, making = 0, [], []
+    while len(delivered) < 25:
+        if data.draw(st.booleans()):
+            window.open_lanes = data.draw(st.integers(0, 6))
+            window.limit = window.open_lanes * data.draw(st.integers(1, 4))
+        if not making and window.open_lanes == 0 and window.outstanding == 0:
+            window.open_lanes, window.limit = 1, 1
+        while sent < 25 and (lane := window.choose()) is not None:
+            assert lane < window.open_lanes
+            assert window.outstanding < window.limit
+            making.append(window.send(lane))
+            sent += 1
+        if (ready := window.deliverable()) is not None:
+            delivered.append(ready[0])
+        elif making:
+            task = data.draw(st.sampled_from(making))
+            making.remove(task)
+            window.arrive(task, task)
+    assert delivered == list(range(25))
+    assert window.outstanding == 0

@@ -39,6 +39,12 @@ KEEPS_UP = 0.01
 SLACK = 1.15
 """How much more memory a further worker is thought to take than those that there are."""
 
+COUNTS = (*range(9), 10, 12, 14, 16, 20, 24, 28, 32)
+"""Numbers of workers that are played through."""
+
+SHOWN = 192
+"""Batches with which they are: the loop waits meanwhile."""
+
 AHEAD = (2, 4, 8, 16)
 """Batches ahead for each worker that are tried."""
 
@@ -140,11 +146,12 @@ class Tuner:
 
     def _promising(self, recording: Recording, taken: Taken) -> Iterator[tuple[Choice, str]]:
         """Yields settings that promise more than the one that was measured, the most promising first."""
-        work = workload_of(replace(recording, epochs=()))  # the workers are there already
+        # without epochs: the workers are there already
+        work = workload_of(replace(recording, epochs=(), batches=recording.batches[-SHOWN:]))
         if work is None or not self.limits.tunes_workers:
             return
         rules = replace(work.rules, workers=self.now.workers, prefetch=self.now.prefetch, free=True)
-        counts = range(0 if self.limits.may_be_none else 1, self.limits.most + 1)
+        counts = [count for count in COUNTS if (not self.limits.may_be_none) <= count <= self.limits.most]
         seconds = {count: work.seconds(replace(rules, workers=count)) for count in counts if self._fits(count, taken)}
         best = min(seconds.values(), default=math.inf)
         count = min((count for count, one in seconds.items() if one <= 1.03 * best), default=self.now.workers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import linecache
 import os
+import platform
 import random
 import re
 import signal
@@ -26,10 +27,12 @@ EVERY = 0.05
 DEEP = 40
 """Calls that are looked at, at most."""
 
-WAITING = {0, 7, 17, 19, 23, 35, 45, 47, 230, 232, 257, 270, 271, 281, 295, 332, 426}
-"""System calls of Linux on x86-64 in which one waits for something else than a lock: read, poll, pread64, readv,
-select, nanosleep, recvfrom, recvmsg, clock_nanosleep, epoll_wait, openat, pselect6, ppoll, epoll_pwait, preadv, statx,
-io_uring_enter."""
+WAITING = {
+    "x86_64": {0, 7, 17, 19, 23, 35, 45, 47, 230, 232, 257, 270, 271, 281, 295, 332, 426},
+    "aarch64": {22, 56, 63, 65, 67, 69, 72, 73, 101, 115, 207, 212, 291, 426},
+}.get(platform.machine(), set())
+"""System calls of Linux in which one waits for something else than a lock: read, readv, pread64, preadv, poll, ppoll,
+select, pselect6, epoll_wait, epoll_pwait, nanosleep, clock_nanosleep, recvfrom, recvmsg, openat, statx, io_uring_enter."""
 
 READ = re.compile(
     r"\b(read|readinto|read_bytes|read_text|pread|recv|urlopen|open_file|get_object|download|fetch_file|sleep)\w*\s*\("
