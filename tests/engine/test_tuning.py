@@ -128,7 +128,7 @@ STORAGE = Model(wait=100 * MS, cpu=1 * MS, loop=5 * MS, cores=2)
 ENOUGH = Model(wait=50 * MS, cpu=1 * MS, loop=10 * MS, cores=2)
 DECODING = Model(cpu=20 * MS, loop=1 * MS, cores=2)
 MANY_CORES = Model(cpu=20 * MS, loop=2 * MS, cores=16)
-CHEAP = Model(cpu=0.1 * MS, open=0.3 * MS, loop=0.1 * MS, cores=2)
+CHEAP = Model(cpu=0.5 * MS, open=1.5 * MS, loop=0.5 * MS, cores=2)
 TRAINING = Model(cpu=10 * MS, loop=50 * MS, cores=2)
 HUMP = Model(wait=60 * MS, cpu=1 * MS, loop=1 * MS, cores=4, hump=0.12)
 UNEVEN = Model(wait=50 * MS, cpu=1 * MS, loop=1 * MS, cores=8, uneven=0.8)
@@ -148,7 +148,7 @@ def test_the_best_setting_is_reached_and_kept(model: Model) -> None:
     assert model.period(found) <= 1.05 * best(model, 16)
     assert len(training.changes) < 20
     before = len(training.changes)
-    training.run(200)
+    training.run(100)
     assert len(training.changes) == before
     assert training.tuner.now == found
 
@@ -159,7 +159,7 @@ def test_noise_neither_misleads_nor_unsettles(model: Model) -> None:
     found = training.settle()
     assert model.period(found) <= 1.08 * best(model, 16)
     before = len(training.changes)
-    training.run(200)
+    training.run(100)
     assert len(training.changes) == before
 
 
@@ -249,7 +249,7 @@ def test_workers_are_retired_when_their_memory_grows() -> None:
     assert training.tuner.now.workers == 4
     assert "memory" in training.tuner.reason
     before = len(training.changes)
-    training.run(200)
+    training.run(100)
     assert len(training.changes) == before  # and are not brought back
     size = 10e9
     training.run(20)

@@ -33,6 +33,14 @@ ODD = [
 HIGHEST = """(() => { const c = document.querySelector("canvas"), r = c.getBoundingClientRect();
     return [r.x, r.y, r.width, r.height]; })()"""
 VIEW = """(() => { const d = document.querySelector("canvas").dataset; return [Number(d.from), Number(d.to)]; })()"""
+STACKED = """(() => { const c = document.querySelector("canvas"), names = ["train", "wait", "open", "pin"];
+    const paint = names.map((name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim());
+    const count = (y, height) => { const found = [0, 0, 0, 0];
+      const data = c.getContext("2d").getImageData(2 * 80, 2 * y, c.width - 2 * 90, 2 * height).data;
+      for (let i = 0; i < data.length; i += 4) { const at = paint.indexOf("#" + [0, 1, 2].map(
+        (k) => data[i + k].toString(16).padStart(2, "0")).join("")); if (at >= 0) found[at] += 1; }
+      return found; };
+    return [count(0, 35), count(36, 36)]; })()"""
 COLOURS = """(() => { const c = document.querySelector("canvas"), found = {};
     const data = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
     for (let i = 0; i < data.length; i += 4) {
@@ -87,6 +95,7 @@ def test_it_is_drawn_without_an_error(
     assert min(drawn) > 0
     assert browser.run("document.querySelectorAll('.timeline[hidden]').length") == 0
     assert browser.run("window.broken") is None
+    assert "needs JavaScript" not in browser.run("document.body.innerText")
     wait, train, load = browser.run(COLOURS)
     assert min(wait, train) > 100
     assert load > 100 or recordings is ODD
@@ -97,6 +106,21 @@ def test_an_error_would_be_seen(browser: Page, written: Path) -> None:
     written.write_text(broken, "utf-8")
     browser.open(written, 1280)
     assert any("epochs" in trouble or "iterable" in trouble for trouble in browser.troubles())
+
+
+def test_colours_share_the_height_where_batches_are_too_short_to_be_told_apart(browser: Page, tmp_path: Path) -> None:
+    steady = made_up.Pace(load=0.05, stall=0.0, start=0.02)
+    recording = replace(made_up.with_workers(5000, 2, epochs=1, pace=steady), events=())
+    browser.open(write(tmp_path, [recording]), 1280)
+    above, within = browser.run(STACKED)
+    assert above == [0, 0, 0, 0]
+    totals = recording.totals
+    waits = totals["wait"] / (totals["wait"] + totals["loop"])
+    assert sum(within[1:]) / sum(within) == pytest.approx(waits, abs=0.03)
+    for _ in range(6):
+        browser.run("document.querySelector('[data-do=in]').click()")
+    browser.settle()
+    assert browser.run(STACKED)[0] == [0, 0, 0, 0]
 
 
 def test_the_wheel_zooms_around_the_pointer(browser: Page, written: Path) -> None:

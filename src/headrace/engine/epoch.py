@@ -302,7 +302,9 @@ class EpochIterator(TorchIterator):
         return self._next_data()
 
     def __next__(self) -> Any:
-        asked = time.perf_counter()
+        asked, recorder = time.perf_counter(), self._recorder
+        if asked >= recorder.due or len(recorder.rows) >= PENDING:
+            recorder.tick(asked)  # now, as long as no batch is taken that a listener's exception would lose
         try:
             if self._sampler_iter is None or self._counts_samples or profiler_enabled():
                 batch = super().__next__()
@@ -321,15 +323,12 @@ class EpochIterator(TorchIterator):
 
     def _note(self, asked: float, batch: Any) -> None:
         """Notes in the loader's record that a batch is delivered now."""
-        recorder = self._recorder
         samples = self._held if self._is_map else batch_length(batch)
         now = time.perf_counter()
-        rows = recorder.rows
+        rows = self._recorder.rows
         rows.extend((self._number_of_epoch, self._deliveries - 1, samples, asked, now))
         rows.extend(self._journey)
         rows.extend(UNKNOWN)
-        if now >= recorder.due or len(rows) >= PENDING:
-            recorder.tick(now)
 
     def _look_back(self) -> None:
         """Looks back at an epoch that came to its end."""
@@ -337,9 +336,9 @@ class EpochIterator(TorchIterator):
         if self._counts_samples:
             self._compare_with_length(batches)
         self._ledger.end_epoch(self._seen)
-        self._recorder.end_epoch(self._number_of_epoch, batches)
         if self._ranks is not None:
             self._ranks.ends(batches)
+        self._recorder.end_epoch(self._number_of_epoch, batches)
 
     def _compare_with_length(self, batches: int) -> None:
         """Warns if an iterable data set was shorter than the length that was asked for; torch warns if it is longer.

@@ -32,7 +32,8 @@ WAITING = {
     "aarch64": {22, 56, 63, 65, 67, 69, 72, 73, 101, 115, 207, 212, 291, 426},
 }.get(platform.machine(), set())
 """System calls of Linux in which one waits for something else than a lock: read, readv, pread64, preadv, poll, ppoll,
-select, pselect6, epoll_wait, epoll_pwait, nanosleep, clock_nanosleep, recvfrom, recvmsg, openat, statx, io_uring_enter."""
+select, pselect6, epoll_wait, epoll_pwait, nanosleep, clock_nanosleep, recvfrom, recvmsg, openat, statx,
+io_uring_enter."""
 
 READ = re.compile(
     r"\b(read|readinto|read_bytes|read_text|pread|recv|urlopen|open_file|get_object|download|fetch_file|sleep)\w*\s*\("

@@ -99,10 +99,11 @@ class Recorder:
 
     def end_epoch(self, number: int, batches: int) -> None:
         """An epoch has come to its end."""
-        self.tick(time.perf_counter(), last=True)
+        now = time.perf_counter()
         for at, epoch in enumerate(self._epochs):
             if epoch.epoch == number:
-                self._epochs[at] = replace(epoch, ended=time.perf_counter(), batches=batches)
+                self._epochs[at] = replace(epoch, ended=now, batches=batches)
+        self.tick(now, last=True)
 
     def happened(self, kind: str, text: str, worker: int | None = None) -> None:
         """Something happened just now; see `Event`."""
