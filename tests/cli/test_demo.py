@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.observe.chromium import CHROMIUM, chromium
+
 pytestmark = pytest.mark.alone
 
 pytest.importorskip("skimage", reason="the demo's photographs come with scikit-image")
@@ -28,8 +30,22 @@ def test_the_demo_trains_with_both_loaders_and_prints_one_table(tmp_path: Path) 
     for row in ("samples/s", "share of time waiting for data", "time to first batch (ms)", "peak memory"):
         assert row in result.stdout
     assert "Both runs got the same batches in the same order" in result.stdout
-    page = (tmp_path / "photos" / "report.html").read_text()
-    assert "train_images.py" in page and "Where the time goes" in page
+    page = tmp_path / "photos" / "report.html"
+    assert f"Where the time went in the second run: {page}" in result.stdout
+    assert "train_images.py" in page.read_text()
+    if CHROMIUM is not None:  # see tests/observe/test_page_in_browser.py
+        look_at(page, tmp_path)
+
+
+def look_at(page: Path, folder: Path) -> None:
+    """The page of a run of the demo is drawn in a browser, without an error, and with its two loaders."""
+    with chromium(folder / "chromium") as browser:
+        browser.open(page, 1280)
+        assert browser.troubles() == []
+        drawn = browser.run("[...document.querySelectorAll('canvas')].map((one) => Number(one.dataset.drawn))")
+        assert len(drawn) == 2 and min(drawn) > 0
+        browser.open(page, 360, touch=True)
+        assert browser.run("document.documentElement.scrollWidth") <= 360
 
 
 def test_a_folder_with_something_else_in_it_is_refused_untouched(tmp_path: Path) -> None:

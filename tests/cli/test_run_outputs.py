@@ -107,7 +107,7 @@ def test_a_doctor_looks_at_a_script(script: Path) -> None:
     result = headrace("doctor", "--seconds", 20, script, 12)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "first keys [0, 8, 16, 24, 32, 40, 48, 56]\n"
-    assert "slow-read" in result.stderr and "Slow.read_file (train.py:" in result.stderr
+    assert "train.py:14: Training waited" in result.stderr and "1. " in result.stderr
     assert "with an ideal loader" in result.stderr
 
 

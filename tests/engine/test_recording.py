@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -358,3 +359,27 @@ def test_core_seconds_of_making_batches_are_known_where_they_matter(how: dict[st
     assert (rows["load_cpu"] > 0).all()
     assert (rows["load_cpu"] <= rows["cpu"]).all()
     assert (rows["load_cpu"] <= made + 1e-3).all()
+
+
+class Sleeping(Rows):
+    """Takes 20 ms to load."""
+
+    def __getitem__(self, key: int) -> Any:
+        time.sleep(0.02)
+        return super().__getitem__(key)
+
+
+def sleeping_collation(samples: list[Any]) -> Any:
+    time.sleep(0.03)
+    return torch.stack(samples)
+
+
+@engines
+def test_loading_and_collation_are_told_apart(how: dict[str, Any]) -> None:
+    loader = headrace.DataLoader(Sleeping(4), 2, collate_fn=sleeping_collation, **how)
+    list(loader)
+    rows = rows_of(loader)
+    assert (rows["loaded"] - rows["begun"] >= 0.04).all()
+    assert (rows["collated"] - rows["loaded"] >= 0.03).all()
+    assert loader.stats.stages["load"].seconds >= 0.08
+    assert loader.stats.stages["collate"].seconds >= 0.06

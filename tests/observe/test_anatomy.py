@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import logging
 import os
+import platform
 import re
+import select
 import signal
 import sys
 import threading
@@ -23,7 +25,7 @@ from torch.utils.data import Dataset
 import headrace
 from headrace.core.mark import COLLATE, LOAD, STAGE, private_mark
 from headrace.core.torch_internals import torch_default_collate
-from headrace.engine.blackbox import of_the_user
+from headrace.engine.blackbox import TELL_STACKS, of_the_user
 from headrace.fetch.fetcher import MapFetcher
 from headrace.observe import anatomy
 from headrace.observe.anatomy import StackSampler, kind_of
@@ -33,6 +35,10 @@ from headrace.testing import Faulty, Hang, Segfault
 MINE = "/me/data.py"
 PILLOW = "/lib/python3.11/site-packages/PIL"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+SYSTEM_CALLS = pytest.mark.skipif(
+    not Path("/proc/thread-self/syscall").exists() or platform.machine() != "x86_64",
+    reason="the kernel does not tell system calls, or they have other numbers",
+)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +112,10 @@ def plain_work(seconds: float) -> None:
     spin(seconds)
 
 
+def linger(seconds: float) -> None:
+    select.select([], [], [], seconds)
+
+
 class Working(Dataset[torch.Tensor]):
     """Each sample takes `seconds` in one function, and hardly anything beside it."""
 
@@ -167,8 +177,9 @@ def places_of(dataset: Any, **options: Any) -> tuple[Place, ...]:
         (Working(transform, 0.05, 24), "transform", "spin (test_anatomy.py:"),
         (Working(plain_work, 0.05, 24), "other", "spin (test_anatomy.py:"),
         (Whole(read_file, 0.2, 24), "read", "read_file (test_anatomy.py:"),
+        pytest.param(Working(linger, 0.05, 24), "read", "linger (test_anatomy.py:", marks=SYSTEM_CALLS),
     ],
-    ids=["reading", "transform", "other", "whole batches"],
+    ids=["reading", "transform", "other", "whole batches", "waiting"],
 )
 def test_the_place_where_a_worker_spends_its_time_is_named(dataset: Any, kind: str, name: str) -> None:
     places = places_of(dataset)
@@ -218,6 +229,12 @@ def test_only_loading_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(count for _, _, count in seen) >= 4
     mark[STAGE] = COLLATE
     assert sampler.take() == []  # it was taken
+
+    def collate(samples: list[Any]) -> None:
+        spin(0.1)
+
+    MapFetcher(range(4), True, collate, None, mark, watched=True).fetch([0])
+    assert sampler.take() == []
     sampler._looker._ended.set()
 
 
@@ -233,28 +250,27 @@ def test_a_few_looks_are_kept_for_later(monkeypatch: pytest.MonkeyPatch) -> None
     sampler._looker._ended.set()
 
 
-class Receiving(Dataset[torch.Tensor]):
-    """Tells which thread gets a signal that the worker sends to itself."""
+class Blocked(Dataset[torch.Tensor]):
+    """Tells which signals the thread that looks on leaves to the worker."""
 
     def __len__(self) -> int:
-        return 3
+        return 2
 
     def __getitem__(self, key: int) -> torch.Tensor:
-        heard: list[int] = []
-        before = signal.signal(signal.SIGUSR1, lambda *_: heard.append(threading.get_ident()))
-        os.kill(os.getpid(), signal.SIGUSR1)
-        names = sorted(thread.name for thread in threading.enumerate())
-        signal.signal(signal.SIGUSR1, before)
-        return torch.tensor([heard == [threading.main_thread().ident], "headrace-anatomy" in names])
+        (looker,) = [thread for thread in threading.enumerate() if thread.name == "headrace-anatomy"]
+        status = Path(f"/proc/self/task/{looker.native_id}/status").read_text()
+        (mask,) = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk:")]
+        wanted = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGALRM, TELL_STACKS)
+        return torch.tensor([bool(mask >> (number - 1) & 1) for number in wanted])
 
 
 @LINUX
 def test_signals_of_a_worker_are_its_own() -> None:
-    found = list(headrace.DataLoader(Receiving(), None, num_workers=1))
-    assert [one.tolist() for one in found] == [[True, True]] * 3
+    found = list(headrace.DataLoader(Blocked(), None, num_workers=1))
+    assert [one.all() for one in found] == [True, True]
 
 
-@pytest.mark.skipif(not Path("/proc/thread-self/syscall").exists(), reason="the kernel does not tell system calls")
+@SYSTEM_CALLS
 def test_waiting_inside_of_a_library_counts_as_reading() -> None:
     """A C function that waits, called by a line that says nothing of reading."""
     mark = private_mark()

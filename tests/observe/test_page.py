@@ -223,7 +223,9 @@ def test_several_loaders_are_listed() -> None:
     links = [value[1:] for value in read.values("href") if value.startswith("#")]
     assert links == [attrs["id"] for tag, attrs in read.elements if tag == "section"]
     assert read.texts["a"] == ["train.py:41", "evaluate.py:12", "torch.py:7"]
+    assert read.texts["h2"] == ["1. train.py:41", "2. evaluate.py:12", "3. torch.py:7", "Machine"]
     assert shown(made_up.inline()).count("nav") == 0
+    assert shown(made_up.inline()).texts["h2"] == ["evaluate.py:12", "Machine"]
 
 
 def test_a_diagnosis_belongs_to_the_recording_of_its_label() -> None:

@@ -228,6 +228,20 @@ def test_the_tooltip_has_the_figures_of_the_batch_under_the_pointer(browser: Pag
     assert browser.run("document.querySelectorAll('.tip:not([hidden])').length") == 0
 
 
+def test_the_tooltip_tells_opening_and_pinning_from_the_wait_they_are_a_part_of(browser: Page, written: Path) -> None:
+    browser.open(written, 1280)
+    rows = TWO[0].batches
+    row = next(one for one in rows[rows["epoch"] == 1][11:] if one["delivered"] - one["asked"] < 0.002)
+    asked, delivered = ((float(row[name]) - made_up.BEGAN) * 1e6 for name in ("asked", "delivered"))
+    for _ in range(9):
+        browser.wheel(place(browser, delivered), lane(browser)[2], -800)
+    tips = []
+    for micros, pixels, down in ((asked, 3, -9), (delivered, -1, -9), (delivered, -3, 9), (delivered, 3, -9)):
+        browser.mouse(("Moved", place(browser, micros) + pixels, lane(browser)[2] + down))
+        tips.append(browser.run("document.querySelector('.tip:not([hidden])').innerText").split()[0])
+    assert tips == ["waiting", "waiting", "pinning", "training"]
+
+
 def test_a_long_time_without_batches_is_not_what_is_shown_first(browser: Page, tmp_path: Path) -> None:
     recording = made_up.after_a_gap()
     browser.open(write(tmp_path, [recording]), 1280)

@@ -37,7 +37,7 @@ def page(
     drawings = [timeline(recording, most) for recording in recordings]
     matched = [_diagnosis_of(place, recording, diagnoses) for place, recording in enumerate(recordings)]
     sections = [
-        section(place, recording, diagnosis, drawing)
+        section(place, recording, diagnosis, drawing, is_one_of_several=len(recordings) > 1)
         for place, (recording, diagnosis, drawing) in enumerate(zip(recordings, matched, drawings, strict=True))
     ]
     script = "".join(['(() => {\n"use strict";\n', *map(_file, SCRIPTS), "})();"])

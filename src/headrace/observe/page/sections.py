@@ -25,15 +25,22 @@ def contents(recordings: Sequence[Recording], diagnoses: Sequence[Diagnosis | No
     items = []
     for place, (recording, diagnosis) in enumerate(zip(recordings, diagnoses, strict=True)):
         waits = f' <span class="quiet">waits {percent(diagnosis.wait_share)}</span>' if diagnosis else ""
-        items.append(f'<li><a href="#loader-{place}">{text(recording.label)}</a>{waits}</li>')
+        items.append(f'<li>{place + 1}. <a href="#loader-{place}">{text(recording.label)}</a>{waits}</li>')
     return f'<nav aria-label="Loaders"><ol>{"".join(items)}</ol></nav>'
 
 
-def section(place: int, recording: Recording, diagnosis: Diagnosis | None, drawing: Mapping[str, Any] | None) -> str:
+def section(
+    place: int,
+    recording: Recording,
+    diagnosis: Diagnosis | None,
+    drawing: Mapping[str, Any] | None,
+    *,
+    is_one_of_several: bool,
+) -> str:
     """Returns the section of one recording; drawing: what its timeline draws, see `timeline.timeline`."""
-    name = f"loader-{place}"
+    name, number = f"loader-{place}", f"{place + 1}. " if is_one_of_several else ""
     parts = [
-        f'<h2 id="{name}-name">{text(recording.label)}</h2>',
+        f'<h2 id="{name}-name">{number}{text(recording.label)}</h2>',
         f'<p class="summary">{prose(diagnosis.summary)}</p>' if diagnosis and diagnosis.summary else "",
         _key_figures(recording, diagnosis),
         _findings(diagnosis),
