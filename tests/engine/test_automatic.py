@@ -6,12 +6,16 @@ import copy
 import gc
 import logging
 import pickle
+import random
 from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import get_worker_info
 
 import headrace
 from headrace.engine.automatic import AutomaticIterator
@@ -86,24 +90,48 @@ def test_bad_samples_are_dealt_with_the_same_way(on_error: Any) -> None:
 
 
 def outcomes(loader: Any) -> list[Any]:
-    """The batches of an epoch, and what was raised in their place."""
+    """The batches of an epoch, or what was raised in their place, each with how many were delivered by then."""
     found: list[Any] = []
     iterator = iter(loader)
     while True:
         try:
-            found.append(next(iterator).tolist())
+            batch = next(iterator).tolist()
         except StopIteration:
             return found
-        except ValueError as error:
-            found.append(str(error).splitlines()[-1])
+        except ValueError:
+            batch = "bad"
+        found.append((loader.state_dict()["batches"], batch))
 
 
-def test_a_sample_that_raises_does_so_in_its_place() -> None:
+@pytest.mark.parametrize("script", [UP_AND_DOWN, (0,)], ids=["up and down", "none"])
+def test_a_sample_that_raises_does_so_in_its_place(script: Any) -> None:
     dataset = Faulty(Drawing(), {key: Raise(ValueError(f"bad {key}")) for key in (3, 70, 71, 120)})
-    found, expected = outcomes(auto(dataset)), outcomes(fixed(dataset))
-    assert [one for one in found if isinstance(one, list)] == [one for one in expected if isinstance(one, list)]
-    assert [isinstance(one, list) for one in found] == [isinstance(one, list) for one in expected]
-    assert sum(isinstance(one, str) for one in found) >= 3
+    found = outcomes(auto(dataset, script))
+    assert found == outcomes(fixed(dataset))
+    assert [number for number, _ in found] == list(range(1, 41))
+    assert [batch for _, batch in found].count("bad") >= 3
+
+
+def test_the_users_own_random_numbers_are_left_alone() -> None:
+    def draw() -> list[float]:
+        return [random.random(), float(np.random.rand()), float(torch.rand(())), float(headrace.rng().random())]
+
+    def seeded() -> None:
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+
+    seeded()
+    expected = [draw() for _ in range(40)]
+    loader = auto(script=(0, 2, 0))
+    iterator = iter(loader)
+    next(iterator)
+    seeded()
+    found = [draw()]
+    for _ in iterator:
+        found.append(draw())
+        assert get_worker_info() is None
+    assert found == expected
 
 
 @pytest.mark.parametrize("stop", [5, 29])
@@ -218,6 +246,22 @@ def test_workers_that_are_retired_have_ended_when_they_are() -> None:
     assert [processes[number].exitcode for number in (1, 2, 3)] == [0, 0, 0]
     assert processes[0].exitcode is None
     assert [member.buried for member in iterator._team.members] == [False, True, True, True]
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
+def test_coming_and_going_takes_no_further_descriptors_or_memory() -> None:
+    def taken() -> tuple[int, int]:
+        return len(list(Path("/proc/self/fd").iterdir())), len(descendants())
+
+    loader = auto(Drawing(800), script=(4, 1) * 12)
+    at_the_bottom = []
+    for _ in loader:
+        retired = [one.worker for one in loader.recording.events if one.kind == "retired"]
+        if loader.num_workers == 1 and retired and len(retired) % 3 == 0:
+            at_the_bottom.append(taken())
+    assert len(loader.recording.events) > 60
+    assert min(at_the_bottom[-3:]) <= at_the_bottom[0]
 
 
 # -- what is told ------------------------------------------------------------------------------------------------------

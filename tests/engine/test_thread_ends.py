@@ -61,7 +61,12 @@ def worker_threads() -> Callable[[], list[str]]:
     """The function returns the names of the worker threads that came since the test began."""
     gc.collect()  # a caught exception keeps the iterator that raised it
     before = set(threading.enumerate())
-    return lambda: [thread.name for thread in threading.enumerate() if thread not in before]
+
+    def names() -> list[str]:
+        fresh = (thread for thread in threading.enumerate() if thread not in before)
+        return [thread.name for thread in fresh if "set_num_threads" not in thread.name]  # which ends by itself
+
+    return names
 
 
 # -- what fails ------------------------------------------------------------------------------------------------------

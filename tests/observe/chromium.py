@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium")
+PATIENCE = 60
+"""Seconds that an answer may take."""
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -60,6 +63,7 @@ class Page:
 
     def _next(self) -> Any:
         while b"\0" not in self._left:
+            assert select.select([self._reading], [], [], PATIENCE)[0], "the browser says nothing any more"
             piece = os.read(self._reading, 1 << 20)
             assert piece, "the browser has gone"
             self._left += piece

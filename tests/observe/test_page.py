@@ -254,6 +254,20 @@ def test_the_timeline_has_the_times_of_the_batches() -> None:
     assert of_torch["number"] == list(range(200))
 
 
+@pytest.mark.parametrize(
+    ("recording", "missing"),
+    [
+        (made_up.with_workers(), set()),
+        (made_up.inline(), {"opening", "pinning", "sending"}),
+        (made_up.of_torch(), {"opening", "pinning", "loading", "collating", "sending"}),
+    ],
+)
+def test_the_legend_of_the_timeline_has_what_is_drawn(recording: Recording, missing: set[str]) -> None:
+    stages = {"training", "starting an epoch", "waiting", "opening", "pinning", "loading", "collating", "sending"}
+    legend = set(shown(recording, diagnoses=[]).texts["li"])
+    assert legend & stages == stages - missing
+
+
 def test_a_hundred_thousand_batches_stay_a_small_page() -> None:
     recording = made_up.with_workers(100_000, 4)
     source = page("long.py", 5000, [recording], [made_up.diagnosis(recording)], made_up.MACHINE)
@@ -309,6 +323,9 @@ def test_memory_keeps_its_highest_point_when_thinned_out() -> None:
     assert len(drawn) < 40_000
     assert min(float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", drawn)) == pytest.approx(10)
     assert memory_area(memory[:1], 0.0) == ""
+    assert "workers, above" in drawn
+    memory["workers"] = 0
+    assert "workers" not in memory_area(memory, 0.0)
 
 
 def relative_luminance(colour: str) -> float:

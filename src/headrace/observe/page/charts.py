@@ -101,12 +101,15 @@ def memory_area(memory: npt.NDArray[np.void], began: float) -> str:
     labels += "".join(
         f'<span class="y" style="bottom:{100 * rung / top:.2f}%">{short(size(rung))}</span>' for rung in rungs
     )
-    figures = (
-        f'<span><i class="swatch s-load"></i>workers, above, now <b>{size(float(points["workers"][-1]))}</b></span>'
-        f'<span><i class="swatch s-train"></i>main process, below, now <b>{size(float(points["main"][-1]))}</b></span>'
-        f"<span>most in all <b>{size(float(whole.max()))}</b></span>"
-    )
-    caption = "<b>Main process and workers</b>"
+    has_workers = bool(points["workers"].any())
+    figures = f"<span>most in all <b>{size(float(whole.max()))}</b></span>"
+    if has_workers:
+        figures = (
+            f'<span><i class="swatch s-load"></i>workers, above, now <b>{size(float(points["workers"][-1]))}</b></span>'
+            '<span><i class="swatch s-train"></i>main process, below, now '
+            f"<b>{size(float(points['main'][-1]))}</b></span>{figures}"
+        )
+    caption = "<b>Main process and workers</b>" if has_workers else "<b>Main process</b>"
     caption = f'<figcaption>{caption}<span class="quiet">shared pages counted once</span></figcaption>'
     return f'<figure>{caption}<div class="plot wide">{svg}{labels}</div><p class="figures">{figures}</p></figure>'
 

@@ -128,7 +128,8 @@ def _timeline(place: int, recording: Recording, drawing: Mapping[str, Any] | Non
         f'<button type="button" data-do="{what}" aria-label="{label}" title="{label}">{sign}</button>'
         for what, sign, label in BUTTONS
     )
-    legend = "".join(f'<li><i class="swatch s-{stage}"></i>{label}</li>' for stage, label in LANES)
+    lanes = ((stage, label) for stage, label in LANES if _is_drawn(stage, drawing))
+    legend = "".join(f'<li><i class="swatch s-{stage}"></i>{label}</li>' for stage, label in lanes)
     happened = {event[1] for event in drawing["events"]}
     legend += "".join(f'<li><i class="sign">{sign}</i>{kind}</li>' for kind, sign in SIGNS.items() if kind in happened)
     notes = []
@@ -153,6 +154,14 @@ def _timeline(place: int, recording: Recording, drawing: Mapping[str, Any] | Non
         f'<div class="tip" hidden></div></div><ul class="legend-line">{legend}</ul>'
         f'<p class="quiet hint">{hint}</p></div>'
     )
+
+
+def _is_drawn(stage: str, drawing: Mapping[str, Any]) -> bool:
+    """Returns whether a timeline has something of a stage."""
+    columns = {"open": "opened", "pin": "pinned", "load": "loaded", "collate": "collated", "send": "sent"}
+    if stage in columns:
+        return any(drawing["batches"][columns[stage]] or ())
+    return stage != "start" or bool(drawing["epochs"])
 
 
 def _stages(recording: Recording) -> str:
@@ -202,7 +211,7 @@ def _places(places: Sequence[Place]) -> str:
     rows = "".join(
         f'<tr><td>{text(place.kind)}</td><td class="where">{text(place.where)}</td><td class="amount">'
         f'<span class="bar"><span style="width:{min(1.0, max(0.0, place.share)):.1%}"></span></span>'
-        f"{percent(place.share)}</td></tr>"
+        f'<span class="number">{percent(place.share)}</span></td></tr>'
         for place in places
     )
     head = '<thead><tr><th scope="col">does</th><th scope="col">where</th><th scope="col">of loading</th></tr></thead>'
