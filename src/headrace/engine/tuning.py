@@ -169,7 +169,7 @@ class Tuner:
             if choice not in self._rates and self._fits(choice.workers, taken, choice.prefetch):
                 return self._go(choice, reason)
         best = self.best
-        beside = next((one for one in self._beside(best) if one not in self._rates), None)
+        beside = next((one for one in self._beside(best, taken) if one not in self._rates), None)
         if beside is not None and self._fits(beside.workers, taken, beside.prefetch):
             return self._go(beside, f"beside {_words(best)}, the best so far")
         if beside is not None:
@@ -184,12 +184,14 @@ class Tuner:
         top = max(self._rates.values())
         return min(choice for choice, rate in self._rates.items() if rate >= AS_GOOD * top)
 
-    def _beside(self, best: Choice) -> Iterator[Choice]:
+    def _beside(self, best: Choice, taken: Taken) -> Iterator[Choice]:
         """Yields the settings next to the best one, as far as it pays to look."""
         if self.limits.tunes_workers:
             step = max(best.workers // 3, 1)
             larger = [one.workers for one in self._rates if one.workers > best.workers]
-            more = min(best.workers + step, self.limits.most, self._enough)
+            most = min(best.workers + step, self.limits.most, self._enough)
+            fitting = (count for count in range(most, best.workers, -1) if self._fits(count, taken, best.prefetch))
+            more = next(fitting, best.workers)
             if not larger and more > best.workers:
                 yield Choice(more, best.prefetch)
             if best.workers > 1 or (best.workers and self.limits.may_be_none):
