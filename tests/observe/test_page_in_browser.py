@@ -17,7 +17,6 @@ from tests.observe import made_up
 from tests.observe.chromium import CHROMIUM, Page, chromium
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium (Debian's package chromium)"),
 ]
 TWO = [made_up.with_workers(), made_up.inline()]
