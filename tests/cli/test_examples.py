@@ -29,7 +29,9 @@ def test_a_loader_is_asked_and_its_advice_followed() -> None:
         ("survive.py", [], "without them: 493 samples, 0 bad ones\n"),
         ("stored.py", [], "20000 rows packed as memmap; sound: True\nthe same rows: True\ny = 3.0 x -1.0\n"),
         ("augment_images.py", [], "targets: box [55.0, 10.0, 75.0, 30.0], mask in columns 55 to 74\n"),
-        ("ranks.py", ["--before", "3", "--after", "1"], "each of the 600 lines came once\n"),
+        pytest.param(
+            "ranks.py", ["--before", "3", "--after", "1"], "each of the 600 lines came once\n", marks=pytest.mark.stress
+        ),
     ],
 )
 def test_an_example_ends_well(script: str, arguments: list[str], said: str) -> None:

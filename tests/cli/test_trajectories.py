@@ -230,7 +230,12 @@ def test_the_network_learns_to_read_swipes(parts: Any, swipes: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--cut", "3"], ["--cut", "0", "--one-by-one"], ["--cut", "1", "--workers", "2"]], ids=" ".join
+    "arguments",
+    [
+        pytest.param(["--cut", "3"], id="all kept"),
+        pytest.param(["--cut", "0", "--one-by-one"], id="none kept", marks=pytest.mark.stress),
+        pytest.param(["--cut", "1", "--workers", "2"], id="some kept", marks=pytest.mark.stress),
+    ],
 )
 def test_training_ends_with_a_smaller_loss(arguments: list[str], tmp_path: Path) -> None:
     small = ["--trajectories", "2000", "--epochs", "2", "--batches", "10", "--folder", str(tmp_path)]

@@ -175,8 +175,10 @@ TABLE: list[tuple[Callable[[Make], Any], Any]] = [
 ]
 
 STARTS = [
-    *(("torch.utils.data", method) for method in ("fork", "forkserver")),
-    pytest.param(("torch.utils.data", "spawn"), marks=pytest.mark.stress),  # slow, and known since it is torch's
+    ("torch.utils.data", "fork"),
+    *(
+        pytest.param(("torch.utils.data", method), marks=pytest.mark.stress) for method in ("spawn", "forkserver")
+    ),  # slow
     *(("headrace", method) for method in ("fork", "spawn", "forkserver")),
     (f"{__package__}.threads", None),
 ]

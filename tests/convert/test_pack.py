@@ -64,7 +64,13 @@ STOPS = {
 }
 
 
-@pytest.mark.parametrize("moment", STOPS)
+OFTEN = ("middle of a piece", "some pieces", "commit")
+"""Moments that are tried each time; the others in longer runs."""
+
+
+@pytest.mark.parametrize(
+    "moment", [one if one in OFTEN else pytest.param(one, marks=pytest.mark.stress) for one in STOPS]
+)
 def test_a_pack_that_is_killed_goes_on_and_makes_the_same_bytes(case: Case, moment: str) -> None:
     where, at, workers = STOPS[moment]
     old = case.put_old_data()
