@@ -1,7 +1,8 @@
 """Where loading spends its time: a thread in each worker process looks now and then where the worker is.
 
-It looks about 20 times a second, at random times, so that nothing periodic deceives it. A look takes some 20 us. What a
-worker does is told by the lines of the functions that it is in, and by the system call that it waits in.
+It looks about 20 times a second at first, and 5 times later, at random times, so that nothing periodic deceives it. A
+look takes some 20 us. What a worker does is told by the lines of the functions that it is in, and by the system call that
+it waits in.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from types import CodeType, FrameType
 
 from headrace.core.mark import LOAD, STAGE, Mark
 
-EVERY = 0.05
-"""Seconds between two looks, on average."""
+EVERY, LATER = 0.05, 0.2
+"""Seconds between two looks, on average: for the first `SOON` looks, and from then on."""
+
+SOON = 100
 
 DEEP = 40
 """Calls that are looked at, at most."""
@@ -91,10 +94,11 @@ class _Looker:
         """The life of the thread."""
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the worker itself
-        chance = random.Random(os.getpid())
-        while not self._ended.wait(chance.uniform(0.5, 1.5) * EVERY):
+        chance, looks = random.Random(os.getpid()), 0
+        while not self._ended.wait(chance.uniform(0.5, 1.5) * (EVERY if looks < SOON else LATER)):
             if self._mark[STAGE] != LOAD:
                 continue
+            looks += 1
             waits = self._waits()
             frame = sys._current_frames().get(self._target)
             if frame is not None and self._mark[STAGE] == LOAD:

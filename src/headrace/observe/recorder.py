@@ -41,8 +41,8 @@ HELD = 4096
 PENDING = 2048 * COLUMNS
 """Numbers that wait to be summed up, at most."""
 
-TICK = 0.25
-"""Seconds between two looks at what does not belong to a batch."""
+TICK, LIVELY = 1.0, 0.2
+"""Seconds between two looks at what does not belong to a batch; with listeners, who may want to draw."""
 
 SHARE = 0.002
 """Share of the time that looking at memory may take."""
@@ -86,7 +86,7 @@ class Recorder:
             self.first_seen = began
         self.setting = replace(setting, traps=self.setting.traps)
         self._epochs.append(EpochTimes(self.epoch, began, workers=setting.num_workers, fresh=fresh))
-        self.due = began + TICK
+        self.due = min(self.due, began + TICK) if self.due else began + LIVELY
 
     def prepared(self) -> None:
         """The epoch is set up: what the main process does from now on, it does for batches."""
@@ -103,7 +103,8 @@ class Recorder:
         for at, epoch in enumerate(self._epochs):
             if epoch.epoch == number:
                 self._epochs[at] = replace(epoch, ended=now, batches=batches)
-        self.tick(now, last=True)
+        if self.listeners:
+            self.tick(now, last=True)
 
     def happened(self, kind: str, text: str, worker: int | None = None) -> None:
         """Something happened just now; see `Event`."""
@@ -121,7 +122,7 @@ class Recorder:
 
     def tick(self, now: float, *, last: bool = False) -> None:
         """Sums up what has come, looks at the memory, and calls the listeners."""
-        self.due = now + TICK
+        self.due = now + (LIVELY if self.listeners else TICK)
         self._sum_up()
         if now >= self._memory_due:
             began = time.perf_counter()
