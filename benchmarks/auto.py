@@ -11,6 +11,7 @@ what they take is measured by another process, ten times a second.
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import os
 import statistics
@@ -116,6 +117,8 @@ def best_fixed(loop: Loop, seconds: float) -> tuple[tuple[int, int], dict[tuple[
         runner = Runner(loop, loop.loader(num_workers=workers, prefetch_factor=prefetch))
         runner.run(0.5)
         rates[workers, prefetch] = runner.run(seconds)
+        del runner
+        gc.collect()  # its workers end now, and not in the middle of what is measured next
     return max(rates, key=lambda setting: rates[setting]), rates
 
 

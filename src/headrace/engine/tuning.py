@@ -33,6 +33,9 @@ AS_GOOD = 0.98
 DRIFT = 0.75
 """Share of the rate that was settled on, below which all is looked at anew."""
 
+BROKEN = 0.7
+"""Share of the predicted rate below which what was measured may have been disturbed, and is measured again."""
+
 KEEPS_UP = 0.01
 """Share of waiting below which more workers cannot help."""
 
@@ -91,6 +94,7 @@ class Tuner:
         self._rates: dict[Choice, float] = {}
         self._since = -math.inf
         self._to_try: list[tuple[Choice, str]] | None = None
+        self._promised: tuple[Choice, float] | None = None  # the setting that was predicted to be best, and its rate
         self._slow = 0
         self._enough = limits.most
         """Workers with which training hardly waits."""
@@ -157,6 +161,7 @@ class Tuner:
         count = min((count for count, one in seconds.items() if one <= 1.03 * best), default=self.now.workers)
         if count != self.now.workers:
             gain = work.seconds(rules) / max(seconds[count], 1e-9)
+            self._promised = Choice(count, self.now.prefetch), gain * self._rates[self.now]
             yield Choice(count, self.now.prefetch), f"predicted to be {gain:.2f} times as fast"
         if 0 in seconds and count != 0 and seconds[0] <= 1.2 * best:
             yield Choice(0, self.now.prefetch), "a batch may be made sooner than handed over"
@@ -175,6 +180,10 @@ class Tuner:
         if beside is not None:
             self._rates[beside] = 0.0  # it does not fit
             return self._next(taken)
+        if self._promised is not None and self._rates[best] < BROKEN * self._promised[1]:
+            (choice, _), self._promised = self._promised, None
+            self._rates = {one: rate for one, rate in self._rates.items() if one.workers != choice.workers}
+            return self._go(choice, "once more: it was much slower than predicted")
         self.settled = True
         return self._go(best, "the best of " + ", ".join(self._figures()))
 

@@ -1,8 +1,8 @@
 """Where loading spends its time: a thread in each worker process looks now and then where the worker is.
 
 It looks about 20 times a second at first, and 5 times later, at random times, so that nothing periodic deceives it. A
-look takes some 20 us. What a worker does is told by the lines of the functions that it is in, and by the system call that
-it waits in.
+look takes some 20 us. What a worker does is told by the lines of the functions that it is in, and by the system call
+that it waits in.
 """
 
 from __future__ import annotations
