@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 import time
 import weakref
 from dataclasses import replace
@@ -25,7 +24,7 @@ from headrace.engine.lane import Begin, Cargo, LaneHost, Made, surroundings_kept
 from headrace.engine.processes import ProcessIterator
 from headrace.engine.starting import ZygoteKeeper
 from headrace.engine.tuning import Choice, Limits, Taken, Tuner
-from headrace.observe.memory import free_memory, shared_out_memory
+from headrace.observe.memory import free_memory, memory_of
 from headrace.observe.recording import MAIN
 from headrace.observe.sizes import batch_bytes
 from headrace.observe.stopwatch import Stopwatch
@@ -151,13 +150,13 @@ class AutomaticIterator(ProcessIterator):
     def _look_at_memory(self, now: float) -> None:
         if now < self._taken_at + self._taken_cost / SHARE or self._tuner.now.workers == 0:
             return
-        count = sum(not member.buried for member in self._team.members)
+        pids = [member.process.pid for member in self._team.members if not member.buried]
         began = time.perf_counter()
-        _, workers = shared_out_memory(os.getpid())
+        workers = memory_of(pids)
         self._taken_at = time.perf_counter()
         self._taken_cost = max(self._taken_at - began, LOOK_SETTLED * SHARE if self._tuner.settled else 0.0)
         latest = self._recorder.recording(16).batches["bytes"]
-        self._taken = Taken(workers / max(count, 1), float(latest.max()) if len(latest) else self._taken.batch)
+        self._taken = Taken(workers / max(len(pids), 1), float(latest.max()) if len(latest) else self._taken.batch)
 
     def _change_to(self, choice: Choice) -> None:
         team, begin = self._team, self.beginning()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 SAMPLING = 0.25
@@ -24,6 +24,11 @@ def shared_out_memory(pid: int) -> tuple[int, int]:
     """Returns the memory of a process, and that of all its descendants, in bytes, shared pages counted once."""
     main, *others = process_tree(pid)
     return _proportional_bytes(main), sum(_proportional_bytes(member) for member in others)
+
+
+def memory_of(processes: Iterable[int]) -> int:
+    """Returns the memory of some processes in bytes, each with its share of what it has in common with others."""
+    return sum(map(_proportional_bytes, processes))
 
 
 class PeakMemory:
