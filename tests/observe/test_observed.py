@@ -55,7 +55,7 @@ def test_it_is_told_at_the_end_of_each_epoch(how: dict[str, Any]) -> None:
 
 
 def test_it_is_told_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder_module, "TICK", 0.0)
+    monkeypatch.setattr(recorder_module, "LIVELY", 0.0)
     monkeypatch.setattr("headrace.observed.EVERY", 0.0)
     heard: list[int] = []
     loader = headrace.DataLoader(range(22), 4, on_stats=lambda stats: heard.append(stats.batches))
@@ -93,7 +93,7 @@ def test_an_error_of_the_users_function_reaches_the_user_at_the_end(how: dict[st
 
 @engines
 def test_an_error_of_the_users_function_costs_no_batch(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder_module, "TICK", 0.0)
+    monkeypatch.setattr(recorder_module, "LIVELY", 0.0)
     monkeypatch.setattr("headrace.observed.EVERY", 0.0)
     calls: list[int] = []
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.observe import recorder as recorder_module
-from headrace.observe.recorder import COLUMNS, HELD, PENDING, TICK, Recorder
+from headrace.observe.recorder import COLUMNS, HELD, LIVELY, PENDING, Recorder
 from headrace.observe.recording import (
     BATCH,
     MAIN,
@@ -194,9 +194,9 @@ def test_listeners_hear_the_time_and_the_end() -> None:
     recorder = Recorder("x")
     recorder.listeners.append(lambda who, now: heard.append(now))
     recorder.begin_epoch(3.0, Setting(), fresh=True)
-    assert recorder.due == 3.0 + TICK
+    assert recorder.due == 3.0 + LIVELY
     recorder.tick(5.0)
-    assert recorder.due == 5.0 + TICK
+    assert recorder.due == 5.0 + LIVELY
     recorder.end_epoch(recorder.epoch, 0)
     assert heard == [5.0, math.inf]
 

@@ -86,7 +86,8 @@ class Recorder:
             self.first_seen = began
         self.setting = replace(setting, traps=self.setting.traps)
         self._epochs.append(EpochTimes(self.epoch, began, workers=setting.num_workers, fresh=fresh))
-        self.due = min(self.due, began + TICK) if self.due else began + LIVELY
+        soon = began + self._pace
+        self.due = soon if self.epoch == 0 else min(self.due, soon)  # not at the first batch, for which one waits
 
     def prepared(self) -> None:
         """The epoch is set up: what the main process does from now on, it does for batches."""
@@ -122,7 +123,7 @@ class Recorder:
 
     def tick(self, now: float, *, last: bool = False) -> None:
         """Sums up what has come, looks at the memory, and calls the listeners."""
-        self.due = now + (LIVELY if self.listeners else TICK)
+        self.due = now + self._pace
         self._sum_up()
         if now >= self._memory_due:
             began = time.perf_counter()
@@ -131,6 +132,10 @@ class Recorder:
             self._memory_due = now + max((time.perf_counter() - began) / SHARE, 1.0)
         for listener in tuple(self.listeners):
             listener(self, math.inf if last else now)
+
+    @property
+    def _pace(self) -> float:
+        return LIVELY if self.listeners else TICK
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 
