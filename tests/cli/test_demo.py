@@ -39,7 +39,9 @@ def test_the_demo_trains_with_both_loaders_and_prints_one_table(tmp_path: Path) 
 
 def look_at(page: Path, folder: Path) -> None:
     """The page of a run of the demo is drawn in a browser, without an error, and with its two loaders."""
-    with chromium(folder / "chromium") as browser:
+    profile = folder / "chromium"
+    profile.mkdir()
+    with chromium(profile) as browser:
         browser.open(page, 1280)
         assert browser.troubles() == []
         drawn = browser.run("[...document.querySelectorAll('canvas')].map((one) => Number(one.dataset.drawn))")
