@@ -102,11 +102,17 @@ def test_the_number_of_workers_can_be_left_to_the_loader(script: Path) -> None:
 
 
 def test_a_doctor_looks_at_a_script(script: Path) -> None:
-    result = headrace("doctor", "--seconds", 20, script, 12)
+    result = headrace("doctor", "--ideal", "--seconds", 20, script, 12)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "first keys [0, 8, 16, 24, 32, 40, 48, 56]\n"
     assert "train.py:14: Training waited" in result.stderr and "1. " in result.stderr
     assert "with an ideal loader" in result.stderr
+
+
+def test_a_doctor_runs_a_script_once(script: Path, tmp_path: Path) -> None:
+    script.write_text(script.read_text() + f'    open("{tmp_path / "runs"}", "a").write("run ")\n')
+    assert headrace("doctor", "--seconds", 20, script, 1).returncode == 0
+    assert (tmp_path / "runs").read_text() == "run "
 
 
 def test_a_doctor_passes_on_what_a_script_raises(script: Path) -> None:

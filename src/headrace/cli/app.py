@@ -262,6 +262,9 @@ def doctor(
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Of a script: also write a page to this HTML file.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Of a script: with torch's own loader.")] = False,
+    ideal: Annotated[
+        bool, typer.Option("--ideal", help="Of a script: RUN IT AGAIN, with one batch that repeats, and compare.")
+    ] = False,
     module: Annotated[bool, typer.Option("--module", "-m", help="TARGET is a module, as in python -m.")] = False,
     plan: Annotated[
         str | None,
@@ -293,7 +296,7 @@ def doctor(
     from headrace.script import Way
 
     if target is not None and (module or target.endswith(".py")):
-        way = Way(plain=plain)
+        way = Way(plain=plain, ideal=ideal)
         found = examine_script(
             target, arguments or [], way=way, as_module=module, seconds=seconds or 60.0, report=report
         )

@@ -30,8 +30,9 @@ WARM = 0.5
 def examine_script(
     script: str, arguments: Sequence[str], *, way: Way, as_module: bool, seconds: float, report: Path | None
 ) -> int:
-    """Runs a script for so long, prints what holds it up, and measures it with a loader that costs nothing.
+    """Runs a script for so long, and prints what holds it up.
 
+    With `way.ideal` the script is then run once more, with a loader that costs nothing: it writes its files again.
     Everything but the script's own words goes to standard error. Returns the exit status of the script. Raises
     `UsageError` if there is no such script.
     """
@@ -39,9 +40,13 @@ def examine_script(
     with tempfile.TemporaryDirectory() as scratch:
         real, ideal = Path(scratch) / "real.json", Path(scratch) / "ideal.json"
         outputs = Outputs(json=real, report=report, seconds=seconds, full=True)
-        status = run_and_report(script, arguments, way=way, defaults={}, as_module=as_module, outputs=outputs)
+        real_way = way._replace(ideal=False)
+        status = run_and_report(script, arguments, way=real_way, defaults={}, as_module=as_module, outputs=outputs)
         figures = json.loads(real.read_text())
-        if status or not any(loader["batches"] for loader in figures["loaders"]):
+        if not figures["loaders"] or not any(loader["batches"] for loader in figures["loaders"]):
+            console.print(f"headrace: {script} did not get a batch from any DataLoader.", highlight=False)
+            return status
+        if status or not way.ideal:
             return status
         console.print("\nOnce more, with the first batch of each loader again and again ...", highlight=False)
         command = [sys.executable, "-m", "headrace", "run", "--ideal", "--json", str(ideal), "--seconds", str(seconds)]
