@@ -19,10 +19,10 @@ from rich.table import Table
 
 from headrace.benchmark.disk import bytes_of_files, files_at
 from headrace.core.errors import DatasetError, HeadraceError, SampleError, UsageError, explain
+from headrace.core.extras import extra
 from headrace.dataset import stored
 from headrace.dataset.images import decode_image, holds_images
 from headrace.formats.columns import Array, Block, Column, Keys, Ragged
-from headrace.formats.extras import extra
 from headrace.formats.manifest import manifest_path
 from headrace.formats.protocol import Reader
 from headrace.formats.registry import format_named

@@ -16,10 +16,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from headrace.core.errors import DatasetError, HeadraceError, MissingExtraError, UsageError, explain
+from headrace.core.extras import extra
 from headrace.formats import idx, memmap, npz, tensordict_memmap
 from headrace.formats.arrays import ColumnsReader
 from headrace.formats.columns import Array
-from headrace.formats.extras import extra
 from headrace.formats.manifest import manifest_path
 from headrace.formats.protocol import Format, Reader
 from headrace.formats.schema import Field, Schema

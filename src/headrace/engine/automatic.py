@@ -19,13 +19,13 @@ from headrace.core.mark import private_mark
 from headrace.core.torch_internals import torch_default_collate
 from headrace.core.world import local_world_size
 from headrace.device.pinning import pin
-from headrace.engine.epoch import NAN, Journey
+from headrace.engine.epoch import Journey, journey_here
 from headrace.engine.lane import Begin, Cargo, LaneHost, Made, surroundings_kept
 from headrace.engine.processes import ProcessIterator
 from headrace.engine.starting import ZygoteKeeper
 from headrace.engine.tuning import Choice, Limits, Taken, Tuner
 from headrace.observe.memory import free_memory, memory_of
-from headrace.observe.recording import MAIN
+from headrace.observe.recording import Batches
 from headrace.observe.sizes import batch_bytes
 from headrace.observe.stopwatch import Stopwatch
 from headrace.transport.arena import Arena
@@ -139,15 +139,15 @@ class AutomaticIterator(ProcessIterator):
 
     def _tune(self, now: float) -> None:
         self._dismiss_idle()
-        self._look_at_memory(now)
-        settled = self._tuner.settled
-        choice = self._tuner.look(now, self._recorder.recording(SHOWN), self._taken)
+        recording, settled = self._recorder.recording(SHOWN), self._tuner.settled
+        self._look_at_memory(now, recording.batches[-16:])
+        choice = self._tuner.look(now, recording, self._taken)
         if choice is not None:
             self._change_to(choice)
         if choice is not None or self._tuner.settled != settled:
             self._say()
 
-    def _look_at_memory(self, now: float) -> None:
+    def _look_at_memory(self, now: float, latest: Batches) -> None:
         if now < self._taken_at + self._taken_cost / SHARE or self._tuner.now.workers == 0:
             return
         pids = [member.process.pid for member in self._team.members if not member.buried]
@@ -155,8 +155,8 @@ class AutomaticIterator(ProcessIterator):
         workers = memory_of(pids)
         self._taken_at = time.perf_counter()
         self._taken_cost = max(self._taken_at - began, LOOK_SETTLED * SHARE if self._tuner.settled else 0.0)
-        latest = self._recorder.recording(16).batches["bytes"]
-        self._taken = Taken(workers / max(len(pids), 1), float(latest.max()) if len(latest) else self._taken.batch)
+        batch = float(latest["bytes"].max()) if len(latest) else self._taken.batch
+        self._taken = Taken(workers / max(len(pids), 1), batch)
 
     def _change_to(self, choice: Choice) -> None:
         team, begin = self._team, self.beginning()
@@ -215,12 +215,12 @@ class Here:
                 made = self.host.fetch(0, index)
         except Exception as error:  # noqa: BLE001 - the caller raises it, after it has recorded the delivery
             return error, ()
-        begun, loaded, collated, load_cpu, cpu = self._watch.made_here()
+        times = self._watch.made_here()
         nbytes, pinning = batch_bytes(made.batch), 0.0
         if pinned:
             made = made._replace(batch=pin(made.batch, device))
-            pinning = time.perf_counter() - collated
-        return made, (MAIN, nbytes, NAN, begun, loaded, collated, NAN, NAN, load_cpu, cpu, 0.0, 0.0, pinning)
+            pinning = time.perf_counter() - times[2]
+        return made, journey_here(times, nbytes, pinning)
 
 
 def _silent(*_: object) -> None:

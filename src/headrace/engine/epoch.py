@@ -19,12 +19,13 @@ from headrace.core.world import World, common_store
 from headrace.engine.drawing import generators, own_base_seed, random_state, resumable
 from headrace.engine.lane import Begin, Cargo
 from headrace.engine.ranks import RankWatch
-from headrace.engine.setting import setting_of
+from headrace.engine.setting import Backend, setting_of
 from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import Positioned, is_stateful
 from headrace.fetch.whole import makes_batches
 from headrace.observe.hazards import hazards
 from headrace.observe.recorder import PENDING
+from headrace.observe.recording import MAIN
 from headrace.observe.sizes import batch_length
 from headrace.order.key_arrays import key_arrays
 from headrace.state.progress import Draw, MapProgress, StreamProgress
@@ -40,6 +41,12 @@ UNKNOWN = (NAN, NAN, NAN)
 Journey = tuple[float, ...]
 
 
+def journey_here(times: tuple[float, float, float, float, float], nbytes: int, pinned: float) -> Journey:
+    """Returns the journey of a batch that was made where it is wanted. `times`: those of `Stopwatch.made_here`."""
+    begun, loaded, collated, load_cpu, cpu = times
+    return MAIN, nbytes, NAN, begun, loaded, collated, NAN, NAN, load_cpu, cpu, 0.0, 0.0, pinned
+
+
 class EpochIterator(TorchIterator):
     """One epoch after the other of a loader. Engines subclass it and define `_next_data`."""
 
@@ -47,7 +54,7 @@ class EpochIterator(TorchIterator):
     record: EpochRecord
     """What was delivered; the loader keeps it."""
 
-    backend: str
+    backend: Backend
     """Where batches are made: "inline", "thread" or "process"."""
 
     _held: int = 0
@@ -89,7 +96,7 @@ class EpochIterator(TorchIterator):
         self._begin_record(loader, began, fresh=False)
 
     def _begin_record(self, loader: Any, began: float, *, fresh: bool) -> None:
-        setting = setting_of(self, loader, backend=self.backend, free=self.any_lane_will_do)
+        setting = setting_of(loader, backend=self.backend, workers=self.wanted_workers, free=self.any_lane_will_do)
         self._recorder.begin_epoch(began, setting, fresh=fresh)
         if self._recorder.epoch == 0:
             for trap in hazards(self._dataset, setting):

@@ -15,10 +15,9 @@ from headrace.core.mark import TASK, private_mark
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe, apply_sharding, torch_default_collate
 from headrace.device.pinning import pin
 from headrace.engine.alarm import Alarm
-from headrace.engine.epoch import NAN, EpochIterator
+from headrace.engine.epoch import EpochIterator, journey_here
 from headrace.engine.lane import LaneHost, Made, surroundings_kept
 from headrace.fetch.whole import draws_numbers, makes_batches
-from headrace.observe.recording import MAIN
 from headrace.observe.replaying import ReplayBar
 from headrace.observe.sizes import batch_bytes
 from headrace.observe.stopwatch import Stopwatch
@@ -93,12 +92,13 @@ class InlineIterator(EpochIterator):
 
     def _pinned(self, batch: Any) -> Any:
         """Returns a batch as the user gets it, and leaves how it came here."""
-        begun, loaded, collated, load_cpu, cpu = self._watch.made_here()
+        times = self._watch.made_here()
+        collated = times[2]
         if collated > self._look_again:
             self._nbytes, self._look_again = batch_bytes(batch), collated + LOOK
         pinned = 0.0
         if self._pin_memory:
             batch = pin(batch, self._pin_memory_device)
             pinned = time.perf_counter() - collated
-        self._journey = MAIN, self._nbytes, NAN, begun, loaded, collated, NAN, NAN, load_cpu, cpu, 0.0, 0.0, pinned
+        self._journey = journey_here(times, self._nbytes, pinned)
         return batch

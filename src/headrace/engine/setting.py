@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -14,13 +14,17 @@ from headrace.fetch.whole import makes_batches
 from headrace.observe.memory import machine_memory
 from headrace.observe.recording import Setting
 
+Backend = Literal["process", "thread", "inline"]
 
-def setting_of(iterator: Any, loader: Any, *, backend: str, free: bool) -> Setting:
-    """Returns how an iterator of a loader works."""
+
+def setting_of(
+    loader: Any, *, backend: Backend, workers: int, free: bool = False, kind: Literal["headrace", "torch"] = "headrace"
+) -> Setting:
+    """Returns how a loader works, be it ours or torch's own (`kind`)."""
     is_map = loader._dataset_kind == DatasetKind.Map
-    workers = iterator.wanted_workers
     return Setting(
-        backend=backend,  # type: ignore[arg-type]  # one of the three
+        loader=kind,
+        backend=backend,
         num_workers=workers,
         prefetch_factor=(loader.prefetch_factor or 0) if workers else 0,
         batch_size=loader.batch_size,
@@ -35,33 +39,15 @@ def setting_of(iterator: Any, loader: Any, *, backend: str, free: bool) -> Setti
         cores=cores(),
         memory=_machine_memory(),
         dataset=type(loader.dataset).__qualname__,
-        makes_batches=makes_batches(loader.dataset, loader.collate_fn),
+        makes_batches=kind == "headrace" and makes_batches(loader.dataset, loader.collate_fn),
         own_collate=loader.collate_fn is not torch_default_collate and loader._auto_collation,
     )
 
 
 def torch_setting(loader: Any) -> Setting:
     """Returns how a loader of torch's works."""
-    workers = loader.num_workers
-    is_map = loader._dataset_kind == DatasetKind.Map
-    return Setting(
-        loader="torch",
-        backend="process" if workers else "inline",
-        num_workers=workers,
-        prefetch_factor=(loader.prefetch_factor or 0) if workers else 0,
-        batch_size=loader.batch_size,
-        in_order=loader.in_order,
-        persistent_workers=loader.persistent_workers,
-        start_method=_start_method(loader) if workers else "",
-        is_stream=not is_map,
-        length=_length_of(loader._index_sampler) if is_map else None,
-        pin_memory=loader.pin_memory,
-        accelerator=_accelerator(),
-        cores=cores(),
-        memory=_machine_memory(),
-        dataset=type(loader.dataset).__qualname__,
-        own_collate=loader.collate_fn is not torch_default_collate and loader._auto_collation,
-    )
+    backend: Backend = "process" if loader.num_workers else "inline"
+    return setting_of(loader, backend=backend, workers=loader.num_workers, kind="torch")
 
 
 def _length_of(sampler: Any) -> int | None:

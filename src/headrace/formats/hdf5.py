@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import FormatError, explain
+from headrace.core.extras import extra
 from headrace.formats.arrays import (
     OFFSETS,
     ArraysWriter,
@@ -26,7 +27,6 @@ from headrace.formats.arrays import (
     unreadable,
 )
 from headrace.formats.columns import Array, Column, column_from
-from headrace.formats.extras import extra
 from headrace.formats.limits import allowed, check_unfolding, too_large
 from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Handle, Reader, Writer

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.errors import FormatError, explain
+from headrace.core.extras import extra
 from headrace.formats.arrays import unreadable
 from headrace.formats.arrow_columns import from_arrow, schema_from, to_arrow
 from headrace.formats.arrow_messages import check_compressed
 from headrace.formats.aside import Aside
 from headrace.formats.columns import Block, Column, Keys, Ragged
-from headrace.formats.extras import extra
 from headrace.formats.manifest import manifest_of, write_manifest
 from headrace.formats.protocol import Reader, Writer
 from headrace.formats.schema import Field, Schema

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import FormatError, explain
+from headrace.core.extras import extra
 from headrace.formats.arrays import schema_of_text, to_json_text, unreadable
 from headrace.formats.aside import Aside
 from headrace.formats.columns import Block, Column, Keys, Ragged
-from headrace.formats.extras import extra
 from headrace.formats.lmdb_pages import check_pages
 from headrace.formats.manifest import manifest_of, write_manifest
 from headrace.formats.protocol import Handle, Reader, Writer, even_blocks

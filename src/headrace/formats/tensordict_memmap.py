@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from headrace.core.errors import FormatError, explain
+from headrace.core.extras import extra
 from headrace.formats.arrays import ArraysWriter, ColumnsReader, columns_from, unreadable
 from headrace.formats.columns import Array, Column
-from headrace.formats.extras import extra
 from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Reader, Writer
 from headrace.formats.schema import Field, Schema

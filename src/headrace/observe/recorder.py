@@ -1,4 +1,4 @@
-"""Keeps the record of a loader: always on, in memory that does not grow, for about a microsecond a batch.
+"""Keeps the record of a loader: always on, in memory that does not grow, for a few microseconds a batch.
 
 A batch's row is appended to a flat array. Now and then (`tick`) the rows are summed up and moved into a ring.
 """
@@ -48,7 +48,7 @@ SHARE = 0.002
 """Share of the time that looking at memory may take."""
 
 Listener = Callable[["Recorder", float], None]
-"""Called now and then, behind a delivery, with the recorder and the time."""
+"""Called now and then, before a batch is taken, with the recorder and the time."""
 
 
 class Recorder:

@@ -108,7 +108,7 @@ def _too_many(case: Case) -> Iterator[Finding]:
             {"num_workers": 0},
         )
     elif count < now - 1 or gain >= WORTH:
-        saved = (now - count) * (case.worker_bytes + (case.rules.prefetch + 1) * case.batch_bytes)
+        saved = case.memory_with(now - count, case.rules.prefetch)
         yield Finding(
             "too-many-workers",
             "workers",
@@ -212,8 +212,6 @@ def stage_gains(work: Workload, base: float) -> dict[str, float]:
             change = Without(wait=1.0)
         elif part == "send":
             change = Without(send=1.0)
-        elif part == "collate":
-            change = Without(cpu=min(share / cpu_whole, 1.0))
         else:
             change = Without(cpu=min(share / cpu_whole, 1.0))
         gains[part] = base / max(work.changed(change).seconds(), 1e-9)
