@@ -261,7 +261,7 @@ def main() -> None:
             continue
         outcome = play(plant, given.rounds)
         found, first = outcome.finding, outcome.diagnosis.findings[:1]
-        predicted = found.gain if found is not None and found.gain is not None else float("nan")
+        predicted = found.gain if found is not None and found.gain is not None else outcome.diagnosis.ideal_gain
         print(
             f"{plant.name:<18} {found.stage if found else '-':<18} {first[0].name if first else '-':<18} "
             f"{predicted:9.2f} {outcome.gain:9.2f} {predicted / outcome.gain:6.2f}  {found.change if found else ''} "

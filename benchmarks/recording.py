@@ -1,20 +1,25 @@
 """What recording costs: the same epochs with it and without it, in turn, with torch's loader beside them.
 
 Without it means that the loader takes no times at all: neither in the main process nor in workers, where no thread
-looks on. Samples are those of the transport benchmark, and every batch is checked.
+looks on. Samples are those of the transport benchmark, and every batch is checked. Epochs are short and many, with
+recording and without it directly one after the other, so that what else the machine does falls on both; the ratio is
+the median of the pairs', with the interval in which that lies with 95 % (bootstrap). CPU is that of all processes.
 
-    python benchmarks/recording.py [--batches 60] [--rounds 11]
+    python benchmarks/recording.py [--batches 60] [--rounds 300]
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import statistics
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader as TorchLoader
 
@@ -43,28 +48,46 @@ def no_recording() -> Iterator[None]:
         yield
 
 
-def compare(dataset: ReadySamples, rounds: int, options: dict[str, Any]) -> list[tuple[float, float, float]]:
-    """Returns (with recording, without, torch) in GB/s for each round; each begins in turn."""
-    recorded, plain, torchs = (
-        cls(dataset, batch_size=BATCH, **options) for cls in (headrace.DataLoader,) * 2 + (TorchLoader,)
-    )
-    found = []
-    for turn in range(rounds + 1):
-        rates = {}
-        order = [("on", recorded), ("off", plain), ("torch", torchs)]
-        for name, loader in order[turn % 3 :] + order[: turn % 3]:
+def cpu_seconds(process: int) -> float:
+    """Returns the CPU time of all threads of a process and of those below it, so far; Linux counts in nanoseconds."""
+    total = 0.0
+    for task in Path(f"/proc/{process}/task").iterdir():
+        total += int((task / "schedstat").read_text().split()[0]) * 1e-9
+        total += sum(cpu_seconds(int(child)) for child in (task / "children").read_text().split())
+    return total
+
+
+def compare(dataset: ReadySamples, rounds: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns GB/s (on, off, torch) and CPU seconds (on cpu, off cpu) of each round; torch's of each tenth."""
+    loaders = {name: headrace.DataLoader(dataset, batch_size=BATCH, **options) for name in ("on", "off")}
+    loaders["torch"] = TorchLoader(dataset, batch_size=BATCH, **options)
+    found: dict[str, list[float]] = {name: [] for name in ("on", "off", "torch", "on cpu", "off cpu")}
+    for turn in range(-1, rounds):
+        pair = ["on", "off"] if turn % 2 else ["off", "on"]
+        for name in pair + ["torch"] * (turn % 10 <= 0):
             with no_recording() if name == "off" else contextlib.nullcontext():
-                rates[name] = epoch(loader, dataset, dataset.check).rate
-        if turn:
-            found.append((rates["on"], rates["off"], rates["torch"]))
-    return found
+                before = cpu_seconds(os.getpid())
+                rate = epoch(loaders[name], dataset, dataset.check).rate
+                spent = cpu_seconds(os.getpid()) - before
+            if turn >= 0:
+                found[name].append(rate)
+                found.get(f"{name} cpu", []).append(spent)
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def middle(ratios: np.ndarray) -> str:
+    """Returns the median of ratios [n], and the interval in which that lies with 95 %."""
+    chance = np.random.default_rng(0)
+    medians = np.median(chance.choice(ratios, (2000, len(ratios))), axis=1)
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return f"{np.median(ratios):.4f} ({low:.4f} to {high:.4f})"
 
 
 def main() -> None:
     """Runs all settings and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=60, help="batches of 38.5 MB in an epoch")
-    parser.add_argument("--rounds", type=int, default=11, help="timed epochs of each loader")
+    parser.add_argument("--rounds", type=int, default=300, help="timed pairs of epochs")
     given = parser.parse_args()
     torch.set_num_threads(1)
     dataset = ReadySamples(given.batches * BATCH)
@@ -73,12 +96,13 @@ def main() -> None:
         "2 workers, new in each epoch": {"num_workers": 2},
         "no workers, one thread": {},
     }
-    print(f"{'':<32} {'recorded GB/s':>14} {'not recorded':>13} {'ratio':>7} {'torch':>7}")
     for name, options in settings.items():
-        rounds = compare(dataset, given.rounds, options)
-        on, off, torchs = (statistics.median(one) for one in zip(*rounds, strict=True))
-        ratio = statistics.median(one / other for one, other, _ in rounds)
-        print(f"{name:<32} {on:14.2f} {off:13.2f} {ratio:7.3f} {torchs:7.2f}")
+        found = compare(dataset, given.rounds, options)
+        rates = ", ".join(f"{key} {statistics.median(found[key]):.2f}" for key in ("on", "off", "torch"))
+        print(f"{name}: {rates} GB/s")
+        print(f"  rate with recording / without: {middle(found['on'] / found['off'])}")
+        if options.get("persistent_workers") or not options:  # of workers that have ended nobody can tell any more
+            print(f"  CPU with recording / without:  {middle(found['on cpu'] / found['off cpu'])}", flush=True)
     print("every batch of every epoch was checked")
 
 

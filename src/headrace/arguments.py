@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset
 
 from headrace.core.errors import UsageError, explain
 from headrace.core.machine import cores
+from headrace.core.part import splits_itself
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe
 from headrace.core.world import local_world_size
 from headrace.faults.policy import check_fault_arguments
@@ -89,10 +90,11 @@ class Automatic(NamedTuple):
     prefetch_factor: int | None
 
 
-def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: str) -> Automatic:
+def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: str, shard: Any) -> Automatic:
     """Returns what "auto" means for a data set: workers come and go where it does not matter which of them loads what.
 
-    Elsewhere (streams, data sets with a state, threads) there are as many as cores. Raises `UsageError`.
+    Elsewhere (streams, data sets with a state, threads) there are as many as cores; one for a stream that is neither
+    dealt out nor seems to split itself, since each worker would give all of it. Raises `UsageError`.
     """
     for name, value in (("num_workers", num_workers), ("prefetch_factor", prefetch_factor)):
         if isinstance(value, str) and value != "auto":
@@ -100,10 +102,15 @@ def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: str
             expected = "a whole number, or 'auto'"
             raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))
     wanted = num_workers == "auto"
+    if wanted and prefetch_factor not in (None, "auto") and not (_is_whole(prefetch_factor) and prefetch_factor > 0):
+        found = f"prefetch_factor={prefetch_factor!r}"
+        expected = "a positive whole number, 'auto' or None"
+        raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))
     free = is_map(dataset) and not is_stateful(dataset) and backend in ("process", "auto") and os.name == "posix"
     if wanted:
-        num_workers = 0 if backend == "inline" else 1 if free else max(cores() // local_world_size(), 1)
-    ahead = prefetch_factor == "auto" and num_workers > 0 and backend == "process"
+        one = free or not (is_map(dataset) or shard or isinstance(dataset, IterDataPipe) or splits_itself(dataset))
+        num_workers = 0 if backend == "inline" else 1 if one else max(cores() // local_world_size(), 1)
+    ahead = prefetch_factor == "auto" and num_workers > 0 and backend in ("process", "auto" if wanted else "process")
     if prefetch_factor == "auto":
         prefetch_factor = 2 if num_workers else None
     return Automatic(wanted and free, ahead, num_workers, prefetch_factor)

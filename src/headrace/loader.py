@@ -68,7 +68,8 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
     - `backend`: where the workers run: `"process"`, `"thread"`, `"inline"` (in the calling thread, without any), or
       `"auto"`: the first epoch begins with a trial of a few samples, and then the attribute says which of the three.
     - `num_workers="auto"`: workers are added and retired while training goes on, by what is measured; with map-style
-      data, whose batches are the same whatever is decided. Implies `seed=0` if none is given, and persistent workers.
+      data, whose batches are the same whatever is decided (streams: one for each core if they are split, else one).
+      Implies `seed=0` if none is given, and persistent workers.
       `prefetch_factor="auto"`: likewise, how many batches are made ahead for each. What was decided, and why, is in the
       log `headrace` and in `recording.events`; the attributes say what holds now.
     - `memory_budget`: bytes that workers and the batches ahead may take when "auto" decides; otherwise half of what is
@@ -142,7 +143,7 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         self.max_errors, self.sample_timeout = max_errors, sample_timeout
         self.quarantine = None if quarantine is None else checked_path(quarantine)
         self.on_stats, self.memory_budget = on_stats, memory_budget
-        auto = automatic(dataset, num_workers, prefetch_factor, backend)
+        auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
         self.seed = 0 if seed is None and (shard is not None or auto.workers) else seed
         self.shard, self.batches_per_epoch, self.original_errors = shard, batches_per_epoch, original_errors
         self.backend: Backend = backend
@@ -326,6 +327,8 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
     def _get_iterator(self) -> Any:
         if makes_batches(self.dataset, self.collate_fn) and callable(prepare := getattr(self.dataset, "prepare", None)):
             prepare()
+        if self.backend == "auto" and self._own.tuner is not None:
+            self.backend = "process"  # of which there may be none
         if self.backend == "auto" and self.num_workers > 0:
             self.backend = choose(self).backend
         if (self.num_workers == 0 and self._own.tuner is None) or self.backend == "inline":

@@ -56,6 +56,12 @@ class Measurement:
     deadline: float = math.inf
     """When the script is ended, at the next batch that it gets."""
 
+    was_ended: bool = False
+    """Whether it was."""
+
+    ideal: bool = False
+    """Whether loaders gave one batch again and again, so that nothing is to be said of them but how fast that was."""
+
     ledgers: list[tuple[LoaderRecord, Ledger]] = field(default_factory=list)
     """Where loaders count what was lost, with the records that shall say it."""
 
@@ -79,6 +85,8 @@ class Measurement:
 
     def recordings(self) -> list[Recording]:
         """Returns the recordings of the loaders that were iterated, in the order in which the script made them."""
+        if self.ideal:
+            return []
         return [recorder.recording() for recorder in self.recorders if recorder.epoch >= 0]
 
 
@@ -118,6 +126,7 @@ def replace_loader(measurement: Measurement, way: Way, defaults: dict[str, Any])
 
     defaults: arguments for calls that do not give them.
     """
+    measurement.ideal = way.ideal
     base = TORCH_LOADER if way.plain else DataLoader
     measured = _measured(base, measurement, way, defaults)
     torch.utils.data.DataLoader = measured  # type: ignore[misc,assignment]
@@ -129,22 +138,21 @@ def _measured(base: type, measurement: Measurement, way: Way, defaults: dict[str
 
     class MeasuredLoader(base):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            label = caller()
+            place = caller()
             try:
                 given = signature.bind_partial(*args, **kwargs).arguments
             except TypeError:
                 given = kwargs  # a wrong call: torch's own constructor says what is wrong with it
             used = applicable(defaults, given)
             for name in defaults.keys() - used.keys():
-                measurement.unused_defaults.setdefault(name, []).append(label)
+                measurement.unused_defaults.setdefault(name, []).append(place)
             kwargs.update(used)
             super().__init__(*args, **kwargs)
-            self._record = LoaderRecord(label, base.__module__.partition(".")[0], self.num_workers)
+            self._recorded = isinstance(self, DataLoader)
+            self._watcher = self.recorder if self._recorded else Recorder(place)
+            self._record = LoaderRecord(self._watcher.label, base.__module__.partition(".")[0], self.num_workers)
             self._record.digest = 0 if way.digest else None
             measurement.loaders.append(self._record)
-            self._recorded = isinstance(self, DataLoader)
-            self._watcher = self.recorder if self._recorded else Recorder(label)
-            self._watcher.label = label
             self._watcher.listeners.extend(measurement.listeners)
             measurement.recorders.append(self._watcher)
             if self._recorded:

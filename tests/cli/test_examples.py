@@ -16,7 +16,10 @@ def test_a_loader_is_asked_and_its_advice_followed() -> None:
     command = [sys.executable, "-W", "ignore", str(EXAMPLES / "observe.py")]
     run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert run.returncode == 0, run.stderr
-    assert "Waiting for storage is" in run.stdout and "Spectrograms.read_file (observe.py:" in run.stdout
+    assert (
+        "Waiting (for storage, network or locks) is" in run.stdout
+        and "Spectrograms.read_file (observe.py:" in run.stdout
+    )
     advice = re.search(r"\{'num_workers': (\d+)\}: predicted \d+\.\d times as fast", run.stdout)
     assert advice is not None and int(advice[1]) > 1
 

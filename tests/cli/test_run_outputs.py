@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 SCRIPT = """
 import sys, time
@@ -54,7 +55,7 @@ def test_a_page_and_a_trace_are_written(script: Path, tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (0, "first keys [0, 8, 16, 24, 32, 40, 48, 56]\n"), result.stderr
     assert f"The whole picture: {page}" in result.stderr
     html = page.read_text()
-    assert "train.py:14" in html and "Waiting for storage" in html and "http://" not in html
+    assert "train.py:14" in html and "Waiting (for storage" in html and "http://" not in html
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     loads = [event for event in events if event["ph"] == "X" and event["name"] == "load"]
     assert len(loads) == 16
@@ -73,10 +74,28 @@ def test_torch_s_own_loader_has_a_page_too(script: Path, tmp_path: Path) -> None
 def test_a_file_that_cannot_be_written_is_said_before_the_script_runs(
     script: Path, tmp_path: Path, option: str
 ) -> None:
-    for place, found in ((tmp_path / "nowhere" / "file", "no such folder"), (tmp_path, "a folder")):
+    inside = tmp_path / "file"
+    inside.write_text("mine")
+    places = {tmp_path / "nowhere" / "file": "no such folder", tmp_path: "a folder", inside / "file": "no such folder"}
+    for place, found in places.items():
         result = headrace("run", option, place, script, 1)
         assert (result.returncode, result.stdout) == (1, "")
         assert found in result.stderr and "Traceback" not in result.stderr
+    assert inside.read_text() == "mine"
+
+
+def test_a_disk_that_is_full_after_the_run_is_said(script: Path) -> None:
+    result = headrace("run", "--json", "/dev/full", script, 1)
+    assert result.returncode == 1
+    assert "No space left on device" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_nothing_is_written_of_a_script_without_a_loader(script: Path, tmp_path: Path) -> None:
+    script.write_text("print('done')\n")
+    result = headrace("run", "--report", tmp_path / "page.html", "--trace", tmp_path / "trace.json", script)
+    assert (result.returncode, result.stdout) == (0, "done\n")
+    assert "page.html and " in result.stderr and "not written" in result.stderr
+    assert list(tmp_path.iterdir()) == [script]
 
 
 def test_an_ideal_loader_gives_the_first_batch_again(script: Path, tmp_path: Path) -> None:
@@ -84,6 +103,14 @@ def test_an_ideal_loader_gives_the_first_batch_again(script: Path, tmp_path: Pat
     assert (result.returncode, result.stdout) == (0, "first keys [0]\n"), result.stderr
     (loader,) = json.loads((tmp_path / "ideal.json").read_text())["loaders"]
     assert (loader["epochs"], loader["batches"], loader["samples"]) == (2, 16, 128)
+    assert "a loader that costs nothing" in result.stderr and "num_workers=" not in result.stderr
+
+
+@pytest.mark.parametrize("option", [["--digest"], ["--live"], ["--report", "page.html"], ["--trace", "trace.json"]])
+def test_a_batch_that_repeats_has_no_figures_of_its_loading(script: Path, option: list[str]) -> None:
+    result = headrace("run", "--ideal", *option, script, 1)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert f"found:    {option[0]}" in result.stderr
 
 
 @pytest.mark.parametrize("way", [[], ["--plain"], ["--ideal"]], ids=["ours", "plain", "ideal"])
@@ -91,6 +118,7 @@ def test_a_script_can_be_ended_after_a_while(script: Path, way: list[str]) -> No
     result = headrace("run", *way, "--seconds", "0.5", script, 1_000_000)
     assert (result.returncode, result.stdout) == (0, ""), result.stderr
     assert "Traceback" not in result.stderr
+    assert "train.py was ended after 0.5 s" in result.stderr
 
 
 def test_the_number_of_workers_can_be_left_to_the_loader(script: Path) -> None:
@@ -105,7 +133,7 @@ def test_a_doctor_looks_at_a_script(script: Path) -> None:
     result = headrace("doctor", "--ideal", "--seconds", 20, script, 12)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "first keys [0, 8, 16, 24, 32, 40, 48, 56]\n"
-    assert "train.py:14: Training waited" in result.stderr and "1. " in result.stderr
+    assert "train.py:14: The loop waited" in result.stderr and "1. " in result.stderr
     assert "with an ideal loader" in result.stderr
 
 
@@ -140,3 +168,49 @@ def test_a_doctor_says_what_it_wants(arguments: list[str], said: str) -> None:
     result = headrace("doctor", *arguments)
     assert result.returncode == 1
     assert said in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["DATA", "--seconds", "2"], "--seconds 2"),
+        (["--report", "page.html", "DATA"], "--report"),
+        (["--plain", "DATA"], "--plain"),
+        (["--json", "SCRIPT"], "--json"),
+        (["--workers", "2", "SCRIPT"], "--workers"),
+        (["--seconds", "2", "--plan", "SCRIPT:data"], "--seconds"),
+        (["--plan", "SCRIPT:data", "SCRIPT"], "train.py"),
+    ],
+)
+def test_a_doctor_refuses_what_it_would_not_heed(script: Path, tmp_path: Path, arguments: list[str], said: str) -> None:
+    (tmp_path / "table.csv").write_text("x,y\n1,2\n")
+    places = {"DATA": str(tmp_path / "table.csv"), "SCRIPT": str(script), "SCRIPT:data": f"{script}:data"}
+    result = headrace("doctor", *(places.get(argument, argument) for argument in arguments))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "this has no meaning for" in result.stderr and said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_doctor_looks_at_photos_of_several_sizes(tmp_path: Path) -> None:
+    photos = tmp_path / "photos" / "cats"
+    photos.mkdir(parents=True)
+    for number in range(20):
+        Image.new("RGB", (8 + number % 3, 8)).save(photos / f"{number}.png")
+    result = headrace("doctor", "--seconds", 0.2, "--workers", "0,1", "--batch-size", 4, photos.parent)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    assert "differ in size" in result.stdout and "20 samples" in result.stdout
+
+
+def test_each_of_several_loaders_of_one_line_has_a_row(script: Path, tmp_path: Path) -> None:
+    script.write_text(
+        "import torch\nfrom torch.utils.data import DataLoader\n"
+        "def make(count):\n    return DataLoader(torch.arange(count), batch_size=4)\n"
+        "one, two = make(8), make(12)\nprint(len(list(one)), len(list(two)))\n"
+    )
+    for way in ([], ["--plain"]):
+        result = headrace("run", *way, "--json", tmp_path / "figures.json", script)
+        assert (result.returncode, result.stdout) == (0, "2 3\n"), result.stderr
+        figures = json.loads((tmp_path / "figures.json").read_text())
+        expected = [("train.py:4", 2), ("train.py:4 #2", 3)]
+        assert [(loader["label"], loader["batches"]) for loader in figures["loaders"]] == expected
+        assert [diagnosis["label"] for diagnosis in figures["diagnoses"]] == [label for label, _ in expected]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Literal
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import IterableDataset
 
 import headrace
 from headrace.core.errors import UsageError
-from headrace.core.part import Place, enter_place, place_kept
+from headrace.core.part import Place, enter_place, place_kept, splits_itself
 from headrace.core.world import World
 
 
@@ -56,3 +59,50 @@ def test_outside_of_a_loader_it_splits_over_the_ranks(options: Any, monkeypatch:
     monkeypatch.setenv("RANK", "3")
     with pytest.raises(UsageError, match=r"(?s)RANK='3', WORLD_SIZE='3'.*0 <= RANK < WORLD_SIZE"):
         list(headrace.shard(range(8)))
+
+
+class Asking(IterableDataset[int]):
+    """Splits itself as torch's documentation shows."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = torch.utils.data.get_worker_info()
+        return iter(range(0 if info is None else info.id, 10))
+
+
+class Nested(IterableDataset[int]):
+    """Splits itself in a function within a method of a base class."""
+
+    def lines(self) -> Iterator[int]:
+        def dealt() -> Iterator[int]:
+            yield from headrace.shard(range(10))
+
+        return dealt()
+
+    def __iter__(self) -> Iterator[int]:
+        return self.lines()
+
+
+class Inherited(Nested):
+    """As its base."""
+
+
+class Around(IterableDataset[int]):
+    """Leaves it to what it holds."""
+
+    def __init__(self, held: IterableDataset[int]) -> None:
+        self.held, self.me = held, self
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.held)
+
+
+class Whole(IterableDataset[int]):
+    """Gives everything to everyone."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10))
+
+
+def test_whether_a_stream_splits_itself_is_seen_in_its_methods() -> None:
+    streams = [Asking(), Nested(), Inherited(), Around(Asking()), Whole(), Around(Whole())]
+    assert [splits_itself(stream) for stream in streams] == [True, True, True, True, False, False]

@@ -59,6 +59,7 @@ def test_where_it_matters_who_loads_what_the_number_is_fixed(dataset: Any, monke
         ({"num_workers": 0, "prefetch_factor": "auto"}, 0, None, False, InlineIterator),
         ({"num_workers": "auto", "backend": "inline"}, 0, None, False, InlineIterator),
         ({"num_workers": "auto", "backend": "thread"}, 2, 2, False, ThreadIterator),
+        ({"num_workers": "auto", "backend": "auto"}, 1, 2, True, AutomaticIterator),
         ({"num_workers": 2, "prefetch_factor": "auto", "backend": "thread"}, 2, 2, False, ThreadIterator),
     ],
 )
@@ -128,3 +129,26 @@ def test_a_real_tuner_decides_by_what_it_measures(workers: Any) -> None:
     loader = headrace.DataLoader(Drawing(600), 4, shuffle=True, seed=3, num_workers=workers, prefetch_factor="auto")
     assert all(map(torch.equal, loader, headrace.DataLoader(Drawing(600), 4, shuffle=True, seed=3)))
     assert loader._own.tuner.limits.most >= loader.num_workers
+
+
+class Whole(IterableDataset[int]):
+    """Gives all of its numbers to each worker."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(40))
+
+
+@pytest.mark.parametrize(("options", "workers"), [({}, 1), ({"shard": "auto"}, 2)])
+def test_a_stream_is_not_repeated_by_as_many_workers_as_there_are_cores(
+    options: dict[str, Any], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arguments, "cores", lambda: 2)
+    loader = headrace.DataLoader(Whole(), 4, num_workers="auto", **options)
+    assert loader.num_workers == workers
+    assert sorted(number for batch in loader for number in batch.tolist()) == list(range(40))
+
+
+@pytest.mark.parametrize("prefetch_factor", [0, -1, 1.5, True])
+def test_workers_that_are_found_by_measuring_need_batches_ahead(prefetch_factor: Any) -> None:
+    with pytest.raises(UsageError, match=f"prefetch_factor={prefetch_factor}"):
+        headrace.DataLoader(range(4), num_workers="auto", prefetch_factor=prefetch_factor)

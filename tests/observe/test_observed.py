@@ -134,7 +134,7 @@ def test_what_a_loader_tells_is_a_snapshot(how: dict[str, Any]) -> None:
     assert type(loader.diagnose()) is Diagnosis
     assert type(report) is Report
     assert all(len(line) <= 80 for line in text.splitlines())
-    assert re.search(r"test_observed\.py:\d+: Training waited", text)
+    assert re.search(r"test_observed\.py:\d+( #\d)?: The loop waited", text)
 
 
 def test_reports_are_readable_where_python_shows_them() -> None:

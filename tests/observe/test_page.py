@@ -353,25 +353,6 @@ def test_contrast_suffices(scheme: int, pairs: list[tuple[str, str]], least: flo
     assert weak == {}
 
 
-FIGURES = [
-    (wording.seconds, [0, 4.1e-6, 0.00041, 0.0123, 0.9997, 59.96, 11400, 190000, float("nan"), -0.5]),
-    (wording.size, [0, 999, 999_600, 1.58e9, float("inf")]),
-    (wording.percent, [0, 0.0001, 0.004, 0.41, 0.9996, float("nan")]),
-    (wording.times, [1.02, 1.83, 12.3, float("inf")]),
-]
-WORDS = [
-    ["0 s", "4.10 µs", "410 µs", "12.3 ms", "1.00 s", "1 min 00 s", "3 h 10 min", "2 d 4 h", "\u2013", "-500 ms"],
-    ["0 B", "999 B", "1.00 MB", "1.58 GB", "\u2013"],
-    ["0%", "under 0.1%", "0.4%", "41%", "100%", "\u2013"],
-    ["1.02x", "1.8x", "12x", "\u2013"],
-]
-
-
-@pytest.mark.parametrize(("put", "given", "expected"), [(*f, w) for f, w in zip(FIGURES, WORDS, strict=True)])
-def test_figures_are_put_as_people_read_them(put: Any, given: list[float], expected: list[str]) -> None:
-    assert [put(value) for value in given] == expected
-
-
 def test_labels_of_an_axis_are_short() -> None:
     given = ["2.00 s", "1.50 GB", "10.0 ms", "100 ms", "0 B", "1 min 00 s"]
     assert [wording.short(words) for words in given] == ["2 s", "1.5 GB", "10 ms", "100 ms", "0 B", "1 min 00 s"]

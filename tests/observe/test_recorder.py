@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import tracemalloc
@@ -155,13 +156,13 @@ def test_the_time_of_the_main_process_is_shared_out_without_what_made_batches(mo
     spent = iter([(10.0, 8.0, 1.0), (20.0, 15.0, 1.5), (21.0, 16.0, 1.5)])
     monkeypatch.setattr(recorder_module, "_spent", lambda: next(spent))
     rows = made_up.with_workers(6, epochs=1).batches.copy()
-    rows["worker"][:4], rows["cpu"] = MAIN, 1.5
+    rows["worker"][:4], rows["cpu"], rows["queued"] = MAIN, 1.5, 0.1
     recorder = Recorder("x")
     tell(recorder, rows[:4])
     found = recorder.latest
     assert found["loop_cpu"].tolist() == [(10 - 6) / 4] * 4
     assert found["main_cpu"].tolist() == [(7 - 6) / 4] * 4
-    assert found["loop_queued"].tolist() == [0.5 / 4] * 4
+    assert found["loop_queued"].tolist() == [pytest.approx((0.5 - 4 * 0.1) / 4)] * 4
     tell(recorder, rows[4:])  # made by workers: their time is not that of the main process
     assert recorder.latest["loop_cpu"][4:].tolist() == [0.5, 0.5]
 
@@ -282,3 +283,21 @@ def test_real_seconds_come_back_from_json_with_every_stage() -> None:
     for name, seconds in stage_seconds(given.batches).items():
         assert stage_seconds(found.batches)[name].tolist() == seconds.tolist()
     assert found.totals == given.totals
+
+
+def test_each_of_several_loaders_of_one_line_has_a_name_of_its_own() -> None:
+    one, two, three = Recorder("train.py:7"), Recorder("train.py:7"), Recorder("train.py:9")
+    assert [one.label, two.label, three.label] == ["train.py:7", "train.py:7 #2", "train.py:9"]
+    del one
+    gc.collect()
+    again = Recorder("train.py:7")
+    assert (again.label, two.label) == ("train.py:7", "train.py:7 #2")
+
+
+def test_listeners_hear_of_an_epoch_that_was_left_when_the_next_one_begins() -> None:
+    told = []
+    loader = headrace.DataLoader(range(12), 4, on_stats=lambda stats: told.append(stats.batches))
+    next(iter(loader))
+    assert told == []
+    assert len(list(loader)) == 3
+    assert told == [1, 4]

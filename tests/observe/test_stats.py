@@ -58,8 +58,10 @@ def test_workers_are_busy_for_their_share_of_each_epoch() -> None:
     rows["worker"][rows["number"] == 8] = 7  # 9 batches: 4 each for workers 0 and 1, and one for worker 7
     workers = stats_of(Recording(batches=rows, totals=totals_of(rows))).workers
     span = 8 * 2.5 + 2.0  # of an epoch, from the first beginning to the last delivery; the pause between does not count
+    spans = 2 * span, 2 * span - 2.5, span + 2.0  # of each worker from its own first batch on
     assert [(one.worker, one.batches) for one in workers] == [(0, 8), (1, 8), (7, 2)]
-    assert [one.busy for one in workers] == pytest.approx([4 / span, 4 / span, 1 / span])
+    shares = [done / its for done, its in zip((8, 8, 2), spans, strict=True)]
+    assert [one.busy for one in workers] == pytest.approx(shares)
     assert [one.seconds for one in workers] == pytest.approx([1.0, 1.0, 1.0])
 
 
@@ -126,5 +128,5 @@ def test_json_has_none_for_what_is_not_known_and_the_rates() -> None:
     assert plain["first_batch"] is None
     assert plain["wait_share"] == stats.wait_share and plain["bytes_per_second"] == stats.bytes_per_second
     assert plain["stages"]["load"] == {"seconds": 2.0, "mean": 0.5, "p50": 0.5, "p95": 0.5, "max": 0.5}
-    assert plain["workers"][1] == {"worker": 1, "batches": 2, "busy": 2 / 9.5, "seconds": 1.0}
+    assert plain["workers"][1] == {"worker": 1, "batches": 2, "busy": 2 / 7.0, "seconds": 1.0}
     assert json.loads(json.dumps(LoaderStats().as_json(), allow_nan=False))["stages"] == {}

@@ -28,6 +28,7 @@ from headrace.cli.options import (
     Script,
     Seconds,
     TraceFile,
+    check_doctor,
     number_or_auto,
 )
 from headrace.core.errors import HeadraceError
@@ -254,6 +255,7 @@ def bench(
     "headrace doctor --plan train.py:train_data --epochs 20 --run",
 )
 def doctor(
+    context: typer.Context,
     target: Annotated[str | None, typer.Argument(help="A training script, or data in any form.")] = None,
     arguments: Annotated[list[str] | None, typer.Argument(help="What the script itself gets.")] = None,
     seconds: Annotated[
@@ -283,6 +285,8 @@ def doctor(
     """Say where the time goes in a training script, in loading some data, or in the steps of a pipeline."""
     from headrace.cli.bench import numbers_in
 
+    is_script = target is not None and (module or target.endswith(".py"))
+    check_doctor(context, "plan" if plan is not None else "script" if is_script else "data")
     numbers = numbers_in(workers, "--workers") if workers is not None else None
     if plan is not None:
         from headrace.cli.doctor import run_plan
@@ -295,7 +299,7 @@ def doctor(
     from headrace.cli.examine import examine, examine_script
     from headrace.script import Way
 
-    if target is not None and (module or target.endswith(".py")):
+    if target is not None and is_script:
         way = Way(plain=plain, ideal=ideal)
         found = examine_script(
             target, arguments or [], way=way, as_module=module, seconds=seconds or 60.0, report=report

@@ -19,9 +19,10 @@ from rich.table import Table
 
 from headrace.benchmark.cuts import MeasuredCut, measure_cuts
 from headrace.core.errors import UsageError, explain
-from headrace.dataset.staged.planning import Plan, time_text
+from headrace.dataset.staged.planning import Plan
 from headrace.dataset.staged.staged import Staged, unbuilt
 from headrace.observe.progress import stages_bar
+from headrace.observe.words import seconds
 
 EXPECTED = (
     "SCRIPT.py:NAME or MODULE:NAME, where NAME is a headrace.Staged, or a function without arguments that returns one"
@@ -125,8 +126,8 @@ def _table(plan: Plan, cuts: list[MeasuredCut], workers: Sequence[int]) -> Table
         if cut.refused is not None:
             table.add_row(name, *["-"] * (len(heads) - 2), "not possible")
             continue
-        row = [time_text(cut.build), time_text(cut.load), decimal(cut.bytes)] if cut.cut else ["-", "-", "-"]
+        row = [seconds(cut.build), seconds(cut.load), decimal(cut.bytes)] if cut.cut else ["-", "-", "-"]
         for epoch in cut.epochs:
-            row += [time_text(epoch.scaled(plan.samples)), decimal(epoch.bytes)]
+            row += [seconds(epoch.scaled(plan.samples)), decimal(epoch.bytes)]
         table.add_row(name, *row)
     return table

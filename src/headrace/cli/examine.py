@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from torch.utils.data import default_collate
 
 from headrace.cli.run import Outputs, run_and_report
 from headrace.core.errors import UsageError, explain
 from headrace.core.machine import cores
 from headrace.dataset.stored import open as open_data
 from headrace.loader import DataLoader
+from headrace.observe.recording import Recording
+from headrace.observe.stats import stats_of
+from headrace.observe.words import some
 from headrace.observed import Report
 from headrace.script import Way
 
 WARM = 0.5
 """Seconds for which a loader runs before it is measured."""
+
+LOOK = 16
+"""Samples that are looked at to see whether all have one shape."""
 
 
 def examine_script(
@@ -57,6 +69,11 @@ def examine_script(
             console.print(done.stderr.strip().splitlines()[-1:], markup=False, highlight=False)
             return status
         console.print(_ideal_table(figures, json.loads(ideal.read_text())))
+        console.print(
+            "gain: one batch again and again, measured, the time between epochs left out. predicted: from the first "
+            "run alone, its first batches included.",
+            soft_wrap=True,
+        )
     return status
 
 
@@ -93,29 +110,50 @@ def examine(uri: str | None, batch_size: int, seconds: float, workers: Sequence[
         raise UsageError(explain("there is nothing to load", place=uri, found="no samples"))
     console = Console()
     table = Table("workers", "samples/s", "MB/s", "first batch", box=SIMPLE_HEAD, pad_edge=False)
-    reports = []
+    differ = _differ_in_size(dataset)
+    recordings = []
     for count in workers:
-        loader: Any = DataLoader(dataset, batch_size, shuffle=True, num_workers=count, seed=0)
-        _load(loader, seconds)
-        stats = loader.stats
-        reports.append((stats.samples_per_second, count, Report(loader.recording), stats))
+        recording = _recording(dataset, batch_size, count, seconds, collate_fn=apart if differ else None)
+        stats = stats_of(recording)
+        recordings.append((stats, count, recording))
         table.add_row(
             str(count), f"{stats.samples_per_second:,.0f}", f"{stats.bytes_per_second / 1e6:,.1f}",
             f"{stats.first_batch * 1e3:,.0f} ms",
         )  # fmt: skip
-    _, best, report, _ = max(reports, key=lambda one: one[0])
+    _, best, recording = max(recordings, key=lambda one: one[0].samples_per_second)
     if json_output:
-        figures = [{"workers": count, **stats.as_json()} for _, count, _, stats in reports]
+        figures = [{"workers": count, **stats.as_json()} for stats, count, _ in recordings]
         console.out(json.dumps({"uri": uri, "best": best, "runs": figures}, indent=2), highlight=False)
         return 0
     console.print(f"[bold]{uri}[/bold]: {len(dataset):,} samples, {seconds:g} s with each number of workers")
     console.print(table)
+    if differ:
+        console.print("The samples differ in size, so that they stay apart in a batch; training would resize them.")
     console.print(
         f"num_workers={best} is the fastest. There is no training here, so that all is waiting:", style="bold"
     )
-    console.print(report)
+    places = max((one.places for _, _, one in recordings), key=len)  # without workers nobody looks where they are
+    console.print(Report(replace(recording, places=places)))
     console.print(f"headrace bench {uri} compares it with other forms.", highlight=False)
     return 0
+
+
+def _recording(dataset: Any, batch_size: int, workers: int, seconds: float, *, collate_fn: Any) -> Recording:
+    """Loads for so long with so many workers. That they are more than the cores is what is to be tried."""
+    logger = logging.getLogger("headrace")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        logger.setLevel(logging.ERROR)
+        try:
+            options = {"num_workers": workers, "seed": 0, "collate_fn": collate_fn}
+            loader: Any = DataLoader(dataset, batch_size, shuffle=True, **options)
+            _load(loader, seconds)
+        finally:
+            logger.setLevel(level)
+    recording: Recording = loader.recording
+    setting = replace(recording.setting, tuned=True)  # the best number of workers will be what was measured
+    return replace(recording, label=some(workers, "worker"), setting=setting)
 
 
 def _load(loader: Any, seconds: float) -> None:
@@ -124,6 +162,24 @@ def _load(loader: Any, seconds: float) -> None:
         for _ in loader:
             if time.perf_counter() >= ends:
                 return
+
+
+def _differ_in_size(dataset: Any) -> bool:
+    """Returns whether some column of the first samples has arrays of several shapes, which no batch can hold."""
+    samples = [dataset[int(number)] for number in np.linspace(0, len(dataset) - 1, LOOK)]
+    shapes = {name: {np.shape(sample[name]) for sample in samples} for name in samples[0]}
+    ragged = {field.name for field in dataset.schema if field.kind == "ragged"}
+    return any(len(found) > 1 for name, found in shapes.items() if name not in ragged)
+
+
+def apart(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns a batch in which columns of several shapes are lists of tensors."""
+    batch: dict[str, Any] = {}
+    for name in samples[0]:
+        values = [sample[name] for sample in samples]
+        alike = len({np.shape(value) for value in values}) == 1
+        batch[name] = default_collate(values) if alike else [torch.as_tensor(value) for value in values]
+    return batch
 
 
 def numbers_to_try() -> list[int]:

@@ -1,4 +1,4 @@
-"""The options of `headrace run`, with their help."""
+"""The options of `headrace run`, with their help, and which of `headrace doctor` go together."""
 
 from __future__ import annotations
 
@@ -55,3 +55,33 @@ def number_or_auto(given: str | None, option: str, least: int) -> int | Literal[
     raise UsageError(
         explain("wrong option", place=option, found=given, expected=f"a whole number from {least} on, or auto")
     )
+
+
+OF_DOCTOR = {
+    "script": {"target", "arguments", "seconds", "report", "plain", "ideal", "module"},
+    "data": {"target", "seconds", "batch_size", "workers", "json_output"},
+    "plan": {"plan", "batch_size", "epochs", "run", "workers", "batches", "json_output"},
+}
+"""What says something for each thing that `headrace doctor` looks at."""
+
+NAMED = {"script": "a script", "data": "data", "plan": "the steps of a pipeline"}
+
+
+def check_doctor(context: typer.Context, kind: Literal["script", "data", "plan"]) -> None:
+    """Raises `UsageError` if something was given on the command line that has no meaning for this kind of target."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    wrong = [name for name in given if name not in OF_DOCTOR[kind] and context.params[name] not in (None, [])]
+    if not wrong:
+        return
+    if kind == "data" and "arguments" in wrong:
+        cure = "options go before the target: headrace doctor --seconds 5 photos/"
+    elif kind == "plan":
+        cure = "--plan SCRIPT.py:NAME takes no target; `headrace doctor --help` says which options are for it"
+    else:
+        cure = f"leave it out; `headrace doctor --help` says which options are for {kind}"
+    typed = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    typed |= {"target": str(context.params["target"]), "arguments": " ".join(context.params["arguments"] or [])}
+    found = ", ".join(typed[name] for name in wrong)
+    place = f"headrace doctor {context.params.get('target') or '--plan'}"
+    raise UsageError(explain(f"this has no meaning for {NAMED[kind]}", place=place, found=found, cure=cure))

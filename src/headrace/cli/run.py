@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import statistics
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ from headrace.observe.findings.diagnose import diagnose
 from headrace.observe.live import LiveView
 from headrace.observe.memory import machine_memory
 from headrace.observe.page.page import page
+from headrace.observe.waiting import TimeIsUp
+from headrace.observe.words import some
 from headrace.observed import Report
 from headrace.script import NEED_WORKERS, NOT_PLAIN, Measurement, Way, replace_loader, run_script
 from headrace.version import __version__
@@ -57,33 +58,57 @@ class Outputs:
     full: bool = False
     """Whether the whole diagnosis is printed."""
 
+    def of_real_loading(self, *, digest: bool) -> list[str]:
+        """Returns the options that say something of how batches were loaded."""
+        given = {"--report": self.report, "--trace": self.trace, "--live": self.live, "--digest": digest}
+        return [option for option, value in given.items() if value]
+
     def check(self) -> None:
         """Raises `UsageError` if a file could not be written after the run."""
-        for file in (self.json, self.report, self.trace):
-            if file is None:
-                continue
-            folder = file.absolute().parent
-            found = "no such folder" if not folder.is_dir() else "a folder" if file.is_dir() else ""
-            if not found and not os.access(file if file.exists() else folder, os.W_OK):
-                found = "no permission to write"
-            if found:
-                cure = "choose another file" if folder.is_dir() else "make the folder first, or choose another file"
-                message = explain("the figures could not be written after the run", place=file, found=found, cure=cure)
-                raise UsageError(message)
+        for file in filter(None, (self.json, self.report, self.trace)):
+            is_new = not file.exists()
+            try:
+                file.open("ab").close()
+            except OSError as error:
+                there = file.absolute().parent.is_dir()
+                message = explain(
+                    "the figures could not be written after the run",
+                    place=file,
+                    found=_trouble(error),
+                    cure="choose another file" if there else "make the folder first, or choose another file",
+                )
+                raise UsageError(message) from error
+            if is_new:
+                file.unlink()
 
     def write(self, measurement: Measurement, console: Console) -> None:
-        """Writes the files, and says where they are."""
-        if self.json is not None:
-            self.json.write_text(json.dumps(measurement.as_dict(), indent=2) + "\n")
+        """Writes the files, and says where they are. Raises `UsageError` if that fails, for a full disk for example."""
         recordings = measurement.recordings()
+        if self.json is not None:
+            _written(self.json, lambda file: file.write_text(json.dumps(measurement.as_dict(), indent=2) + "\n"))
+        if not recordings and (left_out := [str(file) for file in (self.report, self.trace) if file is not None]):
+            console.print(f"Without a batch there is nothing to show: {' and '.join(left_out)} not written.")
+            return
         if self.report is not None:
             diagnoses = [diagnose(recording) for recording in recordings]
-            title = Path(measurement.script).name
-            self.report.write_text(page(title, measurement.seconds, recordings, diagnoses, machine()), "utf-8")
+            whole = page(Path(measurement.script).name, measurement.seconds, recordings, diagnoses, machine())
+            _written(self.report, lambda file: file.write_text(whole, "utf-8"))
             console.print(f"The whole picture: {self.report}", soft_wrap=True, highlight=False)
         if self.trace is not None:
-            write_trace(self.trace, recordings)
+            _written(self.trace, lambda file: write_trace(file, recordings))
             console.print(f"The trace, for Perfetto or TensorBoard: {self.trace}", soft_wrap=True, highlight=False)
+
+
+def _written(file: Path, write: Callable[[Path], object]) -> None:
+    try:
+        write(file)
+    except OSError as error:
+        raise UsageError(explain("the figures were not written", place=file, found=_trouble(error))) from error
+
+
+def _trouble(error: OSError) -> str:
+    known = {FileNotFoundError: "no such folder", IsADirectoryError: "a folder", NotADirectoryError: "no such folder"}
+    return known.get(type(error), error.strerror or str(error))
 
 
 def machine() -> dict[str, str]:
@@ -118,18 +143,11 @@ def run_and_report(
             "no such script",
             place=script,
             expected="a Python file",
-            cure="check the path; for a module use `headrace run -m NAME`",
+            cure="check the path; for a module, put -m before its name",
         )
         raise UsageError(message)
     outputs.check()
-    if way.plain and (ours := [OPTION_NAMES[name] for name in defaults if name in NOT_PLAIN]):
-        message = explain(
-            "torch's own loader cannot do this",
-            place="headrace run --plain",
-            found=", ".join(ours),
-            cure="leave out --plain, or these options",
-        )
-        raise UsageError(message)
+    _check_way(way, defaults, outputs)
     measurement = Measurement(script)
     live = LiveView(Console(stderr=True)) if outputs.live else None
     if live is not None:
@@ -139,7 +157,7 @@ def run_and_report(
     if outputs.seconds is not None:
         measurement.deadline = began + outputs.seconds
     try:
-        status = _outcome(script, arguments, as_module)
+        status = _outcome(script, arguments, measurement, as_module=as_module)
     finally:
         if live is not None:
             live.close()
@@ -153,13 +171,38 @@ def run_and_report(
             console.print(Report(recording))
     else:
         report(measurement, console)
+    if measurement.was_ended:
+        console.print(f"{Path(script).name} was ended after {outputs.seconds:g} s, at the next batch it asked for.")
     outputs.write(measurement, console)
     return status
 
 
-def _outcome(script: str, arguments: Sequence[str], as_module: bool) -> int:
+def _check_way(way: Way, defaults: dict[str, Any], outputs: Outputs) -> None:
+    """Raises `UsageError` where options contradict each other."""
+    if way.ideal and (ours := outputs.of_real_loading(digest=way.digest)):
+        message = explain(
+            "a batch that repeats has nothing to show there",
+            place="headrace run --ideal",
+            found=", ".join(ours),
+            cure="leave out --ideal, or these options",
+        )
+        raise UsageError(message)
+    if way.plain and (ours := [OPTION_NAMES[name] for name in defaults if name in NOT_PLAIN]):
+        message = explain(
+            "torch's own loader cannot do this",
+            place="headrace run --plain",
+            found=", ".join(ours),
+            cure="leave out --plain, or these options",
+        )
+        raise UsageError(message)
+
+
+def _outcome(script: str, arguments: Sequence[str], measurement: Measurement, *, as_module: bool) -> int:
     try:
         run_script(script, arguments, as_module=as_module)
+    except TimeIsUp:
+        measurement.was_ended = True
+        return 0
     except SystemExit as ended:
         if ended.code is None or isinstance(ended.code, int):
             return ended.code or 0
@@ -189,8 +232,9 @@ def report(measurement: Measurement, console: Console) -> None:
         console.print(f"\nheadrace: {name} ran {seconds:.1f} s and did not iterate over any DataLoader.")
         return
     share = measurement.waited / seconds if seconds else 0.0
+    whose = "a loader that costs nothing" if measurement.ideal else f"{used[0].kind}'s loader"
     console.print(
-        f"\nheadrace: with {used[0].kind}'s loader, {name} ran {seconds:.1f} s "
+        f"\nheadrace: with {whose}, {name} ran {seconds:.1f} s "
         f"and waited {measurement.waited:.1f} s of them ([bold]{share:.0%}[/bold]) for data.",
         soft_wrap=True,
     )
@@ -221,11 +265,12 @@ def report(measurement: Measurement, console: Console) -> None:
     console.print(table)
     for record in used:
         if record.bad_samples or record.restarts:
-            lost = f"{record.bad_samples} bad samples, {record.restarts} workers replaced"
+            lost = f"{some(record.bad_samples, 'bad sample')}, {some(record.restarts, 'worker')} replaced"
             console.print(f"{record.label}: [bold]{lost}[/bold]; the log says which.")
         if record.digest is not None:
             console.print(f"{record.label}: checksum of its batches {record.digest:08x}")
-    for diagnosis in (diagnose(recording) for recording in measurement.recordings()):
+    waited = {record.label: record.waited for record in used}
+    for diagnosis in sorted(map(diagnose, measurement.recordings()), key=lambda one: -waited.get(one.label, 0.0)):
         console.print(_advice(diagnosis), soft_wrap=True, highlight=False, markup=False)
     for option, labels in measurement.unused_defaults.items():
         places = ", ".join(sorted(set(labels)))
@@ -237,7 +282,7 @@ def _advice(diagnosis: Diagnosis) -> str:
     best = next((one for one in diagnosis.findings if one.gain is not None and one.advice), None)
     if best is None or best.gain is None:
         return f"{diagnosis.label}: {diagnosis.summary}"
-    gain = f" ({best.gain:.1f} times as fast, predicted)" if best.gain >= 1.1 else ""
+    gain = f" (predicted: this loop {best.gain:.1f} times as fast)" if best.gain >= 1.1 else ""
     return f"{diagnosis.label}: {best.sentence} {best.advice}{gain}"
 
 

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, NamedTuple, TypeVar
+from types import CodeType
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from headrace.core.errors import UsageError, explain
 from headrace.core.world import World, current_world
@@ -70,6 +71,27 @@ def note_counting() -> None:
     """Records that the running data set asked how many workers there are."""
     if _current.place is not None:
         _current.place.counted = True
+
+
+SPLITTERS = {"get_worker_info", "shard", "current_part"}
+"""Functions that a stream calls to split itself over the workers."""
+
+
+def splits_itself(stream: Any) -> bool:
+    """Returns whether an iterable data set seems to split itself over the workers, by the names in its methods.
+
+    Also if a data set that it holds does. One that leaves it to a function of another place is not known to.
+    """
+    methods = (value for cls in type(stream).__mro__ for value in vars(cls).values())
+    if any(_calls_splitter(method.__code__) for method in methods if hasattr(method, "__code__")):
+        return True
+    held = getattr(stream, "__dict__", {}).values()
+    return any(value is not stream and isinstance(value, IterableDataset) and splits_itself(value) for value in held)
+
+
+def _calls_splitter(code: CodeType) -> bool:
+    nested = (one for one in code.co_consts if isinstance(one, CodeType))
+    return not SPLITTERS.isdisjoint(code.co_names + code.co_freevars) or any(map(_calls_splitter, nested))
 
 
 def current_part() -> Part:

@@ -19,7 +19,7 @@ from headrace.core.mark import private_mark
 from headrace.core.torch_internals import torch_default_collate
 from headrace.core.world import local_world_size
 from headrace.device.pinning import pin
-from headrace.engine.epoch import Journey, journey_here
+from headrace.engine.journey import Journey, journey_here
 from headrace.engine.lane import Begin, Cargo, LaneHost, Made, surroundings_kept
 from headrace.engine.processes import ProcessIterator
 from headrace.engine.starting import ZygoteKeeper
@@ -83,6 +83,11 @@ class AutomaticIterator(ProcessIterator):
             loader.prefetch_factor = self._tuner.now.prefetch
         super()._read_options(loader)
         self._cargo = self.cargo_for_workers(loader)
+
+    @property
+    def tunes_workers(self) -> bool:  # type: ignore[override]  # here it depends on what is tuned
+        """See `EpochIterator.tunes_workers`."""
+        return self._tuner.limits.tunes_workers
 
     @property
     def wanted_workers(self) -> int:
@@ -199,7 +204,7 @@ class Here:
     def __init__(self, cargo: Cargo, begin: Begin, memory: LocalMemory) -> None:
         collate = SlotCollate(memory) if cargo.collate_fn is torch_default_collate else cargo.collate_fn
         mark = private_mark()
-        self._watch = Stopwatch(mark)
+        self._watch = Stopwatch(mark, here=True)
         cargo = replace(cargo, dataset=copy.copy(cargo.dataset))
         self.host = LaneHost(cargo, 0, 1, "inline", collate, mark, watched=False)
         with surroundings_kept(random=True):

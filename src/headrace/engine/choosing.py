@@ -82,7 +82,7 @@ def advise(loader: Any) -> None:
     if min(seconds) < QUICK:
         _said.add(place)
         LOGGER.warning(
-            "headrace: %d workers slow this loader down: a batch of %s takes %.3f ms to make, less than handing "
+            "headrace: workers (%d) slow this loader down: a batch of %s takes %.3f ms to make, less than handing "
             "it over from a worker. Use num_workers=0, or backend='auto', which decides.",
             loader.num_workers, place, min(seconds) * 1e3,
         )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
@@ -17,6 +16,7 @@ from headrace.core.streams import global_states_kept, set_global_states
 from headrace.core.torch_internals import DatasetKind, TorchIterator, profiler_enabled
 from headrace.core.world import World, common_store
 from headrace.engine.drawing import generators, own_base_seed, random_state, resumable
+from headrace.engine.journey import UNKNOWN, Journey
 from headrace.engine.lane import Begin, Cargo
 from headrace.engine.ranks import RankWatch
 from headrace.engine.setting import Backend, setting_of
@@ -25,26 +25,12 @@ from headrace.fetch.fetcher import Positioned, is_stateful
 from headrace.fetch.whole import makes_batches
 from headrace.observe.hazards import hazards
 from headrace.observe.recorder import PENDING
-from headrace.observe.recording import MAIN
 from headrace.observe.sizes import batch_length
 from headrace.order.key_arrays import key_arrays
 from headrace.state.progress import Draw, MapProgress, StreamProgress
 from headrace.state.record import EpochRecord, Terms
 
 SEED_BITS = (1 << 62) - 1
-
-NAN = math.nan
-
-UNKNOWN = (NAN, NAN, NAN)
-"""What the recorder fills in later."""
-
-Journey = tuple[float, ...]
-
-
-def journey_here(times: tuple[float, float, float, float, float], nbytes: int, pinned: float) -> Journey:
-    """Returns the journey of a batch that was made where it is wanted. `times`: those of `Stopwatch.made_here`."""
-    begun, loaded, collated, load_cpu, cpu = times
-    return MAIN, nbytes, NAN, begun, loaded, collated, NAN, NAN, load_cpu, cpu, 0.0, 0.0, pinned
 
 
 class EpochIterator(TorchIterator):
@@ -57,12 +43,14 @@ class EpochIterator(TorchIterator):
     backend: Backend
     """Where batches are made: "inline", "thread" or "process"."""
 
+    tunes_workers = False
+    """Whether the number of workers changes by what is measured."""
+
     _held: int = 0
     """Samples of the batch that is delivered now, of a map-style data set."""
 
     _journey: Journey = ()
-    """How the batch that is delivered now came here, from `worker` to `pinned` of `BATCH`: an engine's `_next_data`
-    leaves it."""
+    """How the batch that is delivered now came here: an engine's `_next_data` leaves it."""
 
     def _open(self, loader: Any, *, workers: int) -> None:
         """Does what torch's constructor does, and begins the first epoch.
@@ -96,7 +84,13 @@ class EpochIterator(TorchIterator):
         self._begin_record(loader, began, fresh=False)
 
     def _begin_record(self, loader: Any, began: float, *, fresh: bool) -> None:
-        setting = setting_of(loader, backend=self.backend, workers=self.wanted_workers, free=self.any_lane_will_do)
+        setting = setting_of(
+            loader,
+            backend=self.backend,
+            workers=self.wanted_workers,
+            free=self.any_lane_will_do,
+            tuned=self.tunes_workers,
+        )
         self._recorder.begin_epoch(began, setting, fresh=fresh)
         if self._recorder.epoch == 0:
             for trap in hazards(self._dataset, setting):

@@ -15,7 +15,8 @@ from headrace.core.mark import TASK, private_mark
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe, apply_sharding, torch_default_collate
 from headrace.device.pinning import pin
 from headrace.engine.alarm import Alarm
-from headrace.engine.epoch import EpochIterator, journey_here
+from headrace.engine.epoch import EpochIterator
+from headrace.engine.journey import journey_here
 from headrace.engine.lane import LaneHost, Made, surroundings_kept
 from headrace.fetch.whole import draws_numbers, makes_batches
 from headrace.observe.replaying import ReplayBar
@@ -42,7 +43,7 @@ class InlineIterator(EpochIterator):
         if collate is torch_default_collate:
             collate = SlotCollate(memory)
         self._mark = private_mark()
-        self._watch = Stopwatch(self._mark)
+        self._watch = Stopwatch(self._mark, here=True)
         self._alarm = None if loader.sample_timeout is None else Alarm(loader.sample_timeout)
         self._host = LaneHost(self.cargo(loader), 0, 1, "inline", collate, self._mark, watched=self._alarm is not None)
         self._nbytes, self._look_again = 0, 0.0

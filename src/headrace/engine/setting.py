@@ -18,7 +18,13 @@ Backend = Literal["process", "thread", "inline"]
 
 
 def setting_of(
-    loader: Any, *, backend: Backend, workers: int, free: bool = False, kind: Literal["headrace", "torch"] = "headrace"
+    loader: Any,
+    *,
+    backend: Backend,
+    workers: int,
+    free: bool = False,
+    tuned: bool = False,
+    kind: Literal["headrace", "torch"] = "headrace",
 ) -> Setting:
     """Returns how a loader works, be it ours or torch's own (`kind`)."""
     is_map = loader._dataset_kind == DatasetKind.Map
@@ -40,7 +46,9 @@ def setting_of(
         memory=_machine_memory(),
         dataset=type(loader.dataset).__qualname__,
         makes_batches=kind == "headrace" and makes_batches(loader.dataset, loader.collate_fn),
+        loads_together=hasattr(loader.dataset, "__getitems__"),
         own_collate=loader.collate_fn is not torch_default_collate and loader._auto_collation,
+        tuned=tuned,
     )
 
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.observe.findings.words import bytes_text
 from headrace.observe.findings.workload import workload_of
 from headrace.observe.recording import Batches, Recording
+from headrace.observe.words import size
 
 LEAST_SECONDS, LEAST_BATCHES = 1.2, 24
 """What a setting is measured with, at least; `PATIENCE` seconds will do where batches are slow."""
@@ -111,7 +111,7 @@ class Tuner:
         """Returns what to change to; None: nothing for now."""
         rows = self._measured(recording.batches)
         if (tight := self._too_much(taken)) is not None:
-            return self._go(tight, f"the memory: a worker takes {bytes_text(taken.worker)}")
+            return self._go(tight, f"the memory: a worker takes {size(taken.worker)}")
         if not self._is_enough(rows):
             return None
         rate = _rate(rows)

@@ -106,7 +106,7 @@ class _Worker:
             cargo, assignment.worker_id, assignment.workers, "process", collate, assignment.box.mark, watched=True
         )
         self._mark = assignment.box.mark
-        self._watch = Stopwatch(self._mark, alone=True)
+        self._watch = Stopwatch(self._mark)
         self._sampler = StackSampler(self._mark)
         self._failures: dict[int, BaseException] = {}
         self._ended: set[int] = set()

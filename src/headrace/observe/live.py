@@ -17,7 +17,7 @@ from rich.text import Text
 
 from headrace.observe.pinned import PinnedRows
 from headrace.observe.recording import MAIN, Batches, EpochTimes, Recording
-from headrace.observe.report import size as size_text
+from headrace.observe.words import size as size_text
 
 EVERY = 0.2
 """Seconds between two drawings, at least."""

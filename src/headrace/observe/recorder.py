@@ -5,10 +5,12 @@ A batch's row is appended to a flat array. Now and then (`tick`) the rows are su
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sys
 import time
+import weakref
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +57,9 @@ class Recorder:
     """One loader's record. Not thread-safe: it belongs to the thread that iterates."""
 
     def __init__(self, label: str) -> None:
-        self.label = label
+        self.label = _own_name(label)
+        """As given; of several living ones that were given the same, the second is "... #2"."""
+        _LIVING[self.label] = self
         self.setting = Setting()
         self.rows = array("d")
         """Rows of `BATCH` that were not summed up yet, one behind the other. Engines append to it."""
@@ -86,6 +90,8 @@ class Recorder:
             self.first_seen = began
         self.setting = replace(setting, traps=self.setting.traps)
         self._epochs.append(EpochTimes(self.epoch, began, workers=setting.num_workers, fresh=fresh))
+        if self.listeners and len(self._epochs) > 1 and math.isnan(self._epochs[-2].ended):
+            self.tick(began, last=True)  # the epoch before was left
         soon = began + self._pace
         self.due = soon if self.epoch == 0 else min(self.due, soon)  # not at the first batch, for which one waits
 
@@ -203,7 +209,8 @@ class Recorder:
         making = float(np.nansum(np.where(np.isnan(spent), spans, spent)))
         fresh[:, names.index("loop_cpu")] = max(cpu - making, 0.0) / len(fresh)
         fresh[:, names.index("main_cpu")] = max(main_cpu - making, 0.0) / len(fresh)
-        fresh[:, names.index("loop_queued")] = queued / len(fresh)
+        queued -= float(np.nansum(own[:, names.index("queued")]))
+        fresh[:, names.index("loop_queued")] = max(queued, 0.0) / len(fresh)
 
     def _note_first(self, rows: npt.NDArray[np.void]) -> None:
         for at, epoch in enumerate(self._epochs):
@@ -222,6 +229,15 @@ class Recorder:
             known = int(own.max()) + 1 if len(own) else 0
             done.append(replace(epoch, batches=max(epoch.batches, known)))
         return done
+
+
+_LIVING: weakref.WeakValueDictionary[str, Recorder] = weakref.WeakValueDictionary()
+"""By their labels."""
+
+
+def _own_name(label: str) -> str:
+    names = itertools.chain([label], (f"{label} #{number}" for number in itertools.count(2)))
+    return next(name for name in names if name not in _LIVING)
 
 
 def _structured(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.void]:

@@ -111,8 +111,12 @@ class Setting:
     """The class of the data set."""
     makes_batches: bool = False
     """Whether the data set makes whole batches."""
+    loads_together: bool = False
+    """Whether it loads the samples of a batch together (`__getitems__`)."""
     own_collate: bool = False
     """Whether the user gave a `collate_fn`."""
+    tuned: bool = False
+    """Whether the number of workers is found by measuring, so that nothing is to be advised on it."""
     traps: tuple[Trap, ...] = ()
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from headrace.observe.diagnosis import Diagnosis, Finding
 from headrace.observe.recording import MAIN, Recording
 from headrace.observe.stats import LoaderStats, WorkerStats, stats_of
+from headrace.observe.words import seconds, size, some
 
 NOTABLE = 1.01
 """A predicted gain below this is not worth a word."""
@@ -62,37 +63,15 @@ def _stages(stats: LoaderStats) -> Table:
 def _lines(stats: LoaderStats) -> Iterator[str]:
     yield from map(_worker, stats.workers)
     if stats.memory_main:
-        yield f"memory: main {size(stats.memory_main)}, workers {size(stats.memory_workers)}"
+        yield f"memory: main {size(stats.memory_main)}" + (
+            f", workers {size(stats.memory_workers)}" if stats.memory_workers else ""
+        )
     if stats.bad_samples or stats.restarts:
-        yield f"{stats.bad_samples:,} bad samples, {stats.restarts:,} workers replaced"
+        lost = some(stats.bad_samples, "bad sample"), f"{some(stats.restarts, 'worker')} replaced"
+        yield ", ".join(lost)
 
 
 def _worker(one: WorkerStats) -> str:
     name = "main process" if one.worker == MAIN else f"worker {one.worker}"
     busy = "" if math.isnan(one.busy) else f"busy {one.busy:.0%}, "
-    return f"{name}: {busy}{one.batches:,} {'batch' if one.batches == 1 else 'batches'}, {seconds(one.seconds)} each"
-
-
-def seconds(value: float) -> str:
-    """Returns a time in at most eight characters: 12.3 ms, 1.23 s, 457 us."""
-    if math.isnan(value):
-        return "-"
-    for unit, name in ((1e-6, "us"), (1e-3, "ms")):
-        if value < unit * 999.5:
-            return f"{_digits(value / unit)} {name}"
-    return f"{_digits(value)} s"
-
-
-def size(value: float) -> str:
-    """Returns bytes in at most nine characters: 12.3 MB, 1.23 GB."""
-    for unit, name in ((1, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB")):
-        if value < unit * 999.5:
-            return f"{_digits(value / unit)} {name}"
-    return f"{_digits(value / 1e12)} TB"
-
-
-def _digits(value: float) -> str:
-    """Three digits that count."""
-    if value == 0:
-        return "0"
-    return f"{value:,.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+    return f"{name}: {busy}{some(one.batches, 'batch', 'batches')}, {seconds(one.seconds)} each"

@@ -37,7 +37,7 @@ class WorkerStats:
     """Its number; `recording.MAIN` for the main process."""
     batches: int
     busy: float
-    """Share of the time in which it made batches, 0 to 1."""
+    """Share of the time in which it made batches, from its first one on; 0 to 1."""
     seconds: float
     """Mean seconds for a batch."""
 
@@ -146,10 +146,11 @@ def _workers(batches: Batches) -> tuple[WorkerStats, ...]:
     measured = batches[~np.isnan(batches["begun"])]
     seconds = stage_seconds(measured)
     busy = seconds["load"] + seconds["collate"] + seconds["send"]
-    span = _span(measured)
     found = []
     for worker in np.unique(measured["worker"]).tolist():
         its = busy[measured["worker"] == worker]
+        since = measured["begun"][measured["worker"] == worker].min()
+        span = _span(measured[measured["begun"] >= since])  # it may have been added late
         share = min(float(its.sum()) / span, 1.0) if span else NAN
         found.append(WorkerStats(worker, len(its), share, float(its.mean())))
     return tuple(found)

@@ -15,7 +15,7 @@ import pytest
 import headrace
 from headrace import Staged, step
 from headrace.core.errors import UsageError
-from headrace.dataset.staged.planning import Cut, Plan, StepCost, time_text
+from headrace.dataset.staged.planning import Cut, Plan, StepCost
 from tests.dataset.staged.pipelines import samples
 from tests.dataset.staged.test_cuts import RANDOM
 
@@ -191,8 +191,3 @@ def test_the_recommended_cut_costs_least_over_the_epochs_and_fits_the_disk() -> 
     assert a_plan(cuts, free=0).recommended.cut == 0
     alike = [Cut(0, None, epoch=10.0), Cut(1, None, 1.0, 1.0, 1.0), Cut(2, None, 1.0, 1.0, 0.99)]
     assert a_plan(alike).recommended.cut == 1
-
-
-def test_seconds_are_said_as_people_do() -> None:
-    said = {0.0: "0 us", 2e-6: "2 us", 0.0021: "2 ms", 1.0: "1.0 s", 99.9: "99.9 s", 120.0: "2.0 min", 7200.0: "2.0 h"}
-    assert {seconds: time_text(seconds) for seconds in said} == said

@@ -40,6 +40,7 @@ from headrace.dataset.staged.sources import Source, copied, source_of
 from headrace.dataset.stored import StoredDataset
 from headrace.formats import arrow
 from headrace.observe.memory import machine_memory
+from headrace.observe.words import seconds as in_words
 
 if TYPE_CHECKING:
     from headrace.dataset.staged.staged import Staged
@@ -109,7 +110,7 @@ class Plan:
         where = 'cache="memory" or a folder' if best.bytes < 0.5 * self.memory else "a folder"
         return (
             f"Cut behind step {best.cut} ({self.steps[best.cut].name}), in {where}: {self.epochs} epochs and the build "
-            f"take {time_text(best.total(self.epochs))} instead of {time_text(none.total(self.epochs))} ({gain:.1f}x)."
+            f"take {in_words(best.total(self.epochs))} instead of {in_words(none.total(self.epochs))} ({gain:.1f}x)."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -140,8 +141,8 @@ class Plan:
                 cuts.add_row(name, "-", "-", "-", "not possible")
                 continue
             mark = " <" if cut == self.recommended else ""
-            cuts.add_row(name, time_text(cut.build) if cut.cut else "-", decimal(int(cut.bytes)) if cut.cut else "-",
-                         time_text(cut.epoch), time_text(cut.total(self.epochs)) + mark)  # fmt: skip
+            cuts.add_row(name, in_words(cut.build) if cut.cut else "-", decimal(int(cut.bytes)) if cut.cut else "-",
+                         in_words(cut.epoch), in_words(cut.total(self.epochs)) + mark)  # fmt: skip
         return [steps, cuts]
 
     def show(self, console: Console) -> None:
@@ -159,21 +160,6 @@ class Plan:
         with console.capture() as text:
             self.show(console)
         return text.get()
-
-
-def time_text(seconds: float) -> str:
-    """Returns seconds as people say them."""
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} us"
-    if seconds < 1:
-        return f"{seconds * 1e3:.0f} ms"
-    return (
-        f"{seconds:.1f} s"
-        if seconds < 100
-        else f"{seconds / 60:.1f} min"
-        if seconds < 6000
-        else f"{seconds / 3600:.1f} h"
-    )
 
 
 def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from headrace.observe.findings.simulation import Rules
 from headrace.observe.findings.workload import PLAYED, Change, Workload, workload_of
 from headrace.observe.recording import Recording, stage_seconds
@@ -80,25 +82,35 @@ class Case:
 
     @cached_property
     def ideal_gain(self) -> float:
-        """How many times as fast the loop would be with a loader that costs nothing."""
-        if self.work and (ideal := self.work.ideal_seconds()) > 0:
-            return max(self.base / ideal, 1.0)
+        """How many times as fast the loop would be with a loader that costs nothing.
+
+        At least by what it waited; more where training shares its cores with the loader.
+        """
         loop = float(self.recording.totals.get("loop", 0.0))
-        return self.looped / loop if loop > 0 else 1.0
+        without_waiting = self.looped / loop if loop > 0 else 1.0
+        if self.work and (ideal := self.work.ideal_seconds()) > 0:
+            return max(self.base / ideal, without_waiting)
+        return without_waiting
 
     def gain(self, change: Change | None = None, rules: Rules | None = None) -> float:
-        """Returns what a change gains."""
+        """Returns what a change gains: never more than a loader that costs nothing."""
         if self.work is None or self.base <= 0:
             return 1.0
-        if rules is not None and rules.workers == 0 and self.rules.workers:
-            return self.measured / max(self.work.seconds(rules), 1e-9)  # what goes with workers is in what was measured
         work = self.work if change is None else self.work.changed(change)
-        return self.base / max(work.seconds(rules), 1e-9)
+        base = self.base
+        if rules is not None and rules.workers == 0 and self.rules.workers:
+            base = self.measured  # what goes with workers is in what was measured
+        return min(base / max(work.seconds(rules), 1e-9), self.ideal_gain)
 
     @cached_property
     def rules(self) -> Rules:
         """By which the loader works."""
         return self.work.rules if self.work else Rules(self.setting.num_workers)
+
+    @cached_property
+    def latency(self) -> float:
+        """Seconds from the end of sending to the arrival, on average, if the main process waits for it."""
+        return float(np.mean([work.latency for work in self.work.epochs])) if self.work else 0.0
 
     @cached_property
     def batch_bytes(self) -> float:

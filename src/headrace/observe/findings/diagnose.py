@@ -11,6 +11,7 @@ from headrace.observe.findings.case import WAITS, Case
 from headrace.observe.findings.rules import RULES, WORTH
 from headrace.observe.findings.traps import findings_of_traps
 from headrace.observe.recording import Recording
+from headrace.observe.words import times
 
 
 def diagnose(recording: Recording) -> Diagnosis:
@@ -37,15 +38,15 @@ def _of_rules(case: Case) -> list[Finding]:
 def _summary(case: Case, found: list[Finding]) -> str:
     if not len(case.rows):
         return "No batch was delivered."
-    waits = f"Training waited {case.wait_share:.0%} of the time for data"
+    waits = f"The loop waited {case.wait_share:.0%} of the time for data"
     if case.wait_share < WAITS:
         return f"{waits}: the loader keeps up, at {case.rate:,.0f} samples/s."
-    times = f"{case.ideal_gain:.1f}" if case.ideal_gain < 100 else "more than 100"
-    ideal = f"with a loader that costs nothing the loop would be {times} times as fast"
+    gain = f"{case.ideal_gain:.1f}" if case.ideal_gain < 100 else "more than 100"
+    ideal = f"with a loader that costs nothing it would be {gain} times as fast"
     best = next((one for one in found if one.gain is not None and one.gain >= WORTH and one.advice), None)
     if best is None or best.gain is None:
         return f"{waits}; {ideal}."
-    return f"{waits}; {ideal}. The most to be had: {best.name.replace('-', ' ')}, {best.gain:.1f}x."
+    return f"{waits}; {ideal}. What helps most ({best.name}): {times(best.gain)}."
 
 
 STRUCTURE = ("start", "batches", "stragglers", "transport", "delivery")

@@ -10,9 +10,9 @@ import numpy as np
 
 from headrace.observe.diagnosis import Finding
 from headrace.observe.findings.case import Case
-from headrace.observe.findings.words import bytes_text, time_text
 from headrace.observe.findings.workload import Even, Kept, Split, Without, Workload, percentile
-from headrace.observe.recording import MAIN, stage_seconds
+from headrace.observe.recording import MAIN, Setting, stage_seconds
+from headrace.observe.words import seconds, size, some
 
 WORTH = 1.05
 """Gain from which on a change is advised."""
@@ -24,7 +24,7 @@ WAITING_WORK = 0.6
 """Share of waiting in making a batch from which on threads do as well as processes."""
 
 MADE_OF = {
-    "read": "waiting for storage",
+    "read": "waiting (for storage, network or locks)",
     "decode": "decoding",
     "transform": "transforming",
     "load": "loading samples",
@@ -44,9 +44,8 @@ def _training(case: Case) -> Iterator[Finding]:
         "training-limits",
         "training",
         f"The loader keeps up: the loop waited {case.steady_share:.1%} of the time. A step of training takes "
-        f"{time_text(loop)}; a faster loader would make the loop {case.ideal_gain:.2f} times as fast.",
+        f"{seconds(loop)}; a faster loader would make the loop {case.ideal_gain:.2f} times as fast.",
         "Nothing in the loader. Make the step faster: larger batches, mixed precision, a compiled model.",
-        case.ideal_gain,
     )
 
 
@@ -54,8 +53,8 @@ def _start(case: Case) -> Iterator[Finding]:
     done = [one for one in case.recording.epochs if not math.isnan(one.first)]
     if not done or case.work is None or not case.setting.num_workers:
         return
-    seconds = [one.first - one.began for one in done]
-    share = sum(seconds) / max(case.looped, 1e-9)
+    took = [one.first - one.began for one in done]
+    share = sum(took) / max(case.looped, 1e-9)
     fresh = [one for one in done if one.fresh]
     if share < LONG_START or len(fresh) < 2:
         return
@@ -64,7 +63,7 @@ def _start(case: Case) -> Iterator[Finding]:
         yield Finding(
             "slow-start",
             "start",
-            f"Each of {len(fresh)} epochs starts its workers anew and waits {time_text(float(np.median(seconds)))} "
+            f"Each of {len(fresh)} epochs starts its workers anew and waits {seconds(float(np.median(took)))} "
             f"for the first batch: {share:.0%} of all the time.",
             "Keep the workers between epochs: persistent_workers=True. With spawn, keep imports and what "
             "worker_init_fn does short.",
@@ -75,34 +74,41 @@ def _start(case: Case) -> Iterator[Finding]:
 
 def _too_few(case: Case) -> Iterator[Finding]:
     count, gain = case.best_workers
-    if count <= case.rules.workers or gain < WORTH:
+    now = case.rules.workers
+    if case.setting.tuned or count <= now or gain < WORTH:
         return
     waits = case.work.parts["read"] if case.work else 0.0
-    why = "which mostly wait, so that they need no further core" if waits > 0.5 else "for which there are cores"
+    why = ", which mostly wait, so that they need no further core" if waits > 0.5 else ""
+    why = why or (", for which there are cores" if count <= case.rules.cores else "")
+    kept = ", persistent_workers=True" if now == 0 and len(case.recording.epochs) > 1 else ""
     yield Finding(
         "too-few-workers",
         "workers",
-        f"{_workers(case.rules.workers)} {'make' if case.rules.workers > 1 else 'makes'} a batch every "
-        f"{time_text(_pace(case))}, and the loop waits {case.wait_share:.0%} of the time.",
-        f"num_workers={count}, {why}.",
+        f"{_workers(now)} {'make' if now > 1 else 'makes'} a batch every "
+        f"{seconds(_pace(case))}, and the loop waits {case.wait_share:.0%} of the time.",
+        f"num_workers={count}{kept}{why}.",
         gain,
-        {"num_workers": count},
+        {"num_workers": count, **({"persistent_workers": True} if kept else {})},
     )
 
 
 def _too_many(case: Case) -> Iterator[Finding]:
     count, gain = case.best_workers
     now = case.rules.workers
-    if count >= now or (now < 2 and count > 0):
+    if case.setting.tuned or count >= now or (now < 2 and count > 0):
         return
     if count == 0:
         if gain < WORTH * max(case.gain(Kept()), 1.0):
             return  # starting workers costs more than handing over
-        each = float(np.mean(stage_seconds(case.rows)["load"] + stage_seconds(case.rows)["collate"]))
+        stages = stage_seconds(case.rows)
+        each = float(np.mean(stages["load"] + stages["collate"]))
+        handing = float(np.mean(stages["send"] + stages["open"])) + case.latency
+        sharing = f"; {some(now, 'worker')} and training share {some(case.rules.cores, 'core')}"
+        because = "" if each < handing else sharing
         yield Finding(
             "workers-cost-more",
             "transport",
-            f"A batch takes {time_text(each)} to make, less than handing it over from one of {now} workers.",
+            f"A batch takes {seconds(each)} to make and {seconds(handing)} to hand over from a worker{because}.",
             "num_workers=0 (or num_workers='auto', which decides while it runs).",
             gain,
             {"num_workers": 0},
@@ -114,7 +120,7 @@ def _too_many(case: Case) -> Iterator[Finding]:
             "workers",
             f"{_workers(now)} share {case.rules.cores} cores; {count} would be "
             + ("faster" if gain >= WORTH else "as fast")
-            + (f" and take {bytes_text(saved)} less memory." if saved > 1e6 else "."),
+            + (f" and take {size(saved)} less memory." if saved > 1e6 else "."),
             f"num_workers={count}.",
             max(gain, 1.0),
             {"num_workers": count},
@@ -144,8 +150,8 @@ def _stragglers(case: Case) -> Iterator[Finding]:
         yield Finding(
             "stragglers",
             "stragglers",
-            f"A batch usually takes {time_text(usual)}; {len(slow)} of {len(made)} take up to "
-            f"{time_text(float(slow.max()))}, and the others wait behind them. With even batches the loop would be "
+            f"A batch usually takes {seconds(usual)}; {len(slow)} of {len(made)} take up to "
+            f"{seconds(float(slow.max()))}, and the others wait behind them. With even batches the loop would be "
             f"{case.gain(Even()):.2f} times as fast.",
             advice,
             gain,
@@ -154,20 +160,21 @@ def _stragglers(case: Case) -> Iterator[Finding]:
 
 
 def _batches(case: Case) -> Iterator[Finding]:
-    lengths = [len(work) for work in case.work.epochs] if case.work else []
-    size = case.setting.batch_size
-    if not size or size < 8 or not lengths or float(np.median(lengths)) > 4 * max(case.rules.workers, 1):
+    known = [len(work) for work in case.work.epochs] if case.work else [0]
+    length = case.setting.length or int(np.median(known))
+    samples = case.setting.batch_size
+    if not samples or samples < 8 or not length or length > 4 * max(case.rules.workers, 1):
         return
     gain = case.gain(Split(4))
     if gain >= WORTH:
         yield Finding(
             "huge-batches",
             "batches",
-            f"An epoch has {int(np.median(lengths))} batches of {size} samples ({bytes_text(case.batch_bytes)} each, "
-            f"made in {time_text(percentile(_made(case), 50))}): training waits for the first, workers for the last.",
-            f"batch_size={size // 4}, with gradient accumulation over 4 steps if training needs the large batch.",
+            f"An epoch has {some(length, 'batch', 'batches')} of {samples} samples ({size(case.batch_bytes)} each, "
+            f"made in {seconds(percentile(_made(case), 50))}): training waits for the first, workers for the last.",
+            f"batch_size={samples // 4}, with gradient accumulation over 4 steps if training needs the large batch.",
             gain,
-            {"batch_size": size // 4},
+            {"batch_size": samples // 4},
         )
 
 
@@ -178,11 +185,28 @@ CURES = {
     "transform": "Cache what is not random (headrace.Staged(...).cache()), work on whole batches (headrace.step with "
     "batched steps, __getitems__), or move it to the device.",
     "load": "Load whole batches at once (__getitems__), or compute it once (headrace.Staged(...).cache()).",
-    "collate": "Let default collation do it, which writes straight into the batch; pad with headrace.Ragged or in "
-    "NumPy instead of a Python loop.",
+    "collate": "Return arrays or tensors of one shape instead of nested Python objects, or whole batches "
+    "(__getitems__), which need no collation.",
     "send": "Return tensors or arrays rather than Python objects; smaller dtypes (uint8 images, normalised on the "
     "device) make batches smaller.",
 }
+
+CURES_FOR_BATCHES = {
+    "load": "Read only the columns that training needs, or compute it once (headrace.Staged(...).cache()).",
+}
+"""Where a data set has the samples of a batch at once already."""
+
+CURES_FOR_OWN_COLLATION = {
+    "collate": "Let default collation do it, which writes straight into the batch; pad with headrace.Ragged or in "
+    "NumPy instead of a Python loop.",
+}
+"""Where the user gave a `collate_fn`."""
+
+
+def cure_for(part: str, setting: Setting) -> str:
+    """Returns what to do about a slow part of making a batch."""
+    cures = CURES | (CURES_FOR_BATCHES if setting.makes_batches or setting.loads_together else {})
+    return (cures | (CURES_FOR_OWN_COLLATION if setting.own_collate else {}))[part]
 
 
 def _stages(case: Case) -> Iterator[Finding]:
@@ -197,8 +221,8 @@ def _stages(case: Case) -> Iterator[Finding]:
             part,
             f"{MADE_OF[part].capitalize()} is {case.work.parts[part]:.0%} of making a batch"
             + (f", most of it in {where}." if where else "."),
-            CURES[part],
-            gain,
+            cure_for(part, case.setting),
+            min(gain, case.ideal_gain),
         )
 
 
@@ -229,7 +253,7 @@ def _delivery(case: Case) -> Iterator[Finding]:
         yield Finding(
             "slow-delivery",
             "delivery",
-            f"The main process takes {time_text(pinned + opened)} to {'pin' if pins else 'unpack'} each batch, while "
+            f"The main process takes {seconds(pinned + opened)} to {'pin' if pins else 'unpack'} each batch, while "
             "training waits.",
             "Return fewer, larger tensors instead of Python objects."
             if not pins
@@ -265,8 +289,7 @@ def _memory(case: Case) -> Iterator[Finding]:
         yield Finding(
             "workers-fill-memory",
             "memory",
-            f"The script and its {setting.num_workers} workers take {bytes_text(taken)} of "
-            f"{bytes_text(setting.memory)}.",
+            f"The script and its {some(setting.num_workers, 'worker')} take {size(taken)} of {size(setting.memory)}.",
             f"num_workers={max(setting.num_workers // 2, 1)}, or prefetch_factor=1.",
             None,
             {"num_workers": max(setting.num_workers // 2, 1)},
@@ -278,8 +301,7 @@ def _memory(case: Case) -> Iterator[Finding]:
             yield Finding(
                 "memory-grows",
                 "memory",
-                f"The workers' memory grows: {bytes_text(before)} in the first half, {bytes_text(after)} in the "
-                "second.",
+                f"The workers' memory grows: {size(before)} in the first half, {size(after)} in the second.",
                 "Reading Python objects copies their pages into each worker: headrace.compact(list) holds the same in "
                 "a few arrays. Or something keeps what it has loaded.",
             )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.observe.findings.simulation import Rules, Seconds, Work, seconds_for
-from headrace.observe.recording import MAIN, Batches, Recording, stage_seconds
+from headrace.observe.recording import Batches, Recording, stage_seconds
 
 PLAYED = 512
 """Batches that are played through, at most: the latest ones."""
@@ -177,7 +177,7 @@ def _work(rows: Batches, stages: Mapping[str, Seconds], loop: Seconds, began: fl
 
 
 def _parts(recording: Recording, rows: Batches, stages: Mapping[str, Seconds]) -> dict[str, float]:
-    """Returns the shares of making a batch; see `Workload.parts`. Waiting while loading counts as reading."""
+    """Returns the shares of making a batch; see `Workload.parts`. All waiting while loading counts as reading."""
     load, collate, send = (float(stages[name].sum()) for name in ("load", "collate", "send"))
     whole = max(load + collate + send, 1e-12)
     ran = 1.0 - min(float(np.nansum(rows["queued"])) / whole, 1.0)
@@ -195,11 +195,6 @@ def _parts(recording: Recording, rows: Batches, stages: Mapping[str, Seconds]) -
     if not total:
         parts["load"] = load_cpu / whole
     return parts
-
-
-def worker_share(rows: Batches) -> float:
-    """Returns which share of the batches came from workers; 1 if there are none."""
-    return float((rows["worker"] != MAIN).mean()) if len(rows) else 1.0
 
 
 def percentile(values: Seconds, share: float) -> float:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.observe.page.shares import Floats, Piece
-from headrace.observe.page.wording import count, percent, seconds, short, size, text
+from headrace.observe.page.wording import short, text
+from headrace.observe.words import count, percent, seconds, size
 
 BINS = 36
 """Bars of a histogram."""

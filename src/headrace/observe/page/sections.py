@@ -10,9 +10,10 @@ from headrace.observe.diagnosis import Diagnosis, Finding
 from headrace.observe.page import shares
 from headrace.observe.page.charts import histogram, memory_area, stacked_bar
 from headrace.observe.page.timeline import MOST_EVENTS, began
-from headrace.observe.page.wording import UNKNOWN, count, digits, percent, prose, seconds, size, text, times
+from headrace.observe.page.wording import prose, text
 from headrace.observe.recording import EpochTimes, Event, Place, Recording, Setting
 from headrace.observe.stats import stats_of
+from headrace.observe.words import UNKNOWN, count, digits, percent, seconds, size, times
 
 MOST_ROWS = 100
 """Rows of the tables of events and epochs: the latest ones."""

@@ -1,13 +1,9 @@
-"""Figures and text as people read them, and as HTML takes them."""
+"""Text as HTML takes it."""
 
 from __future__ import annotations
 
 import html
-import math
 import re
-
-UNKNOWN = "\u2013"
-"""What stands where a figure is not known."""
 
 
 def text(value: object) -> str:
@@ -20,65 +16,6 @@ def prose(value: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", text(value))
 
 
-def seconds(value: float) -> str:
-    """Returns a time: "410 µs", "12.3 ms", "1.24 s", "2 min 05 s", "3 h 10 min", "2 d 4 h"."""
-    if not math.isfinite(value):
-        return UNKNOWN
-    if value < 0:
-        return f"-{seconds(-value)}"
-    if value < 59.95:
-        unit, scale = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if value >= 0.9995 * s), ("µs", 1e-6))
-        return f"{digits(value / scale)} {unit}" if value else "0 s"
-    whole = round(value)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
-
-
-def size(value: float) -> str:
-    """Returns bytes with a decimal unit: "1.2 GB"."""
-    if not math.isfinite(value):
-        return UNKNOWN
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(value) >= 0.9995 * scale:
-            return f"{digits(value / scale)} {unit}"
-    return f"{value:.0f} B"
-
-
 def short(words: str) -> str:
     """Returns a figure without the zeros at its end, as the labels of an axis have it: "2 s" for "2.00 s"."""
     return re.sub(r"(?<=\d)\.0+(?= )|(?<=\.\d)0(?= )", "", words)
-
-
-def digits(value: float) -> str:
-    """Returns it with three digits that count, and a comma every three: "0.12", "1.24", "12.4", "1,240"."""
-    if not math.isfinite(value):
-        return UNKNOWN
-    if abs(value) >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
-
-
-def count(value: float) -> str:
-    """Returns a whole number: "12,345"."""
-    return f"{value:,.0f}" if math.isfinite(value) else UNKNOWN
-
-
-def percent(share: float) -> str:
-    """Returns a share of 0 to 1: "41%", "0.4%", "under 0.1%"."""
-    if not math.isfinite(share):
-        return UNKNOWN
-    if 0 < share < 0.0005:
-        return "under 0.1%"
-    return f"{share:.1%}" if 0 < share < 0.0995 else f"{share:.0%}"
-
-
-def times(gain: float) -> str:
-    """Returns how many times as fast: "1.8x", "1.02x", "12x"."""
-    if not math.isfinite(gain):
-        return UNKNOWN
-    if gain >= 9.95:
-        return f"{gain:.0f}x"
-    return f"{gain:.2f}x" if gain < 1.1 else f"{gain:.1f}x"

@@ -1,0 +1,22 @@
+"""How a batch came to be where it is wanted: what an engine leaves of each for the loader's record."""
+
+from __future__ import annotations
+
+import math
+
+from headrace.observe.recording import MAIN
+from headrace.observe.stopwatch import TimesHere
+
+NAN = math.nan
+
+Journey = tuple[float, ...]
+"""From `worker` to `pinned` of `observe.recording.BATCH`."""
+
+UNKNOWN = (NAN, NAN, NAN)
+"""What follows it in `BATCH`: the recorder fills it in later."""
+
+
+def journey_here(times: TimesHere, nbytes: int, pinned: float) -> Journey:
+    """Returns the journey of a batch that was made where it is wanted. `times`: those of `Stopwatch.made_here`."""
+    begun, loaded, collated, load_cpu, cpu, queued = times
+    return MAIN, nbytes, NAN, begun, loaded, collated, NAN, NAN, load_cpu, cpu, queued, 0.0, pinned
