@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from headrace import DataLoader
 from headrace.observe.memory import tree_memory
@@ -222,3 +226,37 @@ def test_an_iterator_may_be_collected_at_any_moment(monkeypatch: pytest.MonkeyPa
         gc.enable()
     assert collected
     assert images[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
+
+
+class Trainer:
+    """Holds its loader, which holds it by its collate function: a cycle, as in many a trainer."""
+
+    def __init__(self, **options: Any) -> None:
+        self.loader = DataLoader(
+            Photos(64), batch_size=4, num_workers=2, persistent_workers=True, collate_fn=self.collate, **options
+        )
+
+    def collate(self, samples: list[Any]) -> Any:
+        return torch.utils.data.default_collate(samples)
+
+
+@LINUX
+@pytest.mark.parametrize("options", [{}, {"prefetch_factor": "auto"}], ids=["fixed", "auto"])
+def test_a_loader_in_a_reference_cycle_leaves_nothing(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector finalizes pipes and processes before the iterator that is to stop the workers."""
+    trouble: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", trouble.append)
+    counts = []
+    for _ in range(3):
+        trainer = Trainer(**options)
+        assert len(list(trainer.loader)) == 16
+        workers = [process.pid for process in trainer.loader._iterator._workers]
+        gone = weakref.ref(trainer)
+        del trainer
+        gc.collect()
+        assert gone() is None
+        assert all(ends(pid) for pid in workers)
+        counts.append(descriptors())
+    assert trouble == []
+    assert counts[1:] == [counts[1]] * 2
+    assert multiprocessing.active_children() == []

@@ -109,6 +109,11 @@ class Training:
                 self.tuner.changed(self.now)
                 self.due = max(self.due, self.now) + self.model.wait + self.model.cpu  # the pipe fills anew
 
+    def pause(self, seconds: float) -> None:
+        """Does something else for so long, before the next batch is asked for."""
+        self.now += seconds
+        self.due += seconds
+
     def settle(self, seconds: float = 400.0) -> Choice:
         """Trains until the tuner has settled."""
         self.run(seconds, until=lambda: self.tuner.settled)
@@ -299,6 +304,17 @@ def test_a_short_slump_is_waited_out() -> None:
     training.run(2)
     training.model = ENOUGH
     training.run(60)
+    assert training.tuner.settled
+    assert training.tuner.now == found
+
+
+def test_pauses_in_the_middle_of_an_epoch_do_not_unsettle() -> None:
+    """Training stops every few seconds for a validation that takes longer than that."""
+    training = Training(DECODING, Tuner(limits(), Choice(1, 2)))
+    found = training.settle()
+    for _ in range(20):
+        training.run(2)
+        training.pause(3)
     assert training.tuner.settled
     assert training.tuner.now == found
 

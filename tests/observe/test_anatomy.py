@@ -330,3 +330,10 @@ def test_a_worker_that_ends_is_shown_without_it(fault: Any, caplog: pytest.LogCa
     assert "in __call__" in said
     assert "faults.py" in said
     assert "anatomy" not in said
+
+
+def test_a_file_without_lines_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anatomy.linecache, "getlines", lambda _: None)
+    assert anatomy._line("gone.py", 1) == ""
+    monkeypatch.undo()
+    assert anatomy._line(__file__, 1).startswith('"""') and anatomy._line(__file__, 10**6) == ""

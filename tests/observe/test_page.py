@@ -131,6 +131,10 @@ def test_what_was_found_is_said() -> None:
     assert "DataLoader(..., num_workers=6)" in read.texts["code"]
     assert "headrace pack --resize 320" in read.texts["code"]
     assert "Nothing to change was found." in shown(recording, diagnoses=[replace(diagnosis, findings=())]).read()
+    torchs = replace(recording, setting=replace(recording.setting, loader="torch"))
+    assert (
+        "torch's loader takes no times of its own" in shown(torchs, diagnoses=[replace(diagnosis, findings=())]).read()
+    )
 
 
 def test_the_key_figures() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -67,6 +68,8 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         cargo = self.cargo_for_workers(loader)
         find_start = functools.partial(zygotes.start_for, loader.multiprocessing_context, cargo, self._timeout or None)
         self._team = Team(find_start, arena, self.wanted_workers, brief, self.beginning())
+        self._end = weakref.finalize(self, self._team.crew.close)
+        self._end.atexit = False  # daemons end with the process
         self._supervisor = Supervisor(self._team, self._dataset, loader.sample_timeout)
         self._restarts = 0
         self._prime()
@@ -249,8 +252,8 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         return begin._replace(states=states)
 
     def _shutdown_workers(self) -> None:
-        if "_team" in self.__dict__:
-            self._team.close()
+        if "_end" in self.__dict__:
+            self._end()
 
     def __del__(self) -> None:
         if not python_is_exiting():

@@ -47,23 +47,70 @@ class Member:
     buried: bool = False
 
 
+@dataclass
+class Crew:
+    """The workers and what they use, without what the user gave: whoever holds it does not hold the loader's data set.
+
+    Its end does not depend on the order in which the garbage collector finalizes things: see `Team.crew`.
+    """
+
+    arena: Arena
+    letters: InboundRegion
+    members: list[Member] = field(default_factory=list)
+    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    pid: int = field(default_factory=os.getpid)
+    closed: bool = False
+
+    def say_stop(self, member: Member) -> None:
+        """Tells a worker to end when it has done what it was given."""
+        os.set_blocking(member.pipe.fileno(), False)  # a full pipe must not hold up the end
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            member.pipe.send_bytes(dumps(Orders(0, None, [], [], True)))
+
+    def close(self) -> None:
+        """Stops all workers, waits for their end, and gives their regions back. Does nothing the second time."""
+        if self.closed or os.getpid() != self.pid:
+            return
+        self.closed = True
+        self.selector.close()
+        members = [member for member in self.members if not member.buried]
+        for member in members:
+            if not member.retired:
+                self.say_stop(member)
+            member.pipe.close()
+        for end in (lambda process: None, _terminate, _kill):
+            _wait_for_all([member.process for member in members], end)
+        for member in members:
+            if member.process.exitcode is not None:
+                member.process.join()
+                self.arena.give_back(member.region)
+        self.arena.give_back(self.letters)
+
+
 class Team:
-    """Starts the workers at construction. Belongs to the process and thread that made it."""
+    """Starts the workers at construction. Belongs to the process and thread that made it.
+
+    `crew` is for a `weakref.finalize` of the owner to close: in a reference cycle that is collected, the pipes and the
+    processes' descriptors would be closed before a `__del__` could use them.
+    """
 
     def __init__(
         self, find_start: Callable[[], Start], arena: Arena, count: int, brief: Callable[..., Assignment], begin: Begin
     ) -> None:
-        self._pid = os.getpid()
         self._arena = arena
         self._find_start, self._start, self._brief = find_start, find_start(), brief
-        self._selector = selectors.DefaultSelector()
-        self._letters = arena.borrow()  # the parent's own region, for orders too long for a pipe
+        self.crew = Crew(arena, arena.borrow())  # the parent's own region, for orders too long for a pipe
+        self._selector, self._letters = self.crew.selector, self.crew.letters
         self._memory: WriterMemory = self._letters.ticket().writer()
-        self.members: list[Member] = []
+        self.members = self.crew.members
         self._dead: list[int] = []
-        self.closed = False
         for worker_id in range(count):
             self.members.append(self._hire(worker_id, begin, 0))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the workers were stopped."""
+        return self.crew.closed
 
     def _hire(self, worker_id: int, begin: Begin, epoch: int) -> Member:
         ours, theirs = Pipe(duplex=True)
@@ -138,7 +185,7 @@ class Team:
         member.retired = True
         self._selector.unregister(member.process.sentinel)
         self._selector.unregister(member.pipe)
-        self._say_stop(member)
+        self.crew.say_stop(member)
 
     def receive(self, timeout: float | None) -> Iterator[tuple[int, Result]]:
         """Waits up to `timeout` seconds (None: for ever) and yields the results that came, with their workers.
@@ -216,30 +263,6 @@ class Team:
         member.sent += 1
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a dead worker: its sentinel tells
             member.pipe.send_bytes(data)
-
-    def _say_stop(self, member: Member) -> None:
-        os.set_blocking(member.pipe.fileno(), False)  # a full pipe must not hold up the end
-        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-            member.pipe.send_bytes(dumps(Orders(0, None, [], [], True)))
-
-    def close(self) -> None:
-        """Stops all workers, waits for their end, and gives their regions back. Does nothing the second time."""
-        if self.closed or os.getpid() != self._pid:
-            return
-        self.closed = True
-        self._selector.close()
-        members = [member for member in self.members if not member.buried]
-        for member in members:
-            if not member.retired:
-                self._say_stop(member)
-            member.pipe.close()
-        for end in (lambda process: None, _terminate, _kill):
-            _wait_for_all([member.process for member in members], end)
-        for member in members:
-            if member.process.exitcode is not None:
-                member.process.join()
-                self._arena.give_back(member.region)
-        self._arena.give_back(self._letters)
 
 
 def _wait_for_all(processes: list[Any], end: Callable[[Any], None]) -> None:

@@ -36,6 +36,10 @@ DRIFT = 0.75
 BROKEN = 0.7
 """Share of the predicted rate below which what was measured may have been disturbed, and is measured again."""
 
+PAUSE, PAUSES = 0.5, 20
+"""Seconds, and times the usual step of training, from which on a step has done something else, too: a validation, or a
+checkpoint."""
+
 KEEPS_UP = 0.01
 """Share of waiting below which more workers cannot help."""
 
@@ -246,13 +250,15 @@ def _rate(rows: Batches) -> float:
 
 
 def _spent(rows: Batches) -> tuple[int, float]:
-    """Returns how many batches were delivered in how many seconds; what lies between epochs does not count."""
+    """Returns how many batches were delivered in how many seconds, without pauses and what lies between epochs."""
     count, seconds = 0, 0.0
     for epoch in np.unique(rows["epoch"]):
         own = rows[rows["epoch"] == epoch]
         whole = own["number"][0] == 0
         count += len(own) - (not whole)
         seconds += float(own["delivered"][-1] - (own["asked"] if whole else own["delivered"])[0])
+        loops = own["asked"][1:] - own["delivered"][:-1]
+        seconds -= float(loops[loops > max(PAUSE, PAUSES * float(np.median(loops)))].sum()) if len(loops) else 0.0
     return count, seconds
 
 

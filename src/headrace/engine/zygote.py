@@ -39,6 +39,10 @@ MAX_DESCRIPTORS = 250
 """The kernel passes at most 253 with one message."""
 
 
+PATIENCE = 0.5
+"""Seconds that a helper that nobody needs any more has to end by itself."""
+
+
 def zygotes_exist() -> bool:
     """True where the operating system has what a zygote needs."""
     return hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal") and hasattr(socket, "send_fds")
@@ -223,8 +227,10 @@ def _close_in(pid: int, fd: int) -> None:
 
 
 def _let_go(pid: int, ours: socket.socket, helper: Any) -> None:
-    ours.close()
+    ours.close()  # which ends the helper, unless it is still importing what its parent has imported
     if os.getpid() == pid:
+        helper.join(PATIENCE)
+        helper.terminate()
         helper.join(5)
 
 

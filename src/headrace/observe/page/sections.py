@@ -44,7 +44,7 @@ def section(
         f'<h2 id="{name}-name">{number}{text(recording.label)}</h2>',
         f'<p class="summary">{prose(diagnosis.summary)}</p>' if diagnosis and diagnosis.summary else "",
         _key_figures(recording, diagnosis),
-        _findings(diagnosis),
+        _findings(diagnosis, recording.setting),
         _timeline(place, recording, drawing),
         _stages(recording),
         _distributions(recording),
@@ -80,11 +80,14 @@ def _key_figures(recording: Recording, diagnosis: Diagnosis | None) -> str:
     return f'<dl class="key">{cells}</dl>'
 
 
-def _findings(diagnosis: Diagnosis | None) -> str:
+def _findings(diagnosis: Diagnosis | None, setting: Setting) -> str:
     if not diagnosis:
         return ""
     if not diagnosis.findings:
-        return '<h3>Findings</h3><p class="none">Nothing to change was found.</p>'
+        words = "Nothing to change was found."
+        if setting.loader == "torch":
+            words = "torch's loader takes no times of its own: without --plain the reasons are looked for, too."
+        return f'<h3>Findings</h3><p class="none">{words}</p>'
     cards = "".join(_card(finding) for finding in diagnosis.findings)
     return f'<h3>Findings</h3><div class="cards">{cards}</div>'
 
