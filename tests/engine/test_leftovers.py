@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from headrace import DataLoader
+from headrace.engine import team
 from headrace.observe.memory import tree_memory
 from headrace.transport.leases import KEEP
 from headrace.transport.memory import FileBacking
@@ -243,11 +244,14 @@ class Trainer:
 @LINUX
 @pytest.mark.parametrize("options", [{}, {"prefetch_factor": "auto"}], ids=["fixed", "auto"])
 def test_a_loader_in_a_reference_cycle_leaves_nothing(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The collector finalizes pipes and processes before the iterator that is to stop the workers."""
+    """The collector finalizes old things first: here pipes before the iterator that is to stop the workers."""
     trouble: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", trouble.append)
     counts = []
     for _ in range(3):
+        pipes = [multiprocessing.Pipe() for _ in range(2)]
+        gc.collect()
+        monkeypatch.setattr(team, "Pipe", lambda duplex, pipes=pipes: pipes.pop())
         trainer = Trainer(**options)
         assert len(list(trainer.loader)) == 16
         workers = [process.pid for process in trainer.loader._iterator._workers]

@@ -309,11 +309,11 @@ def test_a_short_slump_is_waited_out() -> None:
 
 
 def test_pauses_in_the_middle_of_an_epoch_do_not_unsettle() -> None:
-    """Training stops every few seconds for a validation that takes longer than that."""
+    """Training stops every second for a validation that takes longer than that."""
     training = Training(DECODING, Tuner(limits(), Choice(1, 2)))
     found = training.settle()
     for _ in range(20):
-        training.run(2)
+        training.run(1)
         training.pause(3)
     assert training.tuner.settled
     assert training.tuner.now == found

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -332,8 +333,20 @@ def test_a_worker_that_ends_is_shown_without_it(fault: Any, caplog: pytest.LogCa
     assert "anatomy" not in said
 
 
-def test_a_file_without_lines_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anatomy.linecache, "getlines", lambda _: None)
-    assert anatomy._line("gone.py", 1) == ""
-    monkeypatch.undo()
-    assert anatomy._line(__file__, 1).startswith('"""') and anatomy._line(__file__, 10**6) == ""
+class Between:
+    """A frame at an instruction that belongs to no line."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self.f_code, self.f_lineno, self.f_back = frame.f_code, None, frame.f_back
+
+
+def test_an_instruction_without_a_line_is_put_where_its_function_begins() -> None:
+    looker = anatomy._Looker(private_mark(), threading.get_ident(), Counter())
+    inside = Between(sys._getframe())
+    fetch = Between(sys._getframe())
+    fetch.f_code = MapFetcher.fetch.__code__
+    inside.f_back = fetch  # type: ignore[assignment]
+    first = sys._getframe().f_code.co_firstlineno
+    kind, where = looker._place(inside, waits=False) or ("", "")  # type: ignore[arg-type]
+    assert where.endswith(f"(test_anatomy.py:{first})")
+    assert kind == "other"

@@ -129,7 +129,7 @@ class _Looker:
             if code.co_filename.startswith(FETCH):
                 kind = "read" if waits else kind or "other"
                 return kind, user or where
-            line = current.f_lineno
+            line = current.f_lineno or code.co_firstlineno  # None where an instruction belongs to no line
             where = where or _words(code, line)
             if not user and not _is_library(code.co_filename):
                 user = _words(code, line)
@@ -141,7 +141,7 @@ class _Looker:
     def _kind(self, code: CodeType, line: int) -> str | None:
         key = code, line
         if key not in self._known:
-            self._known[key] = kind_of(code.co_filename, code.co_qualname, _line(code.co_filename, line))
+            self._known[key] = kind_of(code.co_filename, code.co_qualname, linecache.getline(code.co_filename, line))
         return self._known[key]
 
 
@@ -162,12 +162,6 @@ def kind_of(file: str, function: str, line: str) -> str | None:
         if pattern.search(line):
             return kind
     return None
-
-
-def _line(file: str, number: int) -> str:
-    """Returns a line of a file, also of a cell of a notebook; empty if there is none."""
-    lines = linecache.getlines(file) or []  # None was seen, in a worker that had just been forked
-    return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
 def _is_library(file: str) -> bool:
