@@ -1,6 +1,6 @@
 """Which form of data in memory or on disk loads fastest: five forms x two data sets, traversed and trained on.
 
-    python benchmarks/forms.py [--epochs 5] [--repeats 20] [--plot docs/images/forms.svg] [--json FILE]
+    python benchmarks/forms.py [--epochs 5] [--repeats 20] [--plot forms.svg] [--json FILE]
 
 Forms: `raw` decodes each sample at each access; `preload` holds all samples decoded in memory; `tensorclass` is a
 TensorDict in memory, `tensorclass, memmap` one that is mapped; `numpy, memmap` a folder of .npy files. Each is loaded
