@@ -205,7 +205,7 @@ def test_a_script_survives_bad_samples_and_deaths_unmodified(tmp_path: Path) -> 
     quarantine = tmp_path / "bad.jsonl"
     run = headrace("run", "--on-error", "replace", "--quarantine", str(quarantine), str(script))
     assert run.stdout == "40\n"
-    assert "train.py:15: 1 bad samples, 1 workers replaced" in run.stderr
+    assert "train.py:15: 1 bad sample, 1 worker replaced" in run.stderr
     assert [record.key for record in load_quarantine(quarantine)] == [5]
     skipped = headrace("run", "--on-error", "skip", str(script))
     assert skipped.stdout == "39\n"

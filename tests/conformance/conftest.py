@@ -14,8 +14,8 @@ import torch.utils.data
 NOT_RUN = {"threads": ["processes_only"], "forkserver": ["forked_only"]}
 """Other ways to run the workers of the loader under test, each a module here: the marks of what they do not run."""
 
-ABOUT_WORKERS = {"every_start", "start_methods", "workers", "worker_errors", "ownership", "dispatch"}
-"""Modules about workers themselves. Elsewhere forked and threaded workers of the class under test are enough: torch's
+ABOUT_STARTS = {"every_start", "start_methods"}
+"""Modules about how workers start. Elsewhere forked and threaded workers of the class under test are enough: torch's
 workers, and those of a fork server, run under `make stress`."""
 
 
@@ -47,7 +47,7 @@ def is_left_out(item: pytest.Item) -> bool:
 
 def is_for_longer_runs(item: pytest.Item) -> bool:
     parameters = parameters_of(item)
-    if item.path.stem.removeprefix("test_") in ABOUT_WORKERS or item.path.parent.name != "conformance":
+    if item.path.stem.removeprefix("test_") in ABOUT_STARTS or item.path.parent.name != "conformance":
         return False
     loader = parameters.get("Loader")
     return loader == "forkserver" or (loader == "torch" and parameters.get("num_workers", 0) > 0)

@@ -68,6 +68,7 @@ OFTEN = ("middle of a piece", "some pieces", "commit")
 """Moments that are tried each time; the others in longer runs."""
 
 
+@MAINLY_ARROW
 @pytest.mark.parametrize(
     "moment", [one if one in OFTEN else pytest.param(one, marks=pytest.mark.stress) for one in STOPS]
 )
@@ -172,6 +173,7 @@ def small_disk(case: Case) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", case.target.parent], check=True)
 
 
+@MAINLY_ARROW
 def test_a_full_disk_leaves_the_old_data_and_it_goes_on(case: Case, small_disk: Path) -> None:
     old = case.put_old_data()
     filler = small_disk / ".filler"
