@@ -82,11 +82,14 @@ def splits_itself(stream: Any) -> bool:
 
     Also if a data set that it holds does. One that leaves it to a function of another place is not known to.
     """
-    methods = (value for cls in type(stream).__mro__ for value in vars(cls).values())
-    if any(_calls_splitter(method.__code__) for method in methods if hasattr(method, "__code__")):
-        return True
-    held = getattr(stream, "__dict__", {}).values()
-    return any(value is not stream and isinstance(value, IterableDataset) and splits_itself(value) for value in held)
+    streams = [stream]
+    for one in streams:  # which grows meanwhile
+        methods = (value for cls in type(one).__mro__ for value in vars(cls).values())
+        if any(_calls_splitter(method.__code__) for method in methods if hasattr(method, "__code__")):
+            return True
+        held = [value for value in getattr(one, "__dict__", {}).values() if isinstance(value, IterableDataset)]
+        streams += [value for value in held if not any(value is known for known in streams)]
+    return False
 
 
 def _calls_splitter(code: CodeType) -> bool:
