@@ -307,6 +307,14 @@ def test_the_advice_suits_who_collates_and_who_loads() -> None:
     assert "__getitems__" not in findings(together)["slow-load"].advice
 
 
+def test_training_limits_a_loop_from_which_an_ideal_loader_would_gain_little() -> None:
+    """It waits for a little more than a twentieth of its time, for handing over."""
+    diagnosis = diagnose(recording_of(Loop(load=5 * MS, open=1.4 * MS, loop=20 * MS, workers=2)))
+    assert 0.05 < diagnosis.wait_share < 0.09
+    assert diagnosis.limit == "training"
+    assert diagnosis.findings[0].name == "training-limits"
+
+
 def test_cores_are_promised_only_where_there_are_some() -> None:
     assert (
         "there are cores"

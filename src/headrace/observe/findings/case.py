@@ -17,6 +17,9 @@ WAITS = 0.05
 FIRST_WAITS = 0.15
 """Share of waiting, that for first batches included, up to which it does."""
 
+LITTLE = 1.1
+"""What an ideal loader would gain, below which training is what limits the loop."""
+
 MOST = 32
 """Workers that are advised, at most."""
 
@@ -60,8 +63,9 @@ class Case:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether the loader hardly holds up training."""
-        return len(self.rows) > 0 and self.steady_share < WAITS and self.waited < FIRST_WAITS * self.looped
+        """Whether the loader hardly holds up training: nothing, or nothing that is worth much, is to be gained."""
+        hardly_waits = self.steady_share < WAITS and self.waited < FIRST_WAITS * self.looped
+        return len(self.rows) > 0 and (hardly_waits or self.ideal_gain < LITTLE)
 
     @property
     def rate(self) -> float:

@@ -19,7 +19,7 @@ def diagnose(recording: Recording) -> Diagnosis:
     case = Case(recording)
     found = [*_of_rules(case), *findings_of_traps(recording)]
     limit = _limit(case, found)
-    found.sort(key=lambda one: (one.stage != limit or one.gain is None, -(one.gain or 0.0)))
+    found.sort(key=lambda one: (one.stage != limit, one.gain is None, -(one.gain or 0.0)))
     return Diagnosis(
         label=recording.label,
         summary=_summary(case, found),
