@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader as TorchLoader
 import headrace
 from headrace.engine.epoch import EpochIterator
 from headrace.observe.anatomy import StackSampler
+from headrace.observe.memory import process_tree
 from headrace.observe.stopwatch import NO_TIMES, Stopwatch
 from transport import BATCH, ReadySamples, epoch
 
@@ -48,13 +49,10 @@ def no_recording() -> Iterator[None]:
         yield
 
 
-def cpu_seconds(process: int) -> float:
-    """Returns the CPU time of all threads of a process and of those below it, so far; Linux counts in nanoseconds."""
-    total = 0.0
-    for task in Path(f"/proc/{process}/task").iterdir():
-        total += int((task / "schedstat").read_text().split()[0]) * 1e-9
-        total += sum(cpu_seconds(int(child)) for child in (task / "children").read_text().split())
-    return total
+def cpu_seconds() -> float:
+    """Returns the CPU time of all threads of this process and of those below it, so far; counted in nanoseconds."""
+    tasks = (task for pid in process_tree(os.getpid()) for task in Path(f"/proc/{pid}/task").iterdir())
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) * 1e-9
 
 
 def compare(dataset: ReadySamples, rounds: int, options: dict[str, Any]) -> dict[str, Any]:
@@ -66,9 +64,9 @@ def compare(dataset: ReadySamples, rounds: int, options: dict[str, Any]) -> dict
         pair = ["on", "off"] if turn % 2 else ["off", "on"]
         for name in pair + ["torch"] * (turn % 10 <= 0):
             with no_recording() if name == "off" else contextlib.nullcontext():
-                before = cpu_seconds(os.getpid())
+                before = cpu_seconds()
                 rate = epoch(loaders[name], dataset, dataset.check).rate
-                spent = cpu_seconds(os.getpid()) - before
+                spent = cpu_seconds() - before
             if turn >= 0:
                 found[name].append(rate)
                 found.get(f"{name} cpu", []).append(spent)

@@ -68,8 +68,7 @@ def check_arguments(dataset: Any, *, on_error: Any, max_errors: Any, sample_time
     }
     for name, (holds, expected) in rules.items():
         if not holds:
-            found = f"{name}={given[name]!r}"
-            raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))
+            raise _wrong(name, given[name], expected)
     if given["shard"] and isinstance(dataset, (IterDataPipe, MapDataPipe)):
         message = explain(
             "cannot deal out a data pipe",
@@ -98,22 +97,26 @@ def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: str
     """
     for name, value in (("num_workers", num_workers), ("prefetch_factor", prefetch_factor)):
         if isinstance(value, str) and value != "auto":
-            found = f"{name}={value!r}"
-            expected = "a whole number, or 'auto'"
-            raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))
+            raise _wrong(name, value, "a whole number, or 'auto'")
     wanted = num_workers == "auto"
     if wanted and prefetch_factor not in (None, "auto") and not (_is_whole(prefetch_factor) and prefetch_factor > 0):
-        found = f"prefetch_factor={prefetch_factor!r}"
-        expected = "a positive whole number, 'auto' or None"
-        raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))
-    free = is_map(dataset) and not is_stateful(dataset) and backend in ("process", "auto") and os.name == "posix"
+        raise _wrong("prefetch_factor", prefetch_factor, "a positive whole number, 'auto' or None")
+    in_processes = backend == "process" or (wanted and backend == "auto")
+    free = is_map(dataset) and not is_stateful(dataset) and in_processes and os.name == "posix"
     if wanted:
         one = free or not (is_map(dataset) or shard or isinstance(dataset, IterDataPipe) or splits_itself(dataset))
         num_workers = 0 if backend == "inline" else 1 if one else max(cores() // local_world_size(), 1)
-    ahead = prefetch_factor == "auto" and num_workers > 0 and backend in ("process", "auto" if wanted else "process")
+    ahead = prefetch_factor == "auto" and num_workers > 0 and in_processes
     if prefetch_factor == "auto":
         prefetch_factor = 2 if num_workers else None
     return Automatic(wanted and free, ahead, num_workers, prefetch_factor)
+
+
+def _wrong(name: str, value: Any, expected: str) -> UsageError:
+    """Returns the error for an argument that is not what it may be."""
+    return UsageError(
+        explain("wrong argument", place="headrace.DataLoader", found=f"{name}={value!r}", expected=expected)
+    )
 
 
 def _is_whole(value: Any) -> bool:

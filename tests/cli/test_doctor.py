@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.cli.app import main
+from tests.cli.conftest import Command
 
 SCRIPT = """
 import time
@@ -67,11 +68,9 @@ if __name__ == "__main__":
     raise AssertionError("it ran as a program")
 """
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> Iterator[Command]:
     """Runs the command in a folder with a script; checks that it leaves nothing behind."""
     for name in ("here", "temporary"):
         (tmp_path / name).mkdir()
@@ -82,15 +81,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("COLUMNS", "200")
     before = set(sys.modules)
-
-    def running(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["headrace", "doctor", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
-
-    yield running
+    yield functools.partial(command, "doctor")
     for name in set(sys.modules) - before:
         if name.endswith("_of_test"):
             del sys.modules[name]
@@ -98,7 +89,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert [name for name in left if not name.endswith("_of_test.py")] == []
 
 
-def test_the_plan_of_a_script_is_printed(run: Run) -> None:
+def test_the_plan_of_a_script_is_printed(run: Command) -> None:
     status, out, _ = run("--plan", "pipeline_of_test.py:train")
     assert status == 0
     for words in ("Measured on 48 of 48 samples", "Predicted for each cut", "nothing kept", "1 dear", "2 noisy, random",
@@ -109,7 +100,7 @@ def test_the_plan_of_a_script_is_printed(run: Run) -> None:
 @pytest.mark.parametrize(
     "target", ["pipeline_of_test.py:made", "pipeline_of_test:train", "./pipeline_of_test.py:inside.train"]
 )
-def test_the_json_has_all_figures(run: Run, target: str) -> None:
+def test_the_json_has_all_figures(run: Command, target: str) -> None:
     status, out, error = run("--plan", target, "--json", "--batch-size", "8", "--epochs", "3")
     figures = json.loads(out)
     assert (status, error) == (0, "")
@@ -122,7 +113,7 @@ def test_the_json_has_all_figures(run: Run, target: str) -> None:
     assert "noisy" in refused[2]
 
 
-def test_every_cut_is_measured_when_asked(run: Run) -> None:
+def test_every_cut_is_measured_when_asked(run: Command) -> None:
     words = ["--run", "--workers", "0,2", "--batches", "3", "--batch-size", "8"]
     status, out, _ = run("--plan", "pipeline_of_test.py:train", *words, "--json")
     cuts = json.loads(out)["measured"]
@@ -138,7 +129,7 @@ def test_every_cut_is_measured_when_asked(run: Run) -> None:
     assert cuts[0]["epochs"][0]["seconds"] > 24 * 0.002
 
 
-def test_the_table_of_measured_cuts_has_a_row_for_each(run: Run) -> None:
+def test_the_table_of_measured_cuts_has_a_row_for_each(run: Command) -> None:
     status, out, _ = run("--plan", "pipeline_of_test.py:plain", "--run", "--workers", "0")
     assert status == 0
     measured = out[out.index("\nMeasured\n") if "\nMeasured\n" in out else out.rindex("Measured") :]
@@ -148,13 +139,13 @@ def test_the_table_of_measured_cuts_has_a_row_for_each(run: Run) -> None:
     assert "Keep nothing" in out
 
 
-def test_caches_behind_each_other_are_one_pipeline(run: Run) -> None:
+def test_caches_behind_each_other_are_one_pipeline(run: Command) -> None:
     status, out, _ = run("--plan", "pipeline_of_test.py:twice", "--json")
     assert status == 0
     assert [one["name"] for one in json.loads(out)["steps"][1:]] == ["dear", "dict"]
 
 
-def test_a_cache_that_is_out_of_date_does_not_matter(run: Run, tmp_path: Path) -> None:
+def test_a_cache_that_is_out_of_date_does_not_matter(run: Command, tmp_path: Path) -> None:
     cache = tmp_path / "here" / "cache-of-train"
     cache.mkdir()
     (cache / "staged.json").write_text("{")
@@ -164,7 +155,7 @@ def test_a_cache_that_is_out_of_date_does_not_matter(run: Run, tmp_path: Path) -
     cache.rmdir()
 
 
-def test_options_are_explained(run: Run) -> None:
+def test_options_are_explained(run: Command) -> None:
     status, out, _ = run("--help")
     assert status == 0
     for word in (
@@ -204,7 +195,7 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_said_without_a_traceback(run: Run, wrong: str) -> None:
+def test_what_is_wrong_is_said_without_a_traceback(run: Command, wrong: str) -> None:
     arguments, expected, words = WRONG[wrong]
     status, out, error = run("--plan", *arguments)
     assert status == expected
@@ -212,19 +203,19 @@ def test_what_is_wrong_is_said_without_a_traceback(run: Run, wrong: str) -> None
     assert out == ""
 
 
-def test_a_target_must_be_given(run: Run) -> None:
+def test_a_target_must_be_given(run: Command) -> None:
     status, _, error = run()
     assert status == 1
     assert "--plan" in error
 
 
-def raised(run: Run, target: str) -> Any:
+def raised(run: Command, target: str) -> Any:
     with pytest.raises(Exception) as caught:
         run("--plan", target)
     return caught.value
 
 
-def test_what_the_script_raises_comes_with_its_place(run: Run, tmp_path: Path) -> None:
+def test_what_the_script_raises_comes_with_its_place(run: Command, tmp_path: Path) -> None:
     (tmp_path / "here" / "bad_of_test.py").write_text("x = 1 / 0\n")
     (tmp_path / "here" / "worse_of_test.py").write_text("x = (\n")
     (tmp_path / "here" / "importing_of_test.py").write_text("import nowhere_at_all\n")
@@ -234,14 +225,14 @@ def test_what_the_script_raises_comes_with_its_place(run: Run, tmp_path: Path) -
     assert isinstance(raised(run, "pipeline_of_test.py:broken"), ZeroDivisionError)
 
 
-def test_what_a_step_raises_names_the_step_and_the_sample(run: Run) -> None:
+def test_what_a_step_raises_names_the_step_and_the_sample(run: Command) -> None:
     error = raised(run, "pipeline_of_test.py:failing")
     assert isinstance(error, ZeroDivisionError)
     assert "'fails'" in error.__notes__[0]
     assert "sample 0" in error.__notes__[0]
 
 
-def test_a_module_that_lacks_another_says_which(run: Run, tmp_path: Path) -> None:
+def test_a_module_that_lacks_another_says_which(run: Command, tmp_path: Path) -> None:
     (tmp_path / "here" / "importing_of_test.py").write_text("import nowhere_at_all\n")
     status, _, error = run("--plan", "importing_of_test:x")
     assert status == 1

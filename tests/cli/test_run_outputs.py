@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from headrace.cli.app import main
+from tests.cli.conftest import Command
 
 SCRIPT = """
 import sys, time
@@ -56,17 +56,14 @@ Refused = Callable[..., str]
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+def refused(monkeypatch: pytest.MonkeyPatch, command: Command) -> Refused:
     """Runs the command in this process, which must end before any script runs; returns what it says."""
     monkeypatch.setenv("COLUMNS", "100")
 
     def running(*arguments: object) -> str:
-        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        assert (ended.value.code, said.out) == (1, "")
-        return said.err
+        status, out, error = command(*arguments)
+        assert (status, out) == (1, "")
+        return error
 
     return running
 

@@ -166,7 +166,7 @@ def _load(loader: Any, seconds: float) -> None:
 
 def _differ_in_size(dataset: Any) -> bool:
     """Returns whether some column of the first samples has arrays of several shapes, which no batch can hold."""
-    samples = [dataset[int(number)] for number in np.linspace(0, len(dataset) - 1, LOOK)]
+    samples = [dataset[int(number)] for number in np.linspace(0, len(dataset) - 1, min(len(dataset), LOOK))]
     shapes = {name: {np.shape(sample[name]) for sample in samples} for name in samples[0]}
     ragged = {field.name for field in dataset.schema if field.kind == "ragged"}
     return any(len(found) > 1 for name, found in shapes.items() if name not in ragged)

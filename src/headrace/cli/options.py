@@ -65,6 +65,7 @@ OF_DOCTOR = {
 """What says something for each thing that `headrace doctor` looks at."""
 
 NAMED = {"script": "a script", "data": "data", "plan": "the steps of a pipeline"}
+"""The same things in words."""
 
 
 def check_doctor(context: typer.Context, kind: Literal["script", "data", "plan"]) -> None:

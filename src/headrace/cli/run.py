@@ -179,22 +179,15 @@ def run_and_report(
 
 def _check_way(way: Way, defaults: dict[str, Any], outputs: Outputs) -> None:
     """Raises `UsageError` where options contradict each other."""
-    if way.ideal and (ours := outputs.of_real_loading(digest=way.digest)):
-        message = explain(
-            "a batch that repeats has nothing to show there",
-            place="headrace run --ideal",
-            found=", ".join(ours),
-            cure="leave out --ideal, or these options",
-        )
-        raise UsageError(message)
-    if way.plain and (ours := [OPTION_NAMES[name] for name in defaults if name in NOT_PLAIN]):
-        message = explain(
-            "torch's own loader cannot do this",
-            place="headrace run --plain",
-            found=", ".join(ours),
-            cure="leave out --plain, or these options",
-        )
-        raise UsageError(message)
+    of_loading = outputs.of_real_loading(digest=way.digest) if way.ideal else []
+    of_ours = [OPTION_NAMES[name] for name in defaults if name in NOT_PLAIN] if way.plain else []
+    for option, others, what in (
+        ("--ideal", of_loading, "a batch that repeats has nothing to show there"),
+        ("--plain", of_ours, "torch's own loader cannot do this"),
+    ):
+        if others:
+            cure = f"leave out {option}, or these options"
+            raise UsageError(explain(what, place=f"headrace run {option}", found=", ".join(others), cure=cure))
 
 
 def _outcome(script: str, arguments: Sequence[str], measurement: Measurement, *, as_module: bool) -> int:

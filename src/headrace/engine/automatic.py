@@ -85,7 +85,7 @@ class AutomaticIterator(ProcessIterator):
         self._cargo = self.cargo_for_workers(loader)
 
     @property
-    def tunes_workers(self) -> bool:  # type: ignore[override]  # here it depends on what is tuned
+    def tunes_workers(self) -> bool:
         """See `EpochIterator.tunes_workers`."""
         return self._tuner.limits.tunes_workers
 

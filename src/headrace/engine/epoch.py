@@ -43,9 +43,6 @@ class EpochIterator(TorchIterator):
     backend: Backend
     """Where batches are made: "inline", "thread" or "process"."""
 
-    tunes_workers = False
-    """Whether the number of workers changes by what is measured."""
-
     _held: int = 0
     """Samples of the batch that is delivered now, of a map-style data set."""
 
@@ -261,6 +258,11 @@ class EpochIterator(TorchIterator):
     def wanted_workers(self) -> int:
         """How many workers there shall be."""
         return int(self._num_workers)
+
+    @property
+    def tunes_workers(self) -> bool:
+        """Whether the number of workers changes by what is measured."""
+        return False
 
     @property
     def any_lane_will_do(self) -> bool:

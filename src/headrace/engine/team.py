@@ -97,15 +97,17 @@ class Team:
     def __init__(
         self, find_start: Callable[[], Start], arena: Arena, count: int, brief: Callable[..., Assignment], begin: Begin
     ) -> None:
-        self._arena = arena
         self._find_start, self._start, self._brief = find_start, find_start(), brief
         self.crew = Crew(arena, arena.borrow())  # the parent's own region, for orders too long for a pipe
-        self._selector, self._letters = self.crew.selector, self.crew.letters
-        self._memory: WriterMemory = self._letters.ticket().writer()
-        self.members = self.crew.members
+        self._memory: WriterMemory = self.crew.letters.ticket().writer()
         self._dead: list[int] = []
         for worker_id in range(count):
             self.members.append(self._hire(worker_id, begin, 0))
+
+    @property
+    def members(self) -> list[Member]:
+        """The workers, by their numbers; those that were buried too."""
+        return self.crew.members
 
     @property
     def closed(self) -> bool:
@@ -114,7 +116,7 @@ class Team:
 
     def _hire(self, worker_id: int, begin: Begin, epoch: int) -> Member:
         ours, theirs = Pipe(duplex=True)
-        region, box = self._arena.borrow(), BlackBox()
+        region, box = self.crew.arena.borrow(), BlackBox()
         others = [member.pipe for member in self.members if not member.buried]
         assignment = self._brief(
             begin=begin,
@@ -124,7 +126,7 @@ class Team:
             worker_id=worker_id,
             pipe=theirs,
             outgoing=region.ticket(),
-            incoming=self._letters.ticket(),
+            incoming=self.crew.letters.ticket(),
             parent_pid=os.getpid(),
             inherited=[*others, ours] if self._start.forks else [],
         )
@@ -132,8 +134,8 @@ class Team:
             process = self._start.process(assignment)
         finally:
             theirs.close()
-        self._selector.register(ours, selectors.EVENT_READ, worker_id)
-        self._selector.register(process.sentinel, selectors.EVENT_READ, ~worker_id)
+        self.crew.selector.register(ours, selectors.EVENT_READ, worker_id)
+        self.crew.selector.register(process.sentinel, selectors.EVENT_READ, ~worker_id)
         return Member(process, ours, region, box)
 
     def replace(self, worker_id: int, begin: Begin, epoch: int) -> None:
@@ -183,8 +185,8 @@ class Team:
         if member.buried:
             return
         member.retired = True
-        self._selector.unregister(member.process.sentinel)
-        self._selector.unregister(member.pipe)
+        self.crew.selector.unregister(member.process.sentinel)
+        self.crew.selector.unregister(member.pipe)
         self.crew.say_stop(member)
 
     def receive(self, timeout: float | None) -> Iterator[tuple[int, Result]]:
@@ -192,7 +194,7 @@ class Team:
 
         Workers found dead are buried, after everything that they had sent was yielded.
         """
-        for key, _ in self._selector.select(timeout):
+        for key, _ in self.crew.selector.select(timeout):
             worker_id = key.data if key.data >= 0 else ~key.data
             member = self.members[worker_id]
             if member.buried:
@@ -235,8 +237,8 @@ class Team:
         """Takes back what a dead worker had. What it sent must be leased by now."""
         if member.buried:
             return
-        self._selector.unregister(member.process.sentinel)
-        self._selector.unregister(member.pipe)
+        self.crew.selector.unregister(member.process.sentinel)
+        self.crew.selector.unregister(member.pipe)
         self._take_back(member)
         self._dead.append(worker_id)
 
@@ -249,7 +251,7 @@ class Team:
         self._memory.give_back(sorted(member.letters))
         if member.process.exitcode is not None:
             member.process.join()
-            self._arena.give_back(member.region)
+            self.crew.arena.give_back(member.region)
 
     def _send(self, member: Member, orders: Orders) -> None:
         plain = all(type(index) is np.ndarray for _, _, index in orders.tasks)

@@ -38,7 +38,6 @@ LARGEST_TEXT = LARGEST_MESSAGE // 5
 MAX_DESCRIPTORS = 250
 """The kernel passes at most 253 with one message."""
 
-
 PATIENCE = 0.5
 """Seconds that a helper that nobody needs any more has to end by itself."""
 

@@ -63,12 +63,10 @@ def _stages(stats: LoaderStats) -> Table:
 def _lines(stats: LoaderStats) -> Iterator[str]:
     yield from map(_worker, stats.workers)
     if stats.memory_main:
-        yield f"memory: main {size(stats.memory_main)}" + (
-            f", workers {size(stats.memory_workers)}" if stats.memory_workers else ""
-        )
+        workers = f", workers {size(stats.memory_workers)}" if stats.memory_workers else ""
+        yield f"memory: main {size(stats.memory_main)}{workers}"
     if stats.bad_samples or stats.restarts:
-        lost = some(stats.bad_samples, "bad sample"), f"{some(stats.restarts, 'worker')} replaced"
-        yield ", ".join(lost)
+        yield f"{some(stats.bad_samples, 'bad sample')}, {some(stats.restarts, 'worker')} replaced"
 
 
 def _worker(one: WorkerStats) -> str:

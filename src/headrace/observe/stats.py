@@ -146,22 +146,22 @@ def _workers(batches: Batches) -> tuple[WorkerStats, ...]:
     measured = batches[~np.isnan(batches["begun"])]
     seconds = stage_seconds(measured)
     busy = seconds["load"] + seconds["collate"] + seconds["send"]
+    starts, ends = _epoch_bounds(measured)
     found = []
     for worker in np.unique(measured["worker"]).tolist():
-        its = busy[measured["worker"] == worker]
-        since = measured["begun"][measured["worker"] == worker].min()
-        span = _span(measured[measured["begun"] >= since])  # it may have been added late
+        its_own = measured["worker"] == worker
+        its, since = busy[its_own], measured["begun"][its_own].min()  # it may have been added late
+        span = float((ends - np.maximum(starts, since)).clip(0).sum())
         share = min(float(its.sum()) / span, 1.0) if span else NAN
         found.append(WorkerStats(worker, len(its), share, float(its.mean())))
     return tuple(found)
 
 
-def _span(batches: Batches) -> float:
-    """Returns the seconds in which batches were made: of each epoch from the first beginning to the last delivery."""
-    return sum(_span_of_epoch(batches[batches["epoch"] == epoch]) for epoch in np.unique(batches["epoch"]))
-
-
-def _span_of_epoch(batches: npt.NDArray[np.void]) -> float:
-    ends = np.concatenate([batches["delivered"], batches["collated"], batches["sent"]])
-    ends = ends[~np.isnan(ends)]
-    return max(float(ends.max() - batches["begun"].min()), 0.0) if len(ends) else 0.0
+def _epoch_bounds(batches: Batches) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Returns for each epoch when its first batch was begun, and the last one delivered; float64 [epochs]."""
+    epochs, at = np.unique(batches["epoch"], return_inverse=True)
+    starts, ends = np.full(len(epochs), np.inf), np.full(len(epochs), -np.inf)
+    np.minimum.at(starts, at, batches["begun"])
+    for moment in ("delivered", "collated", "sent"):
+        np.fmax.at(ends, at, batches[moment])
+    return starts, ends

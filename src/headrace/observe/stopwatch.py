@@ -31,7 +31,6 @@ class Times(NamedTuple):
 NO_TIMES = Times(*[math.nan] * 7)
 """Of what was not timed."""
 
-
 TimesHere = tuple[float, float, float, float, float, float]
 """`begun`, `loaded`, `collated`, `load_cpu`, `cpu` and `queued` of a batch that was made where it is wanted."""
 
@@ -47,7 +46,7 @@ class Stopwatch:
         self._mark, self._here = mark, here
         self._delays: _Delays | None = None
         self._began = self._made = 0.0
-        self._cpu = self._made_cpu = 0
+        self._cpu = 0
         self._queued = math.nan
         self._is_long = True
 

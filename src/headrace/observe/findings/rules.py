@@ -77,18 +77,22 @@ def _too_few(case: Case) -> Iterator[Finding]:
     now = case.rules.workers
     if case.setting.tuned or count <= now or gain < WORTH:
         return
-    waits = case.work.parts["read"] if case.work else 0.0
-    why = ", which mostly wait, so that they need no further core" if waits > 0.5 else ""
-    why = why or (", for which there are cores" if count <= case.rules.cores else "")
-    kept = ", persistent_workers=True" if now == 0 and len(case.recording.epochs) > 1 else ""
+    change: dict[str, object] = {"num_workers": count}
+    if now == 0 and len(case.recording.epochs) > 1:
+        change["persistent_workers"] = True
+    advice = ", ".join(f"{name}={value}" for name, value in change.items())
+    if case.work is not None and case.work.parts["read"] > 0.5:
+        advice += ", which mostly wait, so that they need no further core"
+    elif count <= case.rules.cores:
+        advice += ", for which there are cores"
     yield Finding(
         "too-few-workers",
         "workers",
         f"{_workers(now)} {'make' if now > 1 else 'makes'} a batch every "
         f"{seconds(_pace(case))}, and the loop waits {case.wait_share:.0%} of the time.",
-        f"num_workers={count}{kept}{why}.",
+        f"{advice}.",
         gain,
-        {"num_workers": count, **({"persistent_workers": True} if kept else {})},
+        change,
     )
 
 
@@ -103,8 +107,9 @@ def _too_many(case: Case) -> Iterator[Finding]:
         stages = stage_seconds(case.rows)
         each = float(np.mean(stages["load"] + stages["collate"]))
         handing = float(np.mean(stages["send"] + stages["open"])) + case.latency
-        sharing = f"; {some(now, 'worker')} and training share {some(case.rules.cores, 'core')}"
-        because = "" if each < handing else sharing
+        because = ""
+        if each >= handing:
+            because = f"; {some(now, 'worker')} and training share {some(case.rules.cores, 'core')}"
         yield Finding(
             "workers-cost-more",
             "transport",
