@@ -6,7 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --disable-pip-version-check
 
-.PHONY: demo test stress check lint types contracts bench tables clean install
+CLIENTS := .venv-clients
+CLIENTS_STAMP := $(CLIENTS)/.installed
+
+.PHONY: demo test test-clients stress check lint types contracts bench tables clean install
 
 install: $(STAMP)
 
@@ -24,6 +27,17 @@ demo: $(STAMP)
 test: $(STAMP)
 	@$(BIN)/python -m pytest -n 2 -m "not alone and not stress"
 	@$(BIN)/python -m pytest -m "alone and not stress"
+
+# Real frameworks with torch's loader, with ours, and under `headrace run`; they have an environment of their own.
+test-clients: $(CLIENTS_STAMP)
+	@$(CLIENTS)/bin/python -m pytest -m clients -v tests/clients
+
+$(CLIENTS_STAMP): pyproject.toml constraints.txt
+	@echo "Installing the frameworks into $(CLIENTS) (a few minutes) ..."
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt torch
+	@$(CLIENTS)/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable '.[clients]'
+	@touch $@
 
 stress: $(STAMP)
 	@$(BIN)/python -m pytest -m stress tests
@@ -49,4 +63,4 @@ tables: $(STAMP)
 	@$(BIN)/python benchmarks/tables.py $(or $(TABLES),--list)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache headrace-demo
+	rm -rf $(VENV) $(CLIENTS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache headrace-demo

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -27,8 +29,9 @@ from headrace.faults.policy import OnError, Policy
 from headrace.faults.quarantine import Excluded, checked_path
 from headrace.faults.spares import Spares, spares_of
 from headrace.fetch.whole import makes_batches
+from headrace.observe.labels import label_for
 from headrace.observe.objects import warn_of_objects
-from headrace.observe.recorder import Recorder, caller
+from headrace.observe.recorder import Recorder
 from headrace.observed import Observed, OnStats, Telling
 from headrace.order.distributed import DistributedSampler
 from headrace.order.kept import KeptSampler
@@ -101,6 +104,26 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
     number of workers. Not thread-safe: iterate one loader in one thread.
     """
 
+    # What holds for a loader of a subclass that never calls the constructor below: torch's loader, nothing more.
+    seed: int | None = None
+    shard: Literal["auto"] | None = None
+    backend: Backend = "process"
+    batches_per_epoch: int | None = None
+    original_errors: bool = False
+    on_error: OnError = "raise"
+    max_errors: float | None = None
+    quarantine: Path | None = None
+    exclude: Any = None
+    sample_timeout: float | None = None
+    memory_budget: int | None = None
+    on_stats: OnStats | None = None
+
+    @functools.cached_property
+    def _own(self) -> Own:
+        """What the loader keeps besides torch's attributes, of a subclass that never called the constructor."""
+        label = label_for(self, vars(self).get("dataset"))
+        return Own(name=name_here(), label=label.text, is_rebuild=label.is_rebuild)
+
     def __init__(  # noqa: PLR0913 - torch fixes the list
         self,
         dataset: Dataset[T_co],
@@ -134,19 +157,20 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         memory_budget: int | None = None,
         on_stats: OnStats | None = None,
     ) -> None:
-        self._own = Own(name=name_here(), label=caller())
+        label = label_for(self, dataset)
+        self._own = Own(name=name_here(), label=label.text, is_rebuild=label.is_rebuild)
         check_arguments(
             dataset, seed=seed, shard=shard, backend=backend, batches_per_epoch=batches_per_epoch, on_error=on_error,
             max_errors=max_errors, sample_timeout=sample_timeout, on_stats=on_stats, memory_budget=memory_budget,
         )  # fmt: skip
-        self.on_error: OnError = on_error
+        self.on_error = on_error
         self.max_errors, self.sample_timeout = max_errors, sample_timeout
         self.quarantine = None if quarantine is None else checked_path(quarantine)
         self.on_stats, self.memory_budget = on_stats, memory_budget
         auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
         self.seed = 0 if seed is None and (shard is not None or auto.workers) else seed
         self.shard, self.batches_per_epoch, self.original_errors = shard, batches_per_epoch, original_errors
-        self.backend: Backend = backend
+        self.backend = backend
         self.exclude = None if exclude is None else checked_exclude(exclude, dataset, batch_sampler or sampler)
         if sampler is None and batch_sampler is None and is_map(dataset):
             sampler = self._own_sampler(dataset, shuffle, drop_last, generator)
@@ -184,7 +208,7 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
     def recorder(self) -> Recorder:
         """Where batches leave their times. For engines."""
         if self._own.recorder is None:
-            self._own.recorder = Recorder(self._own.label)
+            self._own.recorder = Recorder(self._own.label, is_rebuild=self._own.is_rebuild)
             self._own.recorder.counts = self.loss_ledger.counts
             if self.on_stats is not None:
                 self._own.recorder.listeners.append(Telling(self.on_stats))

@@ -40,6 +40,8 @@ class Own:
     ledger: Ledger | None = None
     label: str = ""
     """Where the script makes the loader."""
+    is_rebuild: bool = False
+    """Whether a framework built the loader anew from one of the script's."""
     recorder: Recorder | None = None
     tuner: Tuner | None = None
     """What decides on the number of workers or of batches ahead."""
@@ -55,5 +57,6 @@ class Own:
             self.looked_at,
             self.resume,
             label=self.label,
+            is_rebuild=self.is_rebuild,
             tuner=tuner,
         )

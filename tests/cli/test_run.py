@@ -34,7 +34,8 @@ if __name__ == "__main__":
     for epoch in range(2):
         print([batch.tolist() for batch in loader])
     print([batch.tolist() for batch in other])
-    print(type(loader).__module__, loader.num_workers, loader.prefetch_factor, isinstance(loader, DataLoader))
+    kind = type(loader).__mro__[1].__module__
+    print(kind, loader.num_workers, loader.prefetch_factor, isinstance(loader, DataLoader))
 """
 
 

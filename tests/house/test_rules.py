@@ -12,6 +12,7 @@ import headrace
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PYTHON = sorted(path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
+ENVIRONMENTS = {".venv", ".venv-clients", ".venv-matrix"}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base"}
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
@@ -86,7 +87,9 @@ def test_library_code_asserts_nothing_and_leaves_no_work_undone() -> None:
 
 def test_the_tree_names_no_path_of_a_machine() -> None:
     pattern = re.compile(r"(?<![\w.])/(work|home|root|opt)/\w")
-    texts = [path for path in ROOT.rglob("*") if path.suffix in {".py", ".md", ".toml"} and ".venv" not in path.parts]
+    texts = [
+        path for path in ROOT.rglob("*") if path.suffix in {".py", ".md", ".toml"} and not ENVIRONMENTS & {*path.parts}
+    ]
     named = [relative(path) for path in texts if path != Path(__file__) and pattern.search(path.read_text())]
     assert named == []
 

@@ -115,7 +115,7 @@ def run(
 ) -> None:
     """Run a training script, unmodified, through headrace's loader, and say how long it waited for data."""
     from headrace.cli.run import Outputs, run_and_report
-    from headrace.script import Way
+    from headrace.measure.replacing import Way
 
     defaults = {
         "num_workers": number_or_auto(num_workers, "--num-workers", 0),
@@ -297,7 +297,7 @@ def doctor(
         )  # fmt: skip
         raise typer.Exit(status)
     from headrace.cli.examine import examine, examine_script
-    from headrace.script import Way
+    from headrace.measure.replacing import Way
 
     if target is not None and is_script:
         way = Way(plain=plain, ideal=ideal)

@@ -26,11 +26,11 @@ from headrace.core.errors import UsageError, explain
 from headrace.core.machine import cores
 from headrace.dataset.stored import open as open_data
 from headrace.loader import DataLoader
+from headrace.measure.replacing import Way
 from headrace.observe.recording import Recording
 from headrace.observe.stats import stats_of
 from headrace.observe.words import some
 from headrace.observed import Report
-from headrace.script import Way
 
 WARM = 0.5
 """Seconds for which a loader runs before it is measured."""

@@ -6,6 +6,7 @@ import json
 import platform
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,17 +22,23 @@ from rich.table import Table
 
 from headrace.core.errors import UsageError, explain
 from headrace.core.machine import cores
+from headrace.measure.children import Plan, children_of, measured_too
+from headrace.measure.measurement import Measurement
+from headrace.measure.replacing import NEED_WORKERS, NOT_PLAIN, Way, replace_loader
+from headrace.measure.run_script import run_script
+from headrace.measure.waiting import LoaderRecord, TimeIsUp
 from headrace.observe.chrome_trace import write_trace
 from headrace.observe.diagnosis import Diagnosis
 from headrace.observe.findings.diagnose import diagnose
 from headrace.observe.live import LiveView
 from headrace.observe.memory import machine_memory
 from headrace.observe.page.page import page
-from headrace.observe.waiting import TimeIsUp
 from headrace.observe.words import some
 from headrace.observed import Report
-from headrace.script import NEED_WORKERS, NOT_PLAIN, Measurement, Way, replace_loader, run_script
 from headrace.version import __version__
+
+WORTH_SAYING = 0.005
+"""Share of its loops' time from which on it is said what measuring cost a script."""
 
 OPTION_NAMES = {
     "num_workers": "--num-workers",
@@ -152,16 +159,20 @@ def run_and_report(
     live = LiveView(Console(stderr=True)) if outputs.live else None
     if live is not None:
         measurement.listeners.append(lambda *_: live.update(measurement.recordings))
-    replace_loader(measurement, way, defaults)
     began = time.perf_counter()
     if outputs.seconds is not None:
         measurement.deadline = began + outputs.seconds
-    try:
-        status = _outcome(script, arguments, measurement, as_module=as_module)
-    finally:
-        if live is not None:
-            live.close()
-    measurement.seconds = time.perf_counter() - began
+    replace_loader(measurement, way, defaults)
+    with tempfile.TemporaryDirectory(prefix="headrace-run-") as folder:
+        plan = Plan(tuple(way), defaults, folder, outputs.seconds, time.time())
+        try:
+            with measured_too(plan):
+                status = _outcome(script, arguments, measurement, as_module=as_module)
+        finally:
+            if live is not None:
+                live.close()
+        measurement.seconds = time.perf_counter() - began
+        measurement.children = children_of(Path(folder))
     sys.stdout.flush()
     measurement.settle()
     console = Console(stderr=True)
@@ -218,12 +229,34 @@ def _print_without_our_frames(error: Exception) -> None:
 
 
 def report(measurement: Measurement, console: Console) -> None:
-    """Prints one line on the whole script and one row for each loader that was used."""
+    """Prints one line on the whole script, and one row for each loader that was used, in its child processes too."""
     used = [record for record in measurement.loaders if record.epochs]
     name, seconds = Path(measurement.script).name, measurement.seconds
-    if not used:
+    if not used and not measurement.children:
         console.print(f"\nheadrace: {name} ran {seconds:.1f} s and did not iterate over any DataLoader.")
         return
+    if used:
+        _say_how_long(measurement, used, console)
+        _say_what_measuring_cost(measurement, console)
+    if measurement.children:
+        _say_who_else(measurement, console, alone=not used)
+    console.print(_table(measurement, used))
+    for record in used:
+        if record.bad_samples or record.restarts:
+            lost = f"{some(record.bad_samples, 'bad sample')}, {some(record.restarts, 'worker')} replaced"
+            console.print(f"{record.label}: [bold]{lost}[/bold]; the log says which.")
+        if record.digest is not None:
+            console.print(f"{record.label}: checksum of its batches {record.digest:08x}")
+    waited = {record.label: record.waited for record in used}
+    for diagnosis in sorted(map(diagnose, measurement.recordings()), key=lambda one: -waited.get(one.label, 0.0)):
+        console.print(_advice(diagnosis), soft_wrap=True, highlight=False, markup=False)
+    for option, labels in measurement.unused_defaults.items():
+        places = ", ".join(sorted(set(labels)))
+        console.print(f"{OPTION_NAMES.get(option, option)} was not used at {places}: {_reason(option)}.")
+
+
+def _say_how_long(measurement: Measurement, used: Sequence[LoaderRecord], console: Console) -> None:
+    name, seconds = Path(measurement.script).name, measurement.seconds
     share = measurement.waited / seconds if seconds else 0.0
     whose = "a loader that costs nothing" if measurement.ideal else f"{used[0].kind}'s loader"
     console.print(
@@ -231,6 +264,29 @@ def report(measurement: Measurement, console: Console) -> None:
         f"and waited {measurement.waited:.1f} s of them ([bold]{share:.0%}[/bold]) for data.",
         soft_wrap=True,
     )
+
+
+def _say_what_measuring_cost(measurement: Measurement, console: Console) -> None:
+    """Says by how much the measuring slowed down a script that runs with torch's own loader."""
+    looped = sum(record.looped for record in measurement.loaders)
+    if looped and measurement.measuring / looped >= WORTH_SAYING:
+        cost = f"about {measurement.measuring:.2g} s of it, {measurement.measuring / looped:.1%} of its loops"
+        console.print(f"Measuring took {cost}.", soft_wrap=True, highlight=False)
+
+
+def _say_who_else(measurement: Measurement, console: Console, *, alone: bool) -> None:
+    """Says that processes which the script started got the same loader."""
+    children = measurement.children
+    kind = children[0].loaders[0].kind
+    who = ", ".join(child.name for child in children)
+    if alone:
+        name = Path(measurement.script).name
+        console.print(f"\nheadrace: {name} ran {measurement.seconds:.1f} s and loaded its data in other processes.")
+    count = some(len(children), "process", "processes")
+    console.print(f"{count} that the script started used {kind}'s loader too: {who}.", soft_wrap=True, highlight=False)
+
+
+def _table(measurement: Measurement, used: Sequence[LoaderRecord]) -> Table:
     table = Table(
         "loader",
         "workers",
@@ -246,28 +302,28 @@ def report(measurement: Measurement, console: Console) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     for record in used:
-        table.add_row(
-            record.label,
-            str(record.num_workers),
-            str(record.epochs),
-            str(record.batches),
-            f"{record.samples_per_second:,.0f}",
-            f"{record.waited:.2f} s ({record.waited / seconds:.0%})",
-            f"{statistics.median(record.first_batches) * 1e3:.0f} ms" if record.first_batches else "-",
-        )
-    console.print(table)
-    for record in used:
-        if record.bad_samples or record.restarts:
-            lost = f"{some(record.bad_samples, 'bad sample')}, {some(record.restarts, 'worker')} replaced"
-            console.print(f"{record.label}: [bold]{lost}[/bold]; the log says which.")
-        if record.digest is not None:
-            console.print(f"{record.label}: checksum of its batches {record.digest:08x}")
-    waited = {record.label: record.waited for record in used}
-    for diagnosis in sorted(map(diagnose, measurement.recordings()), key=lambda one: -waited.get(one.label, 0.0)):
-        console.print(_advice(diagnosis), soft_wrap=True, highlight=False, markup=False)
-    for option, labels in measurement.unused_defaults.items():
-        places = ", ".join(sorted(set(labels)))
-        console.print(f"{OPTION_NAMES.get(option, option)} was not used at {places}: {_reason(option)}.")
+        _add_row(table, record.label, record, measurement.seconds)
+    for child in measurement.children:
+        for record in child.loaders:
+            _add_row(table, f"{child.name}: {record.label}", record, child.seconds)
+    return table
+
+
+def _add_row(table: Table, label: str, record: LoaderRecord, seconds: float) -> None:
+    """Adds what a loader did in a process that ran for so many seconds."""
+    share = record.waited / seconds if seconds else 0.0
+    first = "-"
+    if record.first_batches:
+        first = f"{statistics.median(record.first_batches) * 1e3:.0f} ms"
+    table.add_row(
+        label,
+        str(record.num_workers),
+        str(record.epochs),
+        str(record.batches),
+        f"{record.samples_per_second:,.0f}",
+        f"{record.waited:.2f} s ({share:.0%})",
+        first,
+    )
 
 
 def _advice(diagnosis: Diagnosis) -> str:

@@ -139,14 +139,14 @@ class EpochIterator(TorchIterator):
     def _start_map(self, loader: Any, draws: str, random: Any) -> EpochRecord:
         terms, resume = self._terms, self._terms.resume
         sampler = self._sampler = resumable(self._index_sampler)
-        self._rank, self._size = _dealing_of(self._index_sampler, terms.world)
+        self._sampler_rank, self._sampler_ranks = _dealing_of(self._index_sampler, terms.world)
         self._drawn = self._samples = self._offset = self._held = 0
         self._sizes: dict[int, int] = {}  # samples of the batches that are out
         progress = MapProgress()
         lanes = self._num_workers
         if resume is not None:
             progress = MapProgress(resume["batches"], resume["samples"], resume["sampler"], resume["beyond"])
-            self._drawn, self._offset = resume["batches"], resume["samples"] * self._size
+            self._drawn, self._offset = resume["batches"], resume["samples"] * self._sampler_ranks
             if sampler is not None and resume["sampler"] is not None:
                 sampler.load_state_dict(resume["sampler"])
                 self._sampler_iter = self._indices()
@@ -214,8 +214,8 @@ class EpochIterator(TorchIterator):
         if self._auto_collation and not isinstance(index, Sized):
             index = list(index)
         count = len(index) if self._auto_collation else 1
-        first = self._offset + self._samples * self._size + self._rank
-        positions = range(first, first + count * self._size, self._size)
+        first = self._offset + self._samples * self._sampler_ranks + self._sampler_rank
+        positions = range(first, first + count * self._sampler_ranks, self._sampler_ranks)
         return Positioned(index, getattr(index, "positions", positions))
 
     @property
@@ -317,7 +317,7 @@ class EpochIterator(TorchIterator):
         except StopIteration:
             if not self.record.finished:
                 self.record.finished = True
-                self._look_back()
+                self._look_back(asked)
             raise
         self._note(asked, batch)
         if self._ranks is not None:
@@ -333,15 +333,15 @@ class EpochIterator(TorchIterator):
         rows.extend(self._journey)
         rows.extend(UNKNOWN)
 
-    def _look_back(self) -> None:
-        """Looks back at an epoch that came to its end."""
+    def _look_back(self, asked: float) -> None:
+        """Looks back at an epoch that came to its end, after the loop `asked` for a further batch."""
         batches = int(self._progress.batches)
         if self._counts_samples:
             self._compare_with_length(batches)
         self._ledger.end_epoch(self._seen)
         if self._ranks is not None:
             self._ranks.ends(batches)
-        self._recorder.end_epoch(self._number_of_epoch, batches)
+        self._recorder.end_epoch(self._number_of_epoch, batches, asked)
 
     def _compare_with_length(self, batches: int) -> None:
         """Warns if an iterable data set was shorter than the length that was asked for; torch warns if it is longer.

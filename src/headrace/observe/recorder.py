@@ -8,14 +8,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import sys
 import time
 import weakref
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -56,8 +54,14 @@ Listener = Callable[["Recorder", float], None]
 class Recorder:
     """One loader's record. Not thread-safe: it belongs to the thread that iterates."""
 
-    def __init__(self, label: str) -> None:
-        self.label = _own_name(label)
+    def __init__(self, label: str, *, is_rebuild: bool = False) -> None:
+        """`is_rebuild`: takes the label over from a loader that was never iterated, and that this one replaces."""
+        replaced: Recorder | None = _LIVING.get(label)
+        if is_rebuild and replaced is not None and replaced.epoch < 0:
+            del _LIVING[label]
+            replaced.label = _own_name(f"{label} (built anew)")
+            _LIVING[replaced.label] = replaced
+        self.label: str = _own_name(label)
         """As given; of several living ones that were given the same, the second is "... #2"."""
         _LIVING[self.label] = self
         self.setting = Setting()
@@ -65,7 +69,7 @@ class Recorder:
         """Rows of `BATCH` that were not summed up yet, one behind the other. Engines append to it."""
         self.due = 0.0
         """When `tick` is to be called next."""
-        self.epoch = -1
+        self.epoch: int = -1
         self.listeners: list[Listener] = []
         self.counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """Returns the bad samples and the replaced workers so far."""
@@ -104,9 +108,10 @@ class Recorder:
         """The number of workers changes in the middle of an epoch."""
         self.setting = replace(self.setting, num_workers=num_workers, prefetch_factor=prefetch_factor)
 
-    def end_epoch(self, number: int, batches: int) -> None:
-        """An epoch has come to its end."""
+    def end_epoch(self, number: int, batches: int, asked: float = math.inf) -> None:
+        """An epoch has come to its end: the loop found out when it `asked` for a further batch, if it did."""
         now = time.perf_counter()
+        self._totals["ending"] = self._totals.get("ending", 0.0) + max(now - asked, 0.0)
         for at, epoch in enumerate(self._epochs):
             if epoch.epoch == number:
                 self._epochs[at] = replace(epoch, ended=now, batches=batches)
@@ -251,15 +256,3 @@ def _structured(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.void]:
 def _spent() -> tuple[float, float, float]:
     """Returns the CPU time of this process, that of the calling thread, and how long that had no core; in seconds."""
     return time.process_time(), time.thread_time(), queued_seconds()
-
-
-def caller() -> str:
-    """Returns file:line of the innermost caller outside torch and headrace: where a script makes a loader."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-def _is_library(module: str) -> bool:
-    return module.partition(".")[0] in {"torch", "headrace", "runpy"}

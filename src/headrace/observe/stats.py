@@ -94,7 +94,7 @@ class LoaderStats:
 def stats_of(recording: Recording) -> LoaderStats:
     """Returns the figures of a recording: of an empty one, too, and of one that lacks most times."""
     totals, batches, memory = recording.totals, recording.batches, recording.memory
-    waited = totals.get("wait", 0.0) + totals.get("opening", _opening(recording))
+    waited = totals.get("wait", 0.0) + totals.get("opening", _opening(recording)) + totals.get("ending", 0.0)
     return LoaderStats(
         label=recording.label,
         epochs=recording.epochs[-1].epoch + 1 if recording.epochs else 0,

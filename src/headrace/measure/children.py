@@ -1,0 +1,162 @@
+"""The processes that a measured script starts: they get the same loader, and report back.
+
+A launcher starts one process for each rank as `python train.py`. With headrace's loader in one of them only, the ranks
+would disagree. So `headrace run` sets two environment variables for its children. `PYTHONPATH` leads every Python
+process to `child_start/sitecustomize.py`, which waits until torch is imported, and then calls `join`. `HEADRACE_RUN`
+says how the loader is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import util
+from pathlib import Path
+from typing import Any
+
+from headrace.measure.measurement import ChildMeasurement, Measurement
+
+VARIABLE = "HEADRACE_RUN"
+"""Of the environment: the plan of a run, as JSON. `child_start/sitecustomize.py` knows the name, too."""
+
+IN_USE = ".in-use"
+"""Ending of the file by which a child says that it uses a loader."""
+
+PATIENCE = 5.0
+"""Seconds for which children that outlive the script are waited for."""
+
+CHILD_START = Path(__file__).parent / "child_start"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How children replace their loaders, and where they leave their figures."""
+
+    way: tuple[bool, ...]
+    """The fields of `Way`."""
+    defaults: dict[str, Any]
+    folder: str
+    seconds_left: float | None
+    """Until the script is ended, counted from `at`; None: it is not ended."""
+    at: float
+    """Seconds of the epoch (`time.time`)."""
+
+    def as_json(self) -> str:
+        """Returns it as the environment holds it."""
+        return json.dumps(vars(self), default=str)
+
+
+@contextlib.contextmanager
+def measured_too(plan: Plan) -> Iterator[None]:
+    """Has the Python processes that are started meanwhile measured as well."""
+    path = os.pathsep.join(filter(None, (str(CHILD_START), os.environ.get("PYTHONPATH"))))
+    with _environment({VARIABLE: plan.as_json(), "PYTHONPATH": path}):
+        yield
+
+
+@contextlib.contextmanager
+def not_measured_if_spawned(loader: Any) -> Iterator[None]:
+    """Leaves out the worker processes that a loader spawns meanwhile: they make batches and iterate over none."""
+    if not loader.num_workers or VARIABLE not in os.environ:
+        yield
+        return
+    with _environment({VARIABLE: None}):
+        yield
+
+
+@contextlib.contextmanager
+def _environment(changes: dict[str, str | None]) -> Iterator[None]:
+    """Sets environment variables (None: takes them away), and afterwards puts back what was there."""
+    before = {name: os.environ.get(name) for name in changes}
+    _set(changes)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def join() -> None:
+    """Replaces the loader in this process, a child of a measured script. `child_start/sitecustomize.py` calls it."""
+    from headrace.measure.replacing import Way, replace_loader
+
+    given = json.loads(os.environ[VARIABLE])
+    measurement = Measurement(sys.argv[0] if hasattr(sys, "argv") else "")
+    began = time.perf_counter()
+    if given["seconds_left"] is not None:
+        measurement.deadline = began + given["seconds_left"] - (time.time() - given["at"])
+    replace_loader(measurement, Way(*given["way"]), given["defaults"])
+    mark = Path(given["folder"]) / f"{os.getpid()}{IN_USE}"
+    measurement.on_first_loader = functools.partial(_leave_mark, mark)
+    # `Finalize` runs at the end of processes that multiprocessing starts, too, where `atexit` does not.
+    leave = functools.partial(_leave_figures, measurement, Path(given["folder"]), began, os.getpid())
+    util.Finalize(None, leave, exitpriority=0)
+
+
+def _leave_mark(mark: Path) -> None:
+    """Says that this process uses a loader, so that its figures are waited for."""
+    with contextlib.suppress(OSError):  # the measured run is over already
+        mark.touch()
+
+
+def _leave_figures(measurement: Measurement, folder: Path, began: float, pid: int) -> None:
+    """Writes what this process measured, at its end, for the process that started the script."""
+    if os.getpid() != pid:
+        return  # a fork of the process, which has the same finalizers
+    measurement.settle()
+    loaders = tuple(record for record in measurement.loaders if record.epochs)
+    if not loaders:
+        return
+    rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK")
+    number = int(rank) if rank is not None and rank.isdecimal() else None
+    child = ChildMeasurement(pid, number, time.perf_counter() - began, loaders)
+    aside = folder / f"{pid}.part"
+    with contextlib.suppress(OSError):  # the measured run is over already, or its disk is full
+        aside.write_text(json.dumps(child.as_dict()))
+        aside.replace(folder / f"{pid}.json")
+
+
+def children_of(folder: Path, patience: float = PATIENCE) -> list[ChildMeasurement]:
+    """Returns what the children left, in the order of their ranks.
+
+    Launchers may end before their ranks do. So children that used a loader and still run are waited for, `patience`
+    seconds in all; what they leave after that is lost.
+    """
+    deadline = time.monotonic() + patience
+    for mark in folder.glob(f"*{IN_USE}"):
+        pid = int(mark.name.removesuffix(IN_USE))
+        if not (folder / f"{pid}.json").exists():
+            _wait_for_end(pid, deadline)
+    found = [ChildMeasurement.from_dict(json.loads(file.read_text())) for file in folder.glob("*.json")]
+    return sorted(found, key=lambda child: (math.inf if child.rank is None else child.rank, child.pid))
+
+
+def _wait_for_end(pid: int, deadline: float) -> None:
+    """Waits until a process has ended; until `deadline` (`time.monotonic`) at most."""
+    if not hasattr(os, "pidfd_open"):
+        return
+    try:
+        end = os.pidfd_open(pid)
+    except OSError:
+        return  # it has ended
+    try:
+        poll = select.poll()
+        poll.register(end, select.POLLIN)
+        poll.poll(max(deadline - time.monotonic(), 0) * 1000)
+    finally:
+        os.close(end)

@@ -1,0 +1,127 @@
+"""What a run of a script showed: one record for each loader, and those of the processes that the script started."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.measure.waiting import EpochWatch, LoaderRecord, cost_of_watching
+from headrace.observe.findings.diagnose import diagnose
+from headrace.observe.recorder import Listener, Recorder
+from headrace.observe.recording import Recording
+
+
+@dataclass
+class MeasuredLoader:
+    """One loader of the script: the record that is printed, and where its batches leave their times."""
+
+    record: LoaderRecord
+    recorder: Recorder
+    watch: EpochWatch | None = None
+    """What notes the batches of the current epoch, for a loader that keeps no record of itself."""
+
+
+@dataclass
+class Measurement:
+    """What a run of a script showed. Times are in seconds."""
+
+    script: str
+    seconds: float = 0.0
+    measured: list[MeasuredLoader] = field(default_factory=list)
+    """The loaders of this process, in the order in which the script made them."""
+
+    unused_defaults: dict[str, list[str]] = field(default_factory=dict)
+    """For each default: the labels of the loaders that did not take it."""
+
+    listeners: list[Listener] = field(default_factory=list)
+    """Called now and then with the recorder of each loader."""
+
+    deadline: float = math.inf
+    """When the script is ended, at the next batch that it gets."""
+
+    measuring: float = 0.0
+    """Seconds that noting the batches of torch's own loader took, estimated; headrace's loader always notes them."""
+
+    was_ended: bool = False
+    """Whether it was."""
+
+    ideal: bool = False
+    """Whether loaders gave one batch again and again, so that nothing is to be said of them but how fast that was."""
+
+    on_first_loader: Callable[[], None] | None = None
+    """Called when the first loader is iterated."""
+
+    children: list[ChildMeasurement] = field(default_factory=list)
+    """The processes that the script started and that used a loader, in the order of their ranks."""
+
+    @property
+    def loaders(self) -> list[LoaderRecord]:
+        """The records of the loaders of this process."""
+        return [loader.record for loader in self.measured]
+
+    def settle(self) -> None:
+        """Brings the records up to date."""
+        for loader in self.measured:
+            if loader.watch is not None:
+                loader.watch.flush()
+            if not self.ideal:
+                loader.record.take_over(loader.recorder)
+        watched = sum(loader.record.batches for loader in self.measured if loader.watch is not None)
+        self.measuring = watched * cost_of_watching() if watched else 0.0
+
+    @property
+    def waited(self) -> float:
+        """Time that the script waited for all its loaders together."""
+        return sum(record.waited for record in self.loaders)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the measurement as JSON knows it."""
+        loaders = [record.as_dict() for record in self.loaders]
+        findings = [diagnose(recording).as_json() for recording in self.recordings()]
+        figures = {"script": self.script, "seconds": self.seconds, "waited": self.waited, "measuring": self.measuring}
+        children = [child.as_dict() for child in self.children]
+        return {**figures, "loaders": loaders, "diagnoses": findings, "children": children}
+
+    def recordings(self) -> list[Recording]:
+        """Returns the recordings of the loaders that were iterated, in the order in which the script made them."""
+        if self.ideal:
+            return []
+        for loader in self.measured:
+            if loader.watch is not None:
+                loader.watch.flush()
+        return [loader.recorder.recording() for loader in self.measured if loader.recorder.epoch >= 0]
+
+
+@dataclass(frozen=True)
+class ChildMeasurement:
+    """What a process that the script started showed."""
+
+    pid: int
+    rank: int | None
+    """As its launcher told it; None: no launcher did."""
+    seconds: float
+    """From the moment when it had imported torch to its end."""
+    loaders: tuple[LoaderRecord, ...]
+
+    @property
+    def name(self) -> str:
+        """What the process is called in the report."""
+        if self.rank is None:
+            return f"process {self.pid}"
+        return f"rank {self.rank}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as JSON knows it."""
+        loaders = [record.as_dict() for record in self.loaders]
+        return {"pid": self.pid, "rank": self.rank, "seconds": self.seconds, "loaders": loaders}
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> ChildMeasurement:
+        """Returns what `as_dict` returned."""
+        loaders = []
+        for one in given["loaders"]:
+            fields = {name: value for name, value in one.items() if name != "samples_per_second"}
+            loaders.append(LoaderRecord(**fields))
+        return cls(given["pid"], given["rank"], given["seconds"], tuple(loaders))

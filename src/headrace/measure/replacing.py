@@ -1,0 +1,228 @@
+"""Replaces torch's loader by a measured one, for all code that asks torch for it from then on.
+
+A replaced class must look like the one it replaces: frameworks read its signature to build loaders anew, subclass it
+with `DataLoader[Sample]`, and pickle it for the processes that they start.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import torch.utils.data
+import torch.utils.data.dataloader
+
+from headrace.engine.setting import torch_setting
+from headrace.loader import DataLoader
+from headrace.measure import children
+from headrace.measure.importing import around_import
+from headrace.measure.measurement import MeasuredLoader, Measurement
+from headrace.measure.waiting import Digest, EpochWatch, LoaderRecord, Replay, TimeIsUp
+from headrace.observe.labels import label_for
+from headrace.observe.recorder import Recorder
+
+TORCH_LOADER: type = torch.utils.data.DataLoader
+
+STATEFUL_MODULE = "torchdata.stateful_dataloader"
+"""The module of torchdata whose loader is torch's with a state, as ours is."""
+
+NEED_WORKERS = {"prefetch_factor", "persistent_workers", "multiprocessing_context"}
+"""Arguments that torch refuses without workers."""
+
+UNKNOWN_LENGTH = 200
+"""Batches of an epoch of a stream that is replaced by one batch."""
+
+NOT_PLAIN = {"on_error", "quarantine", "sample_timeout"}
+"""Arguments that torch's own loader does not have."""
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Way(NamedTuple):
+    """How a script's loaders are replaced."""
+
+    plain: bool = False
+    """Keep torch's own loader, measured; otherwise it is ours."""
+    digest: bool = False
+    """Compute a checksum of the batches of each loader."""
+    ideal: bool = False
+    """Give the first batch of each epoch again and again: a loader that costs nothing."""
+
+
+def replace_loader(measurement: Measurement, way: Way, defaults: dict[str, Any]) -> None:
+    """Makes `torch.utils.data.DataLoader` a measured loader for all code that is imported from now on.
+
+    torchdata's `StatefulDataLoader` is replaced too, if the script imports it, since ours has a state of its own. With
+    `way.plain` it stays as it is, and is not measured.
+
+    defaults: arguments for calls that do not give them.
+    """
+    measurement.ideal = way.ideal
+    if measurement.deadline < math.inf:
+        measurement.listeners.append(functools.partial(_end_in_time, measurement))
+    base = TORCH_LOADER if way.plain else DataLoader
+    measured = _measured_class(base, measurement, way, defaults)
+    _set_loader(measured)
+
+    @contextmanager
+    def with_own_loader(module: Any) -> Iterator[None]:
+        _set_loader(TORCH_LOADER)  # torchdata derives its class from torch's, not from ours
+        try:
+            yield
+        finally:
+            _set_loader(measured)
+        if not way.plain:
+            stateful = _measured_class(base, measurement, way, defaults, _take_torchdata_s_order)
+            module.StatefulDataLoader = stateful
+            module.stateful_dataloader.StatefulDataLoader = stateful
+
+    around_import(STATEFUL_MODULE, with_own_loader)
+
+
+def _set_loader(loader: type) -> None:
+    torch.utils.data.DataLoader = loader  # type: ignore[misc,assignment]
+    torch.utils.data.dataloader.DataLoader = loader  # type: ignore[misc,assignment]
+
+
+def _end_in_time(measurement: Measurement, recorder: Recorder, now: float) -> None:
+    """Ends the script once its time is over. A listener: no batch has been taken that would be lost."""
+    if math.isfinite(now) and now > measurement.deadline:
+        raise TimeIsUp(0)
+
+
+class _Measuring:
+    """What the loaders of one replaced class do besides loading: they leave their figures in a `Measurement`."""
+
+    def __init__(self, base: Any, measurement: Measurement, way: Way) -> None:
+        self._measurement = measurement
+        self._way = way
+        self._kind = base.__module__.partition(".")[0]
+        self.keeps_own_record = issubclass(base, DataLoader)
+
+    def entry_of(self, loader: Any) -> MeasuredLoader:
+        """Returns the figures of a loader; they begin here, if the loader's constructor has not begun them."""
+        entry: MeasuredLoader | None = vars(loader).get("_measured")
+        if entry is not None:
+            return entry
+        if self.keeps_own_record:
+            recorder = loader.recorder
+        else:
+            label = label_for(loader, loader.dataset)
+            recorder = Recorder(label.text, is_rebuild=label.is_rebuild)
+        digest = 0 if self._way.digest else None
+        record = LoaderRecord(recorder.label, self._kind, loader.num_workers, digest=digest)
+        entry = MeasuredLoader(record, recorder)
+        loader._measured = entry
+        self._measurement.measured.append(entry)
+        recorder.listeners.extend(self._measurement.listeners)
+        return entry
+
+    def begin(self, loader: Any) -> MeasuredLoader:
+        """An epoch begins. Returns the figures of the loader."""
+        began = time.perf_counter()
+        measurement = self._measurement
+        if measurement.on_first_loader is not None:
+            measurement.on_first_loader()
+            measurement.on_first_loader = None
+        entry = self.entry_of(loader)
+        if entry.watch is not None:
+            entry.watch.flush()  # of an epoch that was left before its end
+        if not self.keeps_own_record:
+            entry.recorder.begin_epoch(began, torch_setting(loader), fresh=not loader.persistent_workers)
+        return entry
+
+    def watched(self, iterator: Any, loader: Any, entry: MeasuredLoader) -> Any:
+        """Returns the iterator that the script gets."""
+        if self._way.ideal:
+            return Replay(iterator, _length_of(loader), entry.record, self._measurement.deadline)
+        if not self.keeps_own_record:
+            entry.watch = EpochWatch(entry.recorder)
+            entry.watch.attach(iterator)
+        if self._way.digest:
+            Digest(entry.record).attach(iterator)
+        return iterator
+
+
+def _take_torchdata_s_order(loader: Any) -> None:
+    """Gives a loader that shuffles the samplers that torchdata's loader makes, so that its order stays."""
+    if type(loader.sampler) is not torch.utils.data.RandomSampler or loader.batch_size is None:
+        return
+    from torchdata.stateful_dataloader.sampler import BatchSampler, RandomSampler
+
+    sampler = RandomSampler(loader.dataset, generator=loader.generator)
+    # torch lets nobody set these attributes once a loader is made.
+    vars(loader)["sampler"] = sampler
+    vars(loader)["batch_sampler"] = BatchSampler(sampler, loader.batch_size, loader.drop_last)
+
+
+def _leave_as_it_is(loader: Any) -> None:
+    """Does nothing: the samplers are torch's."""
+
+
+def _measured_class(
+    base: Any,
+    measurement: Measurement,
+    way: Way,
+    defaults: dict[str, Any],
+    set_samplers: Callable[[Any], None] = _leave_as_it_is,
+) -> Any:
+    """Returns a subclass of `base` whose loaders leave their figures in `measurement`.
+
+    The figures begin with the first `__iter__` at the latest: a subclass may never call this `__init__`.
+    `set_samplers` may change those of a new loader.
+    """
+    signature = inspect.signature(base)
+    measuring = _Measuring(base, measurement, way)
+
+    class MeasuredDataLoader(base[T_co]):  # type: ignore[misc]
+        @functools.wraps(base.__init__)  # type: ignore[misc]  # mypy expects a plain method
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError:
+                super().__init__(*args, **kwargs)  # a wrong call: torch's own constructor says what is wrong with it
+                return
+            used = applicable(defaults, given)
+            super().__init__(**given, **used)
+            set_samplers(self)
+            label = measuring.entry_of(self).recorder.label
+            for name in defaults.keys() - used.keys():
+                measurement.unused_defaults.setdefault(name, []).append(label)
+
+        def __iter__(self) -> Any:
+            entry = measuring.begin(self)
+            with children.not_measured_if_spawned(self):
+                iterator = super().__iter__()
+            return measuring.watched(iterator, self, entry)
+
+        def __getstate__(self) -> Any:
+            """Leaves the figures out: they belong to this loader in this process."""
+            state: Any = super().__getstate__() if measuring.keeps_own_record else vars(self)
+            return {name: value for name, value in state.items() if name != "_measured"}
+
+    # Under this name an unpickled loader finds its class: the measured one, or torch's where nothing was replaced.
+    MeasuredDataLoader.__name__ = MeasuredDataLoader.__qualname__ = "DataLoader"
+    MeasuredDataLoader.__module__ = "torch.utils.data.dataloader"
+    MeasuredDataLoader.__doc__ = base.__doc__
+    return MeasuredDataLoader
+
+
+def _length_of(loader: Any) -> int:
+    """Returns how many batches an epoch has; a round number if the loader cannot say."""
+    try:
+        return len(loader)
+    except TypeError:
+        return UNKNOWN_LENGTH
+
+
+def applicable(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the defaults that a call takes: what it does not give itself and, without workers, nothing about them."""
+    used = {name: value for name, value in defaults.items() if name not in given}
+    if not {**used, **given}.get("num_workers"):
+        used = {name: value for name, value in used.items() if name not in NEED_WORKERS}
+    return used

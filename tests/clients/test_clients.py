@@ -1,0 +1,117 @@
+"""Code that nobody here wrote: real frameworks get the same batches from headrace's loader as from torch's.
+
+Each script of `scripts/` runs three times: as it is, with `DataLoader` imported from headrace, and under
+`headrace run`. The batches of each rank, in their order, must be those of torch's loader, and headrace's class must be
+the one that the framework iterates. `make test-clients` installs the frameworks into an environment of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+class Client(NamedTuple):
+    """A framework, and the way in which its script is started."""
+
+    name: str
+    needs: str
+    """The module without which there is nothing to try."""
+    script: str
+    launcher: tuple[str, ...] = ()
+    """What stands before the script: arguments of `python`."""
+    arguments: tuple[str, ...] = ()
+    builds_its_own: bool = False
+    """Whether the framework makes its loader from torch's class, so that an import in the script changes nothing."""
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+LAUNCH = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
+          "--dynamo_backend=no", "--main_process_port=0")  # fmt: skip
+
+CLIENTS = [
+    Client("lightning", "lightning", "lightning_fit.py"),
+    Client("lightning-ddp", "lightning", "lightning_ddp.py"),
+    Client("accelerate", "accelerate", "accelerate_prepare.py", builds_its_own=True),
+    Client("accelerate-stateful", "accelerate", "accelerate_prepare.py", (), ("stateful",), builds_its_own=True),
+    Client("accelerate-launch", "accelerate", "accelerate_prepare.py", LAUNCH, builds_its_own=True),
+    Client("transformers", "transformers", "transformers_trainer.py", builds_its_own=True),
+    Client("torch-geometric", "torch_geometric", "geometric.py"),
+    Client("skorch", "skorch", "skorch_net.py"),
+    Client("datasets", "datasets", "hf_datasets.py"),
+    Client("monai", "monai", "monai_loader.py"),
+    Client("torchrun", "torch", "torchrun_ddp.py", TORCHRUN),
+    Client("mp-spawn", "torch", "mp_spawn.py"),
+    Client("torchdata", "torchdata", "torchdata_stateful.py"),
+]
+
+
+class Delivered(NamedTuple):
+    """What a script said."""
+
+    batches: dict[int, list[str]]
+    """Of each rank, in their order."""
+    classes: dict[int, set[str]]
+    """Of each rank: the loaders that were iterated, "torch" or "headrace"."""
+    report: str
+
+
+@functools.cache
+def outcome(client: Client, way: str) -> Delivered:
+    """Runs a client's script in one of the three ways."""
+    start = [sys.executable, *(["-m", "headrace", "run"] if way == "run" else [])]
+    command = [*start, *client.launcher, str(SCRIPTS / client.script), *client.arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "TOKENIZERS_PARALLELISM": "false"}
+    environment.pop("IMPORTED_FROM", None)
+    if way == "import":
+        environment["IMPORTED_FROM"] = "headrace"
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=SCRIPTS,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            printed, errors = process.communicate(timeout=200)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the ranks too
+            raise
+    assert process.returncode == 0, errors[-4000:]
+    batches: dict[int, list[str]] = {}
+    classes: dict[int, set[str]] = {}
+    for line in printed.splitlines():
+        kind, _, rest = line.partition(" ")
+        rank, _, said = rest.partition(" ")
+        if kind == "batch":
+            batches.setdefault(int(rank), []).append(said)
+        elif kind == "class":
+            classes.setdefault(int(rank), set()).add(said)
+    return Delivered(batches, classes, errors)
+
+
+@pytest.mark.parametrize("way", ["torch", "import", "run"])
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_a_framework_gets_the_same_batches(client: Client, way: str) -> None:
+    if importlib.util.find_spec(client.needs) is None:
+        pytest.skip(f"{client.needs} is not installed: `make test-clients` installs it")
+    reference = outcome(client, "torch")
+    assert reference.batches
+    assert all(reference.batches.values())
+    seen = outcome(client, way)
+    assert seen.batches == reference.batches
+    expected = "torch" if way == "torch" or (way == "import" and client.builds_its_own) else "headrace"
+    assert seen.classes == {rank: {expected} for rank in reference.classes}
+    if way == "run":
+        assert "headrace's loader" in seen.report
+        for rank in range(1, len(reference.batches)):
+            assert f"rank {rank}" in seen.report
