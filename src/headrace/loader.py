@@ -13,13 +13,15 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
 from headrace.arguments import Backend, automatic, check_arguments, checked_exclude, is_map
+from headrace.core.lengths import known_length
 from headrace.core.torch_internals import DatasetKind
 from headrace.core.world import ALONE, World, current_world, distributed_world
 from headrace.engine.automatic import AutomaticIterator, tuner_for
 from headrace.engine.choosing import advise, choose
-from headrace.engine.drawing import random_state, resumable
+from headrace.engine.drawing import generators, random_state, resumable
 from headrace.engine.epoch import EpochIterator
 from headrace.engine.inline import InlineIterator
+from headrace.engine.lengths import batches_of
 from headrace.engine.portion import Portion, Supply
 from headrace.engine.processes import ProcessIterator
 from headrace.engine.ranks import name_here
@@ -28,6 +30,7 @@ from headrace.faults.ledger import Faults, Ledger
 from headrace.faults.policy import OnError, Policy
 from headrace.faults.quarantine import Excluded, checked_path
 from headrace.faults.spares import Spares, spares_of
+from headrace.fetch.fetcher import is_stateful
 from headrace.fetch.whole import makes_batches
 from headrace.observe.labels import label_for
 from headrace.observe.objects import warn_of_objects
@@ -37,8 +40,9 @@ from headrace.order.distributed import DistributedSampler
 from headrace.order.kept import KeptSampler
 from headrace.order.sampler import ElasticSampler
 from headrace.own import Own
+from headrace.state.generators import OrderStates
 from headrace.state.record import Terms, blank
-from headrace.state.snapshot import Snapshot, checked, part_for
+from headrace.state.snapshot import Snapshot, check_reach, checked, next_epoch, part_for
 from headrace.transport.arena import Arena
 from headrace.transport.leases import LocalMemory
 from headrace.transport.per_process import PerProcess
@@ -91,6 +95,8 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
     - `original_errors=True`: an exception in a worker is raised as it was, with its arguments and attributes, instead
       of as torch's copy with another text.
 
+    - `snapshot_every_n_steps`: accepted because torchdata's `StatefulDataLoader` has it, and ignored: a state is always
+      of the latest batch.
     - `on_stats`: called every ten seconds, and at the end of each epoch, with the `stats` of that moment. See
       `headrace.writers`.
 
@@ -117,6 +123,7 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
     sample_timeout: float | None = None
     memory_budget: int | None = None
     on_stats: OnStats | None = None
+    snapshot_every_n_steps: int | None = 1
 
     @functools.cached_property
     def _own(self) -> Own:
@@ -156,6 +163,7 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         sample_timeout: float | None = None,
         memory_budget: int | None = None,
         on_stats: OnStats | None = None,
+        snapshot_every_n_steps: int | None = 1,
     ) -> None:
         label = label_for(self, dataset)
         self._own = Own(name=name_here(), label=label.text, is_rebuild=label.is_rebuild)
@@ -167,6 +175,7 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         self.max_errors, self.sample_timeout = max_errors, sample_timeout
         self.quarantine = None if quarantine is None else checked_path(quarantine)
         self.on_stats, self.memory_budget = on_stats, memory_budget
+        self.snapshot_every_n_steps = snapshot_every_n_steps
         auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
         self.seed = 0 if seed is None and (shard is not None or auto.workers) else seed
         self.shard, self.batches_per_epoch, self.original_errors = shard, batches_per_epoch, original_errors
@@ -251,13 +260,20 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         """
         if self._own.resume is not None:
             return self._own.resume
-        if self._own.record is not None:
-            return {
-                **self._own.record.snapshot(),
-                "portion": self._own.supply.delivered if self._own.supply is not None else 0,
-            }
-        elastic = getattr(resumable(self._index_sampler), "elastic", bool(self.shard))
-        return blank(self._terms(None), elastic=elastic, random=random_state(self))
+        if self._own.record is None:
+            elastic = getattr(resumable(self._index_sampler), "elastic", bool(self.shard))
+            return blank(self._terms(None), self, elastic=elastic)
+        supply = self._own.supply
+        delivered = 0 if supply is None or supply.delivered == self.batches_per_epoch else supply.delivered
+        return {**self._own.record.snapshot(self), "portion": delivered}
+
+    def random_state(self) -> OrderStates | None:
+        """Returns the states of the generators that the next order would be drawn from. For the record of an epoch."""
+        return random_state(self)
+
+    def dataset_state(self) -> Any:
+        """Returns the state of the data set, from which new copies are made; None: it has none. For the record."""
+        return self.dataset.state_dict() if is_stateful(self.dataset) else None
 
     def load_state_dict(self, state_dict: Snapshot) -> None:
         """Has the next iteration go on behind what was delivered when the state was saved.
@@ -266,20 +282,29 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         different. Batches are the same, bit for bit, as they would have been; so are random numbers drawn in the data
         set with `seed=`. Raises `StateError` if the state belongs to other data, another seed or another rank.
         """
-        self._iterator = None
-        self._own.record = self._own.resume = self._own.supply = None
-        if state_dict == {}:
-            return
         terms = self._terms(None)
-        state = part_for(checked(state_dict, terms.fingerprint), terms.world)
-        self._own.epoch = state["epoch"] + 1 if state["finished"] else state["epoch"]
-        self._own.resume = None if state["finished"] else state
         sampler = resumable(self._index_sampler)
-        if state["finished"] and state["sampler"] is not None and isinstance(sampler, ElasticSampler):
-            sampler.load_state_dict(state["sampler"])  # what lasts longer than an epoch, such as changed weights
-            sampler.set_epoch(sampler.epoch)
-        if state.get("portion"):
-            self._own.supply = Supply(self._iterate, state["portion"])
+        state: Snapshot | None = None
+        if state_dict != {}:
+            checked(state_dict, terms.fingerprint)
+            state = part_for(state_dict, terms.world)
+            is_map = self._dataset_kind == DatasetKind.Map
+            check_reach(state, batches_of(self) if is_map else None, sampler, len(generators(self)))
+        self._iterator = None
+        self._own.record = self._own.resume = self._own.supply = self._own.draws = None
+        if state is None:
+            return
+        if state["finished"]:
+            if state["sampler"] is not None and isinstance(sampler, ElasticSampler):
+                sampler.load_state_dict(state["sampler"])  # what lasts longer than an epoch, such as changed weights
+                sampler.set_epoch(sampler.epoch)
+            state = next_epoch(state)
+        self._own.epoch = state["epoch"]
+        self._own.resume = state
+        self._own.draws = state["later_draws"] or None
+        portion = state.get("portion", 0)
+        if self.batches_per_epoch is not None and 0 < portion < self.batches_per_epoch:
+            self._own.supply = Supply(self._iterate, portion)
 
     def next_terms(self) -> Terms:
         """Returns the terms of the epoch that begins now. For engines; counts the epoch."""
@@ -308,13 +333,14 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
             in_order=self.in_order,
             fingerprint=self._fingerprint(),
             resume=resume,
+            draws=self._own.draws,
         )
 
     def _fingerprint(self) -> dict[str, Any]:
         is_map = self._dataset_kind == DatasetKind.Map
         return {
             "dataset": f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}",
-            "length": len(self.dataset) if is_map and hasattr(self.dataset, "__len__") else None,
+            "length": known_length(self.dataset) if is_map else None,
             "seed": self.seed,
             "batch_size": self.batch_size,
         }
@@ -327,6 +353,18 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         return Portion(self._own.supply, self.batches_per_epoch)
 
     def _iterate(self) -> Any:
+        resume, epoch, announced = self._own.resume, self._own.epoch, self._own.announced
+        iterator = self._begin_epoch()
+        if resume is None or not resume["batches"] or not isinstance(iterator, EpochIterator):
+            return iterator
+        if iterator.is_at_end():  # the state was saved behind the last batch, and nobody could know that it was
+            if announced and epoch != resume["epoch"]:
+                self.set_epoch(epoch)
+            iterator = self._begin_epoch()
+        return iterator
+
+    def _begin_epoch(self) -> Any:
+        """Returns an iterator that is at the beginning of the next epoch, or where a state says."""
         kept = self._iterator
         if isinstance(kept, AutomaticIterator):
             kept._reset(self)

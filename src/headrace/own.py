@@ -31,6 +31,8 @@ class Own:
     """Whether the data set was searched for what grows in workers."""
     resume: Snapshot | None = None
     """The state from which the next epoch goes on."""
+    draws: str | None = None
+    """What the run whose state was loaded draws at the beginning of each epoch; None: what torch draws."""
     record: EpochRecord | None = None
     """Of the epoch that was begun last."""
     supply: Supply | None = None
@@ -56,6 +58,7 @@ class Own:
             self.announced,
             self.looked_at,
             self.resume,
+            draws=self.draws,
             label=self.label,
             is_rebuild=self.is_rebuild,
             tuner=tuner,

@@ -11,7 +11,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -171,37 +171,43 @@ def comparable_states() -> list[Any]:
     ]
 
 
-def global_states() -> dict[str, Any]:
-    """Returns the states of the three global generators, as tensors and plain values that `torch.save` takes."""
-    version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    return {
-        "torch": torch.default_generator.get_state(),
-        "python": [version, torch.tensor(words, dtype=torch.int64), gauss],
-        "numpy": [name, torch.from_numpy(np.asarray(keys, np.int64)), int(position), int(has_gauss), float(cached)],
-    }
+class GlobalStates(NamedTuple):
+    """The states of the three global generators, each as its own `set_state` takes it."""
+
+    python: Any
+    numpy: Any
+    torch: torch.Tensor
+    """uint8 [n]"""
+
+    def holds_now(self) -> bool:
+        """Tells whether the generators are in these states at the moment."""
+        now = global_states()
+        if now.python != self.python or not torch.equal(now.torch, self.torch):
+            return False
+        (_, keys, *rest), (_, own_keys, *own_rest) = now.numpy, self.numpy
+        return rest == own_rest and np.array_equal(keys, own_keys)
 
 
-def set_global_states(states: dict[str, Any]) -> None:
+def global_states() -> GlobalStates:
+    """Returns the states of the three global generators."""
+    return GlobalStates(random.getstate(), np.random.get_state(legacy=True), torch.default_generator.get_state())
+
+
+def set_global_states(states: GlobalStates) -> None:
     """Puts back what `global_states` returned."""
-    torch.default_generator.set_state(states["torch"])
-    version, words, gauss = states["python"]
-    random.setstate((version, tuple(words.tolist()), gauss))
-    name, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    random.setstate(states.python)
+    np.random.set_state(states.numpy)
+    torch.default_generator.set_state(states.torch)
 
 
 @contextlib.contextmanager
 def global_states_kept() -> Iterator[None]:
     """Leaves the global generators, and this thread's `rng()`, as they were."""
-    python, numpy, ours = random.getstate(), np.random.get_state(), vars(_current).copy()
+    before, ours = global_states(), vars(_current).copy()
     _current.reusable = None
-    torch_state = torch.default_generator.get_state()
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.default_generator.set_state(torch_state)
+        set_global_states(before)
         vars(_current).clear()
         vars(_current).update(ours)

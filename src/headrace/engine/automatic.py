@@ -135,9 +135,9 @@ class AutomaticIterator(ProcessIterator):
             self._here = Here(self._cargo, self.beginning(), self._memory)
         made, self._journey = self._here.make(index, self._pin_memory, self._pin_memory_device)
         if isinstance(made, Exception):
-            self.delivered(number, 0, None, self._here.host.losses(0))
+            self.leaves(number, 0, None, self._here.host.losses(0))
             raise made
-        self.delivered(number, 0, made.state, made.losses)
+        self.leaves(number, 0, made.state, made.losses)
         return made.batch
 
     # -- decisions -----------------------------------------------------------------------------------------------------

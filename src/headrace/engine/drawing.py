@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
-from headrace.core.streams import global_states
+from headrace.core.streams import global_states, global_states_kept, set_global_states
 from headrace.core.torch_internals import DatasetKind
+from headrace.core.world import World
 from headrace.fetch.fetcher import is_stateful
+from headrace.state.generators import OrderStates
 from headrace.state.record import Terms
 
 
@@ -22,11 +24,32 @@ def resumable(index_sampler: Any) -> Any:
     return None
 
 
-def random_state(loader: Any) -> Any:
+def random_state(loader: Any) -> OrderStates | None:
     """Returns the states of the generators that an order may be drawn from, as they are now; None if none is."""
     if loader._dataset_kind == DatasetKind.Iterable or resumable(loader._index_sampler) is not None:
         return None
-    return {"global": global_states(), "own": [generator.get_state() for generator in generators(loader)]}
+    return OrderStates(global_states(), [generator.get_state() for generator in generators(loader)])
+
+
+def set_random_state(loader: Any, states: OrderStates) -> None:
+    """Puts the generators into the states that `random_state` returned, of this loader or one that is set up alike."""
+    set_global_states(states.all)
+    for generator, state in zip(generators(loader), states.own, strict=True):
+        generator.set_state(state)
+
+
+@contextlib.contextmanager
+def drawing_from(loader: Any, states: OrderStates) -> Iterator[None]:
+    """Has what is drawn meanwhile come from generators in these states.
+
+    The global generators are then put back, since they belong to the user, unless they were in these states already:
+    then they go on as if the order had been drawn from them, which it was in the interrupted run. Generators of the
+    loader's own stay where the drawing leaves them.
+    """
+    restored = contextlib.nullcontext() if states.all.holds_now() else global_states_kept()
+    with restored:
+        set_random_state(loader, states)
+        yield
 
 
 def generators(loader: Any) -> list[torch.Generator]:
@@ -38,7 +61,7 @@ def generators(loader: Any) -> list[torch.Generator]:
 
 @contextlib.contextmanager
 def own_base_seed(loader: Any, terms: Terms) -> Iterator[None]:
-    """Has torch's iterator draw its base seed from nowhere, if the seed of the terms takes its place."""
+    """Keeps torch's iterator from advancing the global generator where `seed=` supplies the base seed."""
     if terms.seed is None:
         yield
         return
@@ -47,3 +70,20 @@ def own_base_seed(loader: Any, terms: Terms) -> Iterator[None]:
         yield
     finally:
         loader.generator = generator
+
+
+def announce(index_sampler: Any, terms: Terms) -> None:
+    """Tells samplers the number of the epoch, where the loader is asked to."""
+    for sampler in (index_sampler, getattr(index_sampler, "sampler", None)):
+        if terms.announce and callable(set_epoch := getattr(sampler, "set_epoch", None)):
+            set_epoch(terms.epoch)
+
+
+def dealing_of(index_sampler: Any, world: World) -> World:
+    """Returns the world over which a sampler deals out its positions; for a foreign one, the world around."""
+    return getattr(resumable(index_sampler), "world", world)
+
+
+def position_in(state: Any, otherwise: int) -> int:
+    """Returns the position that a sampler's state names; `otherwise`, if it names none."""
+    return int(state.get("position", otherwise)) if isinstance(state, dict) else otherwise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice
 from typing import Any
@@ -12,13 +11,23 @@ from typing import Any
 import torch
 
 from headrace.core.counter import stream_key
-from headrace.core.streams import global_states_kept, set_global_states
+from headrace.core.signal_handlers import is_of_signal_handler
+from headrace.core.streams import global_states_kept
 from headrace.core.torch_internals import DatasetKind, TorchIterator, profiler_enabled
-from headrace.core.world import World, common_store
-from headrace.engine.drawing import generators, own_base_seed, random_state, resumable
-from headrace.engine.journey import UNKNOWN, Journey
+from headrace.engine.drawing import (
+    announce,
+    dealing_of,
+    drawing_from,
+    own_base_seed,
+    position_in,
+    random_state,
+    resumable,
+    set_random_state,
+)
+from headrace.engine.journey import UNKNOWN, UNKNOWN_JOURNEY, Journey
 from headrace.engine.lane import Begin, Cargo
-from headrace.engine.ranks import RankWatch
+from headrace.engine.lengths import batches_of, samples_of, warn_if_short
+from headrace.engine.ranks import rank_watch
 from headrace.engine.setting import Backend, setting_of
 from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import Positioned, is_stateful
@@ -27,8 +36,9 @@ from headrace.observe.hazards import hazards
 from headrace.observe.recorder import PENDING
 from headrace.observe.sizes import batch_length
 from headrace.order.key_arrays import key_arrays
-from headrace.state.progress import Draw, MapProgress, StreamProgress
-from headrace.state.record import EpochRecord, Terms
+from headrace.state.generators import OrderStates, decoded
+from headrace.state.progress import Delivery, Draw, MapProgress, StreamProgress
+from headrace.state.record import Draws, EpochRecord, Terms, at_beginning, dealt_out
 
 SEED_BITS = (1 << 62) - 1
 
@@ -46,7 +56,7 @@ class EpochIterator(TorchIterator):
     _held: int = 0
     """Samples of the batch that is delivered now, of a map-style data set."""
 
-    _journey: Journey = ()
+    _journey: Journey = UNKNOWN_JOURNEY
     """How the batch that is delivered now came here: an engine's `_next_data` leaves it."""
 
     def _open(self, loader: Any, *, workers: int) -> None:
@@ -58,26 +68,34 @@ class EpochIterator(TorchIterator):
         self._recorder = loader.recorder
         terms = self._terms = loader.next_terms()
         self._ledger, self._policy = loader.loss_ledger, loader.sample_policy(terms.world)
-        _announce(loader._index_sampler, terms)
+        self._ahead: tuple[int, Any] | None = None
+        announce(loader._index_sampler, terms)
         with global_states_kept() if terms.resume else contextlib.nullcontext():
             before = random_state(loader)
             with own_base_seed(loader, terms):
                 TorchIterator.__init__(self, loader)
+                if workers:
+                    TorchIterator._reset(self, loader)
             self._num_workers = workers
-            self._sampler_iter = self._indices(None if workers else self._sampler_iter)
-        self._start_epoch(loader, "isi" if workers else "is", before)
+            self._sampler_iter = self._indices(self._sampler_iter)
+        first = "isi" if workers else "is"
+        later = "i" if workers and loader.persistent_workers else first
+        self._start_epoch(loader, Draws(first, later), before)
         self._begin_record(loader, began, fresh=True)
 
     def _reopen(self, loader: Any) -> None:
         """Begins a further epoch with the same workers."""
         began = time.perf_counter()
+        self.record.settle()
+        kept = self.record if self.record.finished and self.record.keeps_datasets else None
         terms = self._terms = loader.next_terms()
-        _announce(loader._index_sampler, terms)
+        self._ahead = None
+        announce(loader._index_sampler, terms)
         before = random_state(loader)
         with own_base_seed(loader, terms):
             TorchIterator._reset(self, loader)
         self._sampler_iter = self._indices(self._sampler_iter)
-        self._start_epoch(loader, "i", before)
+        self._start_epoch(loader, Draws("i", "i"), before, kept)
         self._begin_record(loader, began, fresh=False)
 
     def _begin_record(self, loader: Any, began: float, *, fresh: bool) -> None:
@@ -94,6 +112,7 @@ class EpochIterator(TorchIterator):
                 self._recorder.trapped(trap)
         self._number_of_epoch = self._recorder.epoch
         self._deliveries = int(self._progress.batches)
+        self._begun_at = self._deliveries
 
     def cargo(self, loader: Any) -> Cargo:
         """Returns what lanes work with."""
@@ -110,36 +129,62 @@ class EpochIterator(TorchIterator):
             policy=self._policy,
         )
 
-    def _start_epoch(self, loader: Any, draws: str, random: Any) -> None:
+    def _start_epoch(
+        self, loader: Any, draws: Draws, random: OrderStates | None, kept: EpochRecord | None = None
+    ) -> None:
+        """Begins the record of an epoch. `kept`: that of the epoch before, whose copies of the data set go on."""
         terms = self._terms
         self._is_map = self._dataset_kind == DatasetKind.Map
         self._states: Mapping[int, Any] = {}
+        self._ends: dict[int, Any] = {}
+        self._pending: Delivery | None = None
+        self._leaving = 0
+        self._ready: tuple[Any] | None = None
+        if terms.draws is not None:
+            if terms.resume is None and random is not None:
+                set_random_state(loader, random)
+                self._draw(loader, terms.draws)
+            draws = Draws(terms.draws, terms.draws)
         if terms.seed is not None:
-            draws = draws.replace("s", "")
+            draws = Draws(*(one.replace("s", "") for one in draws))
             self._base_seed = stream_key(terms.seed, terms.epoch, terms.world.rank) & SEED_BITS
         start = self._start_map if self._is_map else self._start_stream
         self.record = start(loader, draws, random)
-        self._ledger.begin_epoch(_samples_of(loader) if self._is_map else None)
-        self._ranks = self._rank_watch(loader)
+        self.record.keeps_datasets = self._num_workers == 0 or loader.persistent_workers
+        self._carry_datasets(loader, kept)
+        self._planned = batches_of(loader) if self._is_map else None
+        self._ledger.begin_epoch(samples_of(loader) if self._is_map else None)
+        uneven = getattr(resumable(self._index_sampler), "uneven", "pad")
+        self._ranks = rank_watch(loader, terms, uneven=uneven, is_map=self._is_map)
         if self._ranks is not None:
-            self._ranks.begin(_batches_of(loader) if self._is_map else None)
+            self._ranks.begin(self._planned)
 
-    def _rank_watch(self, loader: Any) -> RankWatch | None:
-        """Returns what compares this epoch with those of the other ranks; None where they need not be in step."""
-        world, uneven = self._terms.world, getattr(resumable(self._index_sampler), "uneven", "pad")
-        on_purpose = uneven == "keep" or loader.batches_per_epoch is not None
-        store = None if on_purpose or world.size == 1 else common_store()
-        if store is None:
-            return None
-        strict = loader.shard is not None and self._is_map
-        return RankWatch(store, f"{self._terms.loader}/{self._terms.epoch}", world, strict=strict)
+    def _carry_datasets(self, loader: Any, kept: EpochRecord | None) -> None:
+        """Notes with which states the copies of a data set begin the epoch, so that a state taken now holds them.
+
+        After a resume the copies are told so; copies that workers have kept know it.
+        """
+        resume = self._terms.resume
+        is_beginning = resume is not None and resume["lanes"] is None and resume["stream"] is None
+        told = resume["datasets"] if resume is not None and is_beginning else None
+        beginnings = told
+        if told is None and kept is not None:
+            beginnings = kept.datasets(loader)
+        if not beginnings:
+            return
+        states = dealt_out(beginnings, max(self.record.lanes, 1))
+        if not self._is_map:
+            states = {lane: at_beginning(state, dealt=self._terms.deal) for lane, state in states.items()}
+        self._progress.lanes.update(states)
+        if told is not None:
+            self._states = states
 
     # -- map-style data ----------------------------------------------------------------------------------------------
 
-    def _start_map(self, loader: Any, draws: str, random: Any) -> EpochRecord:
+    def _start_map(self, loader: Any, draws: Draws, random: OrderStates | None) -> EpochRecord:
         terms, resume = self._terms, self._terms.resume
         sampler = self._sampler = resumable(self._index_sampler)
-        self._sampler_rank, self._sampler_ranks = _dealing_of(self._index_sampler, terms.world)
+        self._sampler_rank, self._sampler_ranks = dealing_of(self._index_sampler, terms.world)
         self._drawn = self._samples = self._offset = self._held = 0
         self._sizes: dict[int, int] = {}  # samples of the batches that are out
         progress = MapProgress()
@@ -147,13 +192,15 @@ class EpochIterator(TorchIterator):
         if resume is not None:
             progress = MapProgress(resume["batches"], resume["samples"], resume["sampler"], resume["beyond"])
             self._drawn, self._offset = resume["batches"], resume["samples"] * self._sampler_ranks
+            random_before = decoded(resume["random"])
             if sampler is not None and resume["sampler"] is not None:
                 sampler.load_state_dict(resume["sampler"])
                 self._sampler_iter = self._indices()
-                self._offset = _position_in(resume["sampler"], self._offset)
-            elif resume["random"] is not None:
-                random, draws = resume["random"], resume["draws"] or draws
-                self._redraw(loader, random, draws, resume["batches"])
+                self._offset = position_in(resume["sampler"], self._offset)
+            elif random_before is not None:
+                random = random_before
+                draws = Draws(resume["draws"] or draws.now, draws.later)
+                self._redraw(loader, random, draws.now, resume["batches"])
             else:
                 self._sampler_iter = islice(self._sampler_iter, resume["batches"], None)
             if resume["lanes"] is not None:
@@ -162,21 +209,22 @@ class EpochIterator(TorchIterator):
         elastic = getattr(sampler, "elastic", False)
         return EpochRecord(terms, progress, random, draws, lanes, 0, elastic)
 
-    def _redraw(self, loader: Any, random: Any, draws: str, batches: int) -> None:
+    def _redraw(self, loader: Any, random: OrderStates, draws: str, batches: int) -> None:
         """Draws the order again that was drawn when the epoch began, up to where it goes on."""
-        with global_states_kept():
-            set_global_states(random["global"])
-            for generator, state in zip(generators(loader), random["own"], strict=True):
-                generator.set_state(state)
-            for draw in draws:
-                if draw == "i":
-                    self._sampler_iter = self._indices()
-                else:
-                    self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
+        with drawing_from(loader, random):
+            self._draw(loader, draws)
             rest = islice(self._sampler_iter, batches, None)
             self._sampler_iter = chain(list(islice(rest, 1)), rest)  # a sampler may draw only when it is first asked
         if batches:
             self._base_seed = stream_key(int(self._base_seed), batches) & SEED_BITS
+
+    def _draw(self, loader: Any, draws: str) -> None:
+        """Draws what an epoch draws at its beginning, see `Draws`."""
+        for draw in draws:
+            if draw == "i":
+                self._sampler_iter = self._indices()
+            else:
+                self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
 
     def _indices(self, begun: Iterator[Any] | None = None) -> Iterator[Any]:
         """Begins an iteration over the index sampler, or goes on with one that torch began.
@@ -193,6 +241,9 @@ class EpochIterator(TorchIterator):
 
         Raises `StopIteration` at the end.
         """
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            return ahead
         while True:
             index = self._next_index()  # type: ignore[no-untyped-call]
             if not self._is_map:
@@ -224,20 +275,20 @@ class EpochIterator(TorchIterator):
 
     # -- iterable data -----------------------------------------------------------------------------------------------
 
-    def _start_stream(self, loader: Any, draws: str, random: Any) -> EpochRecord:
+    def _start_stream(self, loader: Any, draws: Draws, random: OrderStates | None) -> EpochRecord:
         terms, resume = self._terms, self._terms.resume
-        lanes, first = self._num_workers, 0
+        lanes, first, before = self._num_workers, 0, 0
         progress = StreamProgress({})
         if resume is not None and resume["elastic"]:
             first, stream = resume["samples"], resume["stream"]
             if stream is not None:
                 self._states = {lane: {**stream, "batches": 0} for lane in range(max(lanes, 1))}
             progress = StreamProgress({}, resume["batches"], 0, stream)
-        elif resume is not None and resume["lanes"] is not None:  # which only a state before the first epoch lacks
-            held = resume["lanes"]
+        elif resume is not None and resume["lanes"] is not None:  # which a state before the first batch lacks
+            held, before = resume["lanes"], resume["samples"]
             lanes, first, self._states = held["count"], held["first"], dict(held["states"])
             progress = StreamProgress(self._states, resume["batches"], held["next"])
-        return EpochRecord(terms, progress, random, draws, lanes, first, terms.deal)
+        return EpochRecord(terms, progress, random, draws, lanes, first, terms.deal, samples_before=before)
 
     # -- both --------------------------------------------------------------------------------------------------------
 
@@ -277,17 +328,29 @@ class EpochIterator(TorchIterator):
             return int(self._progress.batches % max(self.record.lanes, 1)) if self._states else 0
         return int(self._progress.next_lane)
 
-    def delivered(self, number: int, lane: int, state: Any, losses: Sequence[BadSample] = ()) -> None:
-        """Records that the batch of index `number` goes to the user now. Raises `TooManyBadSamplesError`."""
+    def leaves(self, number: int, lane: int, state: Any, losses: Sequence[BadSample] = ()) -> None:
+        """Notes that the batch of index `number` is on its way to the user. Raises `TooManyBadSamplesError`.
+
+        It counts as delivered from the moment when the user gets it, see `__next__`.
+        """
         if self._is_map:
-            self._progress.deliver(number, lane, state)
-            self._held = self._sizes.pop(number)
+            self._held = self._sizes.pop(number, 0)
         else:
-            self._progress.deliver(lane, self.record.lanes, state)
-        self._deliveries += 1
+            number = self._deliveries
+        self._leaving = self._deliveries
+        self._pending = Delivery(number, lane, state)
         if losses:
+            seen = self._seen + self._held
             self._held -= sum(loss.action == "skip" for loss in losses)
-            self._ledger.delivered(losses, self._seen)
+            self._ledger.delivered(losses, seen)
+
+    def is_at_end(self) -> bool:
+        """Tells whether nothing is left of the epoch. May wait for the first batch of an iterable data set."""
+        try:
+            self._ahead = self.take()
+        except StopIteration:
+            return True
+        return False
 
     @property
     def _seen(self) -> int:
@@ -301,37 +364,67 @@ class EpochIterator(TorchIterator):
         """Whether torch's `__next__` compares the number of batches with a length that a stream has promised."""
         return not self._is_map and self._IterableDataset_len_called is not None
 
-    def _make_next(self) -> Any:
-        return self._next_data()
-
     def __next__(self) -> Any:
+        self.record.settle()
         asked, recorder = time.perf_counter(), self._recorder
         if asked >= recorder.due or len(recorder.rows) >= PENDING:
             recorder.tick(asked)  # now, as long as no batch is taken that a listener's exception would lose
-        try:
-            if self._sampler_iter is None or self._counts_samples or profiler_enabled():
-                batch = super().__next__()
-            else:
-                batch = self._make_next()  # as torch's `__next__`, without a range that no profiler records
-                self._num_yielded += 1
-        except StopIteration:
-            if not self.record.finished:
-                self.record.finished = True
-                self._look_back(asked)
-            raise
+        if self._ready is None:
+            self._pending = None
+            self._ready = (self._produce(asked),)
+            if self._leaving + 1 == self._planned:
+                self._look_for_the_end()
+        (batch,) = self._ready
         self._note(asked, batch)
+        self._deliveries = self._leaving + 1
         if self._ranks is not None:
-            self._ranks.delivers(int(self._progress.batches))
+            self._ranks.delivers(self._deliveries)
+        # An exception out of a signal handler may come between any two lines above: then this batch was not delivered,
+        # and comes again. It cannot come from here on: Python runs handlers at calls and jumps only.
+        self.record.handed_out = self._pending
+        self._ready = None
         return batch
 
+    def _look_for_the_end(self) -> None:
+        """Finds out, with the last batch in hand, whether the sampler has come to its end: then the epoch is over."""
+        if self.is_at_end():
+            self.record.complete_at = self._leaving + 1
+
+    def _next_data(self) -> Any:
+        """Returns the next batch, for which `leaves` was called. Raises `StopIteration` at the end of the epoch."""
+        raise NotImplementedError
+
+    def _produce(self, asked: float) -> Any:
+        """Returns the next batch; raises what takes its place, and `StopIteration` at the end of the epoch."""
+        try:
+            if self._sampler_iter is None or self._counts_samples or profiler_enabled():
+                return super().__next__()
+            batch = self._next_data()  # as torch's `__next__`, without a range that no profiler records
+            self._num_yielded += 1
+            return batch
+        except StopIteration:
+            if not self.record.finished:
+                self._finish()
+                self._look_back(asked)
+            raise
+        except Exception as error:
+            if self._pending is not None and not is_of_signal_handler(error):
+                self._deliveries = self._leaving + 1
+                self.record.handed_out = self._pending  # an error takes the place of its batch
+            raise
+
+    def _finish(self) -> None:
+        """The epoch has come to its end."""
+        if isinstance(self._progress, StreamProgress):
+            self._progress.end(self._ends)
+        self.record.finished = True
+
     def _note(self, asked: float, batch: Any) -> None:
-        """Notes in the loader's record that a batch is delivered now."""
+        """Notes in the loader's record that a batch is delivered now: a whole row at once, whatever interrupts."""
         samples = self._held if self._is_map else batch_length(batch)
         now = time.perf_counter()
-        rows = self._recorder.rows
-        rows.extend((self._number_of_epoch, self._deliveries - 1, samples, asked, now))
-        rows.extend(self._journey)
-        rows.extend(UNKNOWN)
+        row = (self._number_of_epoch, self._deliveries, samples, asked, now, *self._journey, *UNKNOWN)
+        self._recorder.rows.extend(row)
 
     def _look_back(self, asked: float) -> None:
         """Looks back at an epoch that came to its end, after the loop `asked` for a further batch."""
@@ -352,40 +445,4 @@ class EpochIterator(TorchIterator):
         share = self._terms.global_batch if self._terms.deal else int(self._terms.fingerprint["batch_size"] or 1)
         promised = length // share if self._drop_last else -(-length // share)
         dropped = self._num_workers if self._drop_last and not self._terms.deal else 0
-        if batches >= promised - dropped:
-            return
-        warnings.warn(
-            f"len() of {type(self._dataset).__name__} is {length}, which makes {promised} batches, but the epoch had "
-            f"{batches}. Progress bars, schedulers and other ranks may rely on the length: correct __len__.",
-            stacklevel=4,
-        )
-
-
-def _batches_of(loader: Any) -> int | None:
-    """Returns how many batches an epoch of a map-style data set has; None if nobody says."""
-    sampler = loader._index_sampler
-    return len(sampler) if isinstance(sampler, Sized) else None
-
-
-def _samples_of(loader: Any) -> int | None:
-    """Returns how many samples an epoch of a map-style data set has; None if nobody says."""
-    for counted in (loader.sampler if loader.batch_sampler is not None else None, loader.dataset):
-        if isinstance(counted, Sized):
-            return len(counted)
-    return None
-
-
-def _announce(index_sampler: Any, terms: Terms) -> None:
-    """Tells samplers the number of the epoch, where the loader is asked to."""
-    for sampler in (index_sampler, getattr(index_sampler, "sampler", None)):
-        if terms.announce and callable(set_epoch := getattr(sampler, "set_epoch", None)):
-            set_epoch(terms.epoch)
-
-
-def _dealing_of(index_sampler: Any, world: World) -> World:
-    """Returns the world over which a sampler deals out its positions; for a foreign one, the world around."""
-    return getattr(resumable(index_sampler), "world", world)
-
-
-def _position_in(state: Any, otherwise: int) -> int:
-    return int(state.get("position", otherwise)) if isinstance(state, dict) else otherwise
+        warn_if_short(self._dataset, promised - dropped, batches, length)

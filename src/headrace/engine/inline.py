@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.collate.stacking import SlotCollate
 from headrace.core.mark import TASK, private_mark
+from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe, apply_sharding, torch_default_collate
 from headrace.device.pinning import pin
 from headrace.engine.alarm import Alarm
@@ -42,6 +43,7 @@ class InlineIterator(EpochIterator):
         collate = self._collate_fn
         if collate is torch_default_collate:
             collate = SlotCollate(memory)
+        self._again: tuple[int, Any] | None = None  # the index whose batch is being made
         self._mark = private_mark()
         self._watch = Stopwatch(self._mark, here=True)
         self._alarm = None if loader.sample_timeout is None else Alarm(loader.sample_timeout)
@@ -69,7 +71,9 @@ class InlineIterator(EpochIterator):
 
     def _next_data(self) -> Any:
         while True:
-            number, index = self.take()
+            if self._again is None:
+                self._again = self.take()
+            number, index = self._again
             lane = self._turns[0]
             self._watch.start()
             try:
@@ -79,17 +83,34 @@ class InlineIterator(EpochIterator):
                     with self._surroundings():
                         batch, state, losses = self._make(lane, index)
             except StopIteration:
+                self._again = None
+                self._ends[lane] = self._host.state(lane)
                 if self._is_map or len(self._turns) == 1:
                     raise
                 self._turns.popleft()
                 continue
-            except Exception:
+            except Exception as error:
+                if is_of_signal_handler(error):
+                    raise  # the batch is made anew when it is asked for again, as after Ctrl-C
+                self._again = None
                 self._turns.rotate(-1)
-                self.delivered(number, lane, self._host.state(lane), self._host.losses(lane))
+                self.leaves(number, lane, self._host.state(lane), self._host.losses(lane))
                 raise
+            self.leaves(number, lane, state, losses)
+            self._again = None
             self._turns.rotate(-1)
-            self.delivered(number, lane, state, losses)
             return self._pinned(batch)
+
+    def is_at_end(self) -> bool:
+        """See `EpochIterator.is_at_end`."""
+        if self._is_map:
+            return super().is_at_end()
+        self._pending = None
+        try:
+            self._ready = (self._produce(time.perf_counter()),)
+        except StopIteration:
+            return True
+        return False
 
     def _pinned(self, batch: Any) -> Any:
         """Returns a batch as the user gets it, and leaves how it came here."""

@@ -15,6 +15,9 @@ Journey = tuple[float, ...]
 UNKNOWN = (NAN, NAN, NAN)
 """What follows it in `BATCH`: the recorder fills it in later."""
 
+UNKNOWN_JOURNEY: Journey = (NAN,) * 13
+"""Of a batch of which an engine left nothing."""
+
 
 def journey_here(times: TimesHere, nbytes: int, pinned: float) -> Journey:
     """Returns the journey of a batch that was made where it is wanted. `times`: those of `Stopwatch.made_here`."""

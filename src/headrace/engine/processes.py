@@ -156,7 +156,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         if result.status == "end":
             if not self._persistent_workers and self.record.lanes == self._num_workers:
                 self._team.retire(worker_id)
-            self._file_end(result.task)
+            self._file_end(result.task, decode(arrived.header, arrived.buffers))
         else:
             self._file(result.task, arrived)
         return True

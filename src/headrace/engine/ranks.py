@@ -14,7 +14,8 @@ from typing import Any
 from zlib import crc32
 
 from headrace.core.errors import RanksDifferError, explain
-from headrace.core.world import World
+from headrace.core.world import World, common_store
+from headrace.state.record import Terms
 
 FRAMES = 12
 """Calls that tell one loader of a script from another."""
@@ -99,3 +100,16 @@ class RankWatch:
         if not self._said:
             self._said = True
             warnings.warn(message, stacklevel=2)
+
+
+def rank_watch(loader: Any, terms: Terms, *, uneven: str, is_map: bool) -> RankWatch | None:
+    """Returns what compares an epoch with those of the other ranks; None where they need not be in step.
+
+    uneven: what the sampler does with samples that cannot be dealt out evenly.
+    """
+    on_purpose = uneven == "keep" or loader.batches_per_epoch is not None
+    store = None if on_purpose or terms.world.size == 1 else common_store()
+    if store is None:
+        return None
+    strict = loader.shard is not None and is_map
+    return RankWatch(store, f"{terms.loader}/{terms.epoch}", terms.world, strict=strict)

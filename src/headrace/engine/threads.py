@@ -114,7 +114,7 @@ class Worker:
         except StopIteration as end:
             if self.is_stream:
                 self.ended.add(lane)
-                return Outcome(epoch, task, "end", None, None)
+                return Outcome(epoch, task, "end", None, self.host.state(lane))
             return self._failed(epoch, task, lane, end)
         except SystemExit as error:
             ended = RuntimeError(f"DataLoader worker thread {lane} was to exit with code {error.code}")
@@ -342,7 +342,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
         if outcome.task not in self._indices_out:
             return False  # of a thread that was left alone, and came back
         if outcome.status == "end":
-            self._file_end(outcome.task)
+            self._file_end(outcome.task, outcome.state)
         else:
             self._file(outcome.task, outcome)
         return True

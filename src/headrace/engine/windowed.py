@@ -124,6 +124,15 @@ class WindowedIterator(EpochIterator, Generic[Result]):
             self._shutdown_workers()
         raise StopIteration
 
+    def is_at_end(self) -> bool:
+        """See `EpochIterator.is_at_end`."""
+        window = self._window
+        if self._is_map:
+            return window.finished and super().is_at_end()
+        while not window.finished and not any(True for _ in window.undelivered()):
+            self._collect()
+        return window.finished
+
     def _unanswered(self, worker: int) -> list[tuple[int, int, Any]]:
         """Returns the tasks that a worker has not answered yet: number, lane, index."""
         tasks = ((task, *self._indices_out[task]) for task in self._window.unanswered())
@@ -149,8 +158,9 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         if self.any_lane_will_do:
             self._order_one()
 
-    def _file_end(self, task: int) -> None:
-        """Files that the lane of a task has no data left."""
+    def _file_end(self, task: int, state: Any) -> None:
+        """Files that the lane of a task has no data left, and its state behind the end."""
+        self._ends[self._indices_out[task][0]] = state
         self._window.exhaust(task)
         self._order_one()
 
@@ -184,4 +194,4 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         self._firsts = firsts if len(firsts) < self.record.lanes else None
 
     def _record_delivery(self, task: int, lane: int, state: Any, losses: Sequence[BadSample] = ()) -> None:
-        self.delivered(self._numbers.pop(task), lane, state, losses)
+        self.leaves(self._numbers.pop(task), lane, state, losses)

@@ -181,7 +181,7 @@ class _Worker:
         except StopIteration as end:
             if self._is_stream:
                 self._ended.add(lane)
-                return "end", None
+                return "end", self._host.state(lane)
             return "error", self._failure(lane, end)
         except Exception as error:  # noqa: BLE001 - raised again in the main process
             return "error", self._failure(lane, error)

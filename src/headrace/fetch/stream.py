@@ -163,7 +163,7 @@ class IterableFetcher:
         self._memory = memory_of(collate)
         self._drop_last = drop_last
         self._deal = deal
-        self._ended = False
+        self._ended = bool((state or {}).get("ended"))
         self._batches = (state or {}).get("batches", 0)
         self._sure = False  # whether the first sample has shown that the stream is to be dealt out
 
@@ -205,6 +205,8 @@ class IterableFetcher:
 
     def replay(self, report: Callable[[int, int], None]) -> None:
         """Runs through the samples that were delivered before; calls `report(done, all)` now and then."""
+        if self._ended:
+            return
         total, passing = self._source.to_replay, StreamBatch(self._guard)
         for done in range(total):
             if done % 256 == 0:

@@ -142,8 +142,8 @@ class MixtureSampler(PositionalSampler):
         shares, counts = (np.array(state_dict[name], np.int64) for name in ("shares", "counts"))
         self._mix = Mix.of(self._quota(shares), state_dict["since"], counts)
 
-    def _check(self, state: Any) -> None:
-        super()._check(state)
+    def check_state(self, state: Any) -> None:
+        super().check_state(state)
         since, shares, counts = (state.get(name) for name in ("since", "shares", "counts"))
         lists = all(isinstance(row, list) and len(row) == len(self.lengths) for row in (shares, counts))
         if not (lists and isinstance(since, int) and since >= 0 and min(shares) >= 0 and sum(shares) == ONE):

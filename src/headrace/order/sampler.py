@@ -84,13 +84,13 @@ class ElasticSampler(Sampler[Any]):
 
     def load_state_dict(self, state_dict: State) -> None:
         """Has the next iteration go on from a state. Raises `StateError` if it belongs to another sampler."""
-        self._check(state_dict)
+        self.check_state(state_dict)
         self.epoch = state_dict["epoch"]
         self._start = {name: state_dict[name] for name in self._beginning()}
         self._go_to(self._start)
 
-    def _check(self, state: Any) -> None:
-        """Raises `StateError` unless `state` is one of a sampler with the same identity."""
+    def check_state(self, state: Any) -> None:
+        """Raises `StateError` unless `state` is one of a sampler with the same identity, within the epoch."""
         expected = {"sampler": type(self).__name__, **self._identity()}
         found = {name: state.get(name) for name in expected} if isinstance(state, dict) else type(state).__name__
         if found != expected:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 from headrace.core.world import World
-from headrace.state.progress import MapProgress, StreamProgress
-from headrace.state.snapshot import FORMAT, VERSION, Snapshot
+from headrace.state.generators import OrderStates, encoded
+from headrace.state.progress import Delivery, MapProgress, StreamProgress
+from headrace.state.snapshot import FORMAT, VERSION, Snapshot, sealed
+
+
+class Origin(Protocol):
+    """The loader of a record: what it tells when a state is taken."""
+
+    def random_state(self) -> OrderStates | None:
+        """Returns the states of the generators that the next order would be drawn from; None: it is not drawn."""
+
+    def dataset_state(self) -> Any:
+        """Returns the state of the loader's own data set, from which new copies are made; None: it has none."""
 
 
 class Terms(NamedTuple):
@@ -28,11 +39,22 @@ class Terms(NamedTuple):
     """What a saved state must agree with."""
     resume: Snapshot | None
     """The state from which the epoch goes on."""
+    draws: str | None = None
+    """What the interrupted run draws at the beginning of each epoch, as in `EpochRecord.draws`; None: as torch does."""
 
     @property
     def global_batch(self) -> int:
         """Samples in a batch of all ranks of a dealt-out stream."""
         return int(self.fingerprint["batch_size"] or 1) * self.world.size
+
+
+class Draws(NamedTuple):
+    """What is drawn from generators when epochs begin: `i` for the sampler's `__iter__`, `s` for the base seed."""
+
+    now: str
+    """For this epoch."""
+    later: str
+    """For each of those after it."""
 
 
 @dataclass
@@ -41,57 +63,131 @@ class EpochRecord:
 
     terms: Terms
     progress: MapProgress | StreamProgress
-    random: Any
+    random: OrderStates | None
     """States of the generators from which the order was drawn; None where it is not drawn from them."""
-    draws: str
-    """What was drawn from them at the beginning: `i` for the sampler's `__iter__`, `s` for the base seed."""
+    draws: Draws
     lanes: int
     first: int
     """Position of the first sample of a dealt-out stream that the epoch began with."""
     elastic: bool
     """Whether ranks of another world size can go on from here (a stream must also be dealt out in order)."""
+    keeps_datasets: bool = False
+    """Whether the next epoch goes on with the same copies of the data set, so that what they count goes on."""
+    samples_before: int = 0
+    """Samples that were delivered before this run of the epoch began, of an iterable data set."""
     finished: bool = False
+    """Whether the loop has seen the end of the epoch."""
+    complete_at: int = -1
+    """How many batches the epoch has, as soon as that is certain: behind the last one it is over."""
+    handed_out: Delivery | None = field(default=None, repr=False)
+    """The batch that the user got last, as long as it is not counted.
 
-    def snapshot(self) -> Snapshot:
-        """Returns the state after the batch that was delivered last."""
+    An exception out of a signal handler can come between any two lines. So an iterator leaves the delivery here by its
+    very last assignment before it returns the batch, and it is counted later, by `settle`.
+    """
+
+    def settle(self) -> None:
+        """Counts the batch that the user got last. May be interrupted, and called again."""
+        delivery = self.handed_out
+        if delivery is None:
+            return
+        if isinstance(self.progress, MapProgress):
+            self.progress.deliver(delivery)
+        else:
+            self.progress.deliver(delivery, self.lanes)
+        self.handed_out = None
+
+    def snapshot(self, loader: Origin) -> Snapshot:
+        """Returns the state after the batch that was delivered last.
+
+        Behind the last batch of an epoch it is the state at the beginning of the next one.
+        """
+        self.settle()
         terms, progress = self.terms, self.progress
+        finished = self.finished or progress.batches == self.complete_at
+        random = loader.random_state() if finished else self.random
         common = {
             "format": FORMAT,
             "version": VERSION,
             **terms.fingerprint,
             "epoch": terms.epoch,
-            "finished": self.finished,
+            "finished": finished,
             "rank": terms.world.rank,
             "world_size": terms.world.size,
             "batches": progress.batches,
-            "random": self.random,
-            "draws": self.draws,
+            "random": encoded(random),
+            "draws": self.draws.now,
+            "later_draws": self.draws.later,
+            "datasets": self.datasets(loader) if finished or not progress.batches else None,
         }
         if isinstance(progress, MapProgress):
-            lanes = {"count": self.lanes, "next": 0, "first": 0, "states": sorted(progress.lanes.items())}
-            return {
-                **common,
-                "elastic": self.elastic,
-                "samples": progress.samples,
-                "sampler": progress.sampler,
-                "beyond": sorted(progress.beyond),
-                "lanes": lanes if progress.lanes else None,
-                "stream": None,
-            }
-        elastic = terms.in_order and self.elastic and all(state["dealt"] for state in progress.lanes.values())
-        states = sorted(progress.lanes.items())
-        lanes = {"count": self.lanes, "next": progress.next_lane, "first": self.first, "states": states}
+            return sealed({**common, **self._of_map(progress)})
+        return sealed({**common, **self._of_stream(progress, loader)})
+
+    def _of_map(self, progress: MapProgress) -> Snapshot:
+        lanes = None
+        if progress.lanes:
+            lanes = {"count": self.lanes, "next": 0, "first": 0, "states": _pairs(progress.lanes)}
         return {
-            **common,
+            "elastic": self.elastic,
+            "samples": progress.samples,
+            "sampler": progress.sampler,
+            "beyond": sorted(progress.beyond),
+            "lanes": lanes,
+            "stream": None,
+        }
+
+    def _of_stream(self, progress: StreamProgress, loader: Origin) -> Snapshot:
+        terms = self.terms
+        elastic = terms.in_order and self.elastic and all(state["dealt"] for state in progress.lanes.values())
+        states = dict(progress.lanes)
+        not_begun = [lane for lane in range(max(self.lanes, 1)) if lane not in states]
+        dataset_state = loader.dataset_state() if not_begun else None
+        if dataset_state is not None:
+            states |= dict.fromkeys(not_begun, at_beginning(dataset_state, dealt=terms.deal))
+        lanes = {"count": self.lanes, "next": progress.next_lane, "first": self.first, "states": _pairs(states)}
+        begun = self.first if elastic else self.samples_before
+        return {
             "elastic": elastic,
-            "samples": self.first + (progress.batches - progress.begun) * terms.global_batch,
+            "samples": begun + (progress.batches - progress.begun) * terms.global_batch,
             "sampler": None,
             "beyond": [],
             "lanes": None if elastic else lanes,
             "stream": progress.latest if elastic else None,
         }
 
+    def datasets(self, loader: Origin) -> list[list[Any]] | None:
+        """Returns the states with which copies of the data set begin the next epoch, as pairs of lane and state.
 
-def blank(terms: Terms, *, elastic: bool, random: Any) -> Snapshot:
+        None: the data set has no state.
+        """
+        if not self.keeps_datasets or not self.progress.lanes:
+            dataset_state = loader.dataset_state()
+            return None if dataset_state is None else [[0, dataset_state]]
+        if isinstance(self.progress, MapProgress):
+            return _pairs(self.progress.lanes)
+        kept = {lane: state["dataset"] for lane, state in self.progress.lanes.items() if state is not None}
+        return _pairs({lane: state for lane, state in kept.items() if state is not None}) or None
+
+
+def at_beginning(dataset_state: Any, *, dealt: bool) -> dict[str, Any]:
+    """Returns the state of a lane of an iterable data set that begins an epoch with a data set in this state."""
+    return {"items": 0, "dataset": dataset_state, "iterator": None, "batches": 0, "ended": False, "dealt": dealt}
+
+
+def dealt_out(states: Sequence[tuple[int, Any]], lanes: int) -> dict[int, Any]:
+    """Returns a state for each of so many lanes from pairs of lane and state: its own, or in turn one of the others."""
+    given = dict(states)
+    known = [given[number] for number in sorted(given)]
+    return {lane: given.get(lane, known[lane % len(known)]) for lane in range(lanes)}
+
+
+def _pairs(states: Mapping[int, Any]) -> list[list[Any]]:
+    """Returns a mapping as JSON knows it: pairs, in the order of the numbers."""
+    return [[number, states[number]] for number in sorted(states)]
+
+
+def blank(terms: Terms, loader: Origin, *, elastic: bool) -> Snapshot:
     """Returns the state of a loader before its first epoch."""
-    return EpochRecord(terms, MapProgress(), random, "", 0, 0, elastic).snapshot()
+    record = EpochRecord(terms, MapProgress(), loader.random_state(), Draws("", ""), 0, 0, elastic)
+    return record.snapshot(loader)

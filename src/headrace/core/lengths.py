@@ -1,0 +1,13 @@
+"""Lengths, where somebody knows them. torch asks for few; so a length that raises is a length that is not known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def known_length(thing: Any) -> int | None:
+    """Returns `len(thing)`; None if it has none, or cannot say."""
+    try:
+        return len(thing)
+    except Exception:  # noqa: BLE001 - whatever its user wrote: nobody but us asked for the length here
+        return None

@@ -1,0 +1,33 @@
+"""How long an epoch is to be, and a warning where it was not."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from headrace.core.lengths import known_length
+
+
+def batches_of(loader: Any) -> int | None:
+    """Returns how many batches an epoch of a map-style data set has; None if nobody says."""
+    return known_length(loader._index_sampler)
+
+
+def samples_of(loader: Any) -> int | None:
+    """Returns how many samples an epoch of a map-style data set has; None if nobody says."""
+    for counted in (loader.sampler if loader.batch_sampler is not None else None, loader.dataset):
+        length = None if counted is None else known_length(counted)
+        if length is not None:
+            return length
+    return None
+
+
+def warn_if_short(dataset: Any, promised: int, batches: int, length: int) -> None:
+    """Warns if an epoch of an iterable data set had fewer batches than its length promised."""
+    if batches >= promised:
+        return
+    warnings.warn(
+        f"len() of {type(dataset).__name__} is {length}, which makes {promised} batches, but the epoch had "
+        f"{batches}. Progress bars, schedulers and other ranks may rely on the length: correct __len__.",
+        stacklevel=5,
+    )

@@ -1,0 +1,274 @@
+"""The epochs after the resumed one: the same as in a run that was never interrupted, wherever the state was taken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headrace
+
+from .datasets import Drawing, Rows, Stream
+from .test_resume import ByNumPy, lists
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*draws from the global random generators"),
+    pytest.mark.filterwarnings("ignore:.*cannot say where it was"),
+]
+
+LENGTH, SIZE, EPOCHS = 18, 4, 4
+BATCHES = 5
+
+
+class Crew(NamedTuple):
+    """Who makes batches."""
+
+    workers: int
+    backend: str
+    persistent: bool
+
+    def options(self) -> dict[str, Any]:
+        kept = {"persistent_workers": True} if self.persistent else {}
+        return {"num_workers": self.workers, "backend": self.backend, **kept}
+
+
+CREWS = [
+    Crew(0, "process", False),
+    Crew(1, "process", False),
+    Crew(2, "process", True),
+    Crew(2, "thread", False),
+    Crew(2, "thread", True),
+]
+
+crews = st.sampled_from(CREWS)
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+class Foreign(torch.utils.data.Sampler[int]):
+    """A sampler without a length, in an order that its own generator decides, drawn when the iteration begins."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = generator(seed)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(LENGTH, generator=self.generator).tolist())
+
+
+ORDERS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "in order": lambda seed: {},
+    "generator": lambda seed: {"shuffle": True, "generator": generator(seed)},
+    "sampler": lambda seed: {"sampler": torch.utils.data.RandomSampler(range(LENGTH), generator=generator(seed))},
+    "both": lambda seed: {
+        "sampler": torch.utils.data.RandomSampler(range(LENGTH), generator=generator(seed)),
+        "generator": generator(seed + 100),
+    },
+    "foreign": lambda seed: {"sampler": Foreign(seed)},
+    "weighted": lambda seed: {
+        "sampler": torch.utils.data.WeightedRandomSampler([1.0] * LENGTH, LENGTH, generator=generator(seed))
+    },
+    "seed": lambda seed: {"shuffle": True, "seed": 5},
+    "seed and sampler": lambda seed: {
+        "sampler": torch.utils.data.RandomSampler(range(LENGTH), generator=generator(seed)),
+        "seed": 5,
+    },
+}
+
+
+def made(order: str, crew: Crew, seed: int) -> Any:
+    data = Drawing(LENGTH) if order.startswith("seed") else Rows(LENGTH)
+    return headrace.DataLoader(data, batch_size=SIZE, **ORDERS[order](seed), **crew.options())
+
+
+class Taken(NamedTuple):
+    """A run that was never interrupted, and the state that was taken from it."""
+
+    epochs: list[list[Any]]
+    state: Any
+    rest: list[list[Any]]
+    """What is to come after the state: the rest of its epoch, if there is one, and the epochs after it."""
+
+
+def straight(loader: Any, epoch: int, stop: int, *, at_end: bool) -> Taken:
+    """Runs all epochs; takes a state in one of them behind `stop` batches, or (`at_end`) behind its StopIteration."""
+    epochs: list[list[Any]] = []
+    state: Any = None
+    for number in range(EPOCHS):
+        batches = []
+        iterator = iter(loader)
+        for count in range(BATCHES + 1):
+            if number == epoch and count == stop and not at_end:
+                state = json.loads(json.dumps(loader.state_dict()))
+            batch = next(iterator, None)
+            if batch is not None:
+                batches.append(batch.tolist())
+        if number == epoch and at_end:
+            state = json.loads(json.dumps(loader.state_dict()))
+        epochs.append(batches)
+    began = [] if at_end or stop == BATCHES else [epochs[epoch][stop:]]
+    return Taken(epochs, state, began + epochs[epoch + 1 :])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@given(
+    before=crews,
+    after=crews,
+    epoch=st.integers(0, 2),
+    stop=st.integers(0, BATCHES),
+    at_end=st.booleans(),
+    twice=st.booleans(),
+)
+@settings(deadline=None, max_examples=25)
+def test_all_that_is_to_come_comes_as_without_an_interruption(
+    order: str, before: Crew, after: Crew, epoch: int, stop: int, at_end: bool, twice: bool
+) -> None:
+    taken = straight(made(order, before, 1), epoch, stop, at_end=at_end)
+    resumed = made(order, after, 2)
+    resumed.load_state_dict(taken.state)
+    if twice:  # through a second state, taken before anything else happens
+        again = made(order, before, 3)
+        again.load_state_dict(resumed.state_dict())
+        resumed = again
+    assert [lists(resumed) for _ in taken.rest] == taken.rest
+
+
+@given(before=crews, after=crews, epoch=st.integers(0, 1), stop=st.integers(1, BATCHES), at_end=st.booleans())
+@settings(deadline=None, max_examples=25)
+@pytest.mark.parametrize("by_numpy", [False, True])
+def test_an_order_of_the_global_generators_goes_on_if_they_are_restored_too(
+    by_numpy: bool, before: Crew, after: Crew, epoch: int, stop: int, at_end: bool
+) -> None:
+    """As a checkpoint does it: the generators' states are saved beside the loader's, and put back."""
+    import numpy as np
+
+    def loader(crew: Crew) -> Any:
+        options: dict[str, Any] = {"sampler": ByNumPy(LENGTH)} if by_numpy else {"shuffle": True}
+        return headrace.DataLoader(Rows(LENGTH), batch_size=SIZE, **options, **crew.options())
+
+    torch.manual_seed(1)
+    np.random.seed(1)
+    first = loader(before)
+    state = generators = None
+    epochs = []
+    for number in range(EPOCHS):
+        batches = []
+        iterator = iter(first)
+        for count in range(BATCHES + 1):
+            if number == epoch and count == stop and not at_end:
+                state, generators = first.state_dict(), (torch.get_rng_state(), np.random.get_state())
+            batches += [batch.tolist() for batch in [next(iterator, None)] if batch is not None]
+        if number == epoch and at_end:
+            state, generators = first.state_dict(), (torch.get_rng_state(), np.random.get_state())
+        epochs.append(batches)
+    rest = ([] if at_end or stop == BATCHES else [epochs[epoch][stop:]]) + epochs[epoch + 1 :]
+    resumed = loader(after)
+    assert generators is not None
+    torch.set_rng_state(generators[0])
+    np.random.set_state(generators[1])
+    resumed.load_state_dict(state)
+    assert [lists(resumed) for _ in rest] == rest
+
+
+@given(before=crews, after=crews, epoch=st.integers(0, 2), stop=st.integers(0, 6), at_end=st.booleans())
+@settings(deadline=None, max_examples=25)
+@pytest.mark.parametrize("shard", [None, "auto"])
+def test_streams_too(shard: Any, before: Crew, after: Crew, epoch: int, stop: int, at_end: bool) -> None:
+    """Nobody knows how long a stream is; a state behind its last batch is the beginning of the next epoch as well."""
+
+    def loader(crew: Crew) -> Any:
+        return headrace.DataLoader(Stream(12), batch_size=2, seed=3, shard=shard, **crew.options())
+
+    first = loader(before)
+    epochs, state = [], None
+    for number in range(EPOCHS):
+        batches = []
+        iterator = iter(first)
+        for count in range(40):
+            if number == epoch and count == stop and not at_end:
+                state = first.state_dict()
+            batch = next(iterator, None)
+            if batch is None:
+                break
+            batches.append(batch.tolist())
+        if number == epoch and at_end:
+            state = first.state_dict()
+        epochs.append(batches)
+    if shard is None and max(before.workers, 1) != max(after.workers, 1):
+        return  # then each worker has a stream of its own, and other workers have others
+    over = at_end or stop >= len(epochs[epoch])
+    rest = ([] if over else [epochs[epoch][stop:]]) + epochs[epoch + 1 :]
+    resumed = loader(after)
+    resumed.load_state_dict(state)
+    assert [lists(resumed) for _ in rest] == rest
+
+
+@pytest.mark.parametrize("seed", [None, 4])
+@pytest.mark.parametrize("crew", CREWS)
+def test_a_framework_that_sets_the_epoch_gets_the_epoch_that_it_sets(crew: Crew, seed: int | None) -> None:
+    """It resumes behind the last batch of epoch 1 and goes on with epoch 2; with or without a known length."""
+    for sized in (True, False):
+
+        def loader(crew: Crew, sized: bool = sized) -> Any:
+            sampler = headrace.samplers.DistributedSampler(LENGTH, seed=2)
+            batches = torch.utils.data.BatchSampler(sampler, SIZE, drop_last=False)
+            return headrace.DataLoader(
+                Drawing(LENGTH) if seed is not None else Rows(LENGTH),
+                batch_sampler=batches if sized else Endless(batches),  # type: ignore[arg-type]
+                seed=seed,
+                **crew.options(),
+            )
+
+        first = loader(crew)
+        epochs, state = [], None
+        for number in range(4):
+            first.set_epoch(number)
+            iterator = iter(first)
+            epochs.append([next(iterator).tolist() for _ in range(BATCHES)])
+            if number == 1:
+                state = first.state_dict()
+            assert next(iterator, None) is None
+        resumed = loader(Crew(0, "process", False))
+        resumed.load_state_dict(state)
+        following = []
+        for number in (2, 3):
+            resumed.set_epoch(number)
+            following.append(lists(resumed))
+        assert following == epochs[2:]
+
+
+class Endless:
+    """A batch sampler that does not say how long it is; not endless, but nobody knows."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+        self.sampler = batches.sampler
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches)
+
+
+@pytest.mark.parametrize("crew", CREWS)
+def test_portions_end_where_they_end(crew: Crew) -> None:
+    def loader(crew: Crew) -> Any:
+        return headrace.DataLoader(Rows(LENGTH), batch_size=SIZE, seed=1, batches_per_epoch=3, **crew.options())
+
+    first = loader(crew)
+    epochs = []
+    states = []
+    for _ in range(4):
+        iterator = iter(first)
+        epochs.append([next(iterator).tolist() for _ in range(3)])
+        states.append(first.state_dict())
+        assert next(iterator, None) is None
+    for number, state in enumerate(states[:3]):
+        resumed = loader(Crew(0, "process", False))
+        resumed.load_state_dict(state)
+        assert [lists(resumed) for _ in epochs[number + 1 :]] == epochs[number + 1 :]
