@@ -2,6 +2,7 @@
 
 from headrace import samplers, transforms, writers
 from headrace.core.part import shard
+from headrace.core.printable import guard_log
 from headrace.core.streams import rng
 from headrace.dataset.compact import compact
 from headrace.dataset.image_folder import ImageFolder
@@ -31,3 +32,5 @@ __all__ = [
     "transforms",
     "writers",
 ]
+
+guard_log()

@@ -10,6 +10,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from headrace.core.errors import UsageError, explain
+from headrace.core.lengths import known_length
 from headrace.core.machine import cores
 from headrace.core.part import splits_itself
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe
@@ -78,6 +79,28 @@ def check_arguments(dataset: Any, *, on_error: Any, max_errors: Any, sample_time
             cure="put a sharding_filter into the pipe, and leave shard= out",
         )
         raise UsageError(message)
+
+
+def check_samples(dataset: Any, sampler: Any, batch_sampler: Any) -> None:
+    """Raises `UsageError` if a sampler of headrace was made for more or fewer samples than the dataset has.
+
+    With fewer lengths, labels or weights than samples, the rest would never come, without a word.
+    """
+    given = batch_sampler if batch_sampler is not None else sampler
+    length = known_length(dataset) if is_map(dataset) else None
+    if length is None:
+        return
+    for one in (given, getattr(given, "sampler", None)):
+        expected = getattr(one, "samples_of_dataset", None)
+        if expected is not None and expected != length:
+            message = explain(
+                "the sampler was made for another dataset",
+                place=f"headrace.DataLoader, {type(one).__name__}",
+                found=f"{expected:,} samples (as many lengths, labels or weights as it was given)",
+                expected=f"{length:,}, as many as the dataset has",
+                cure="give the sampler one length, label or weight for each sample of this dataset, in its order",
+            )
+            raise UsageError(message)
 
 
 class Automatic(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
-from headrace.arguments import Backend, automatic, check_arguments, checked_exclude, is_map
+from headrace.arguments import Backend, automatic, check_arguments, check_samples, checked_exclude, is_map
 from headrace.core.lengths import known_length
 from headrace.core.torch_internals import DatasetKind
 from headrace.core.world import ALONE, World, current_world, distributed_world
@@ -171,6 +171,7 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
             dataset, seed=seed, shard=shard, backend=backend, batches_per_epoch=batches_per_epoch, on_error=on_error,
             max_errors=max_errors, sample_timeout=sample_timeout, on_stats=on_stats, memory_budget=memory_budget,
         )  # fmt: skip
+        check_samples(dataset, sampler, batch_sampler)
         self.on_error = on_error
         self.max_errors, self.sample_timeout = max_errors, sample_timeout
         self.quarantine = None if quarantine is None else checked_path(quarantine)

@@ -164,7 +164,7 @@ def test_a_file_that_cannot_be_read_stays_an_os_error_that_names_the_path(
     def refuse(*arguments: Any, **words: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(decoding, "open", refuse, raising=False)
+    monkeypatch.setattr(decoding, "open_regular", refuse)
     with pytest.raises(type(error), match=r"cat/1\.png"):
         ImageFolder(pets)[0]
 

@@ -3,6 +3,7 @@
 .TARGET.packing/plan        digest of the plan that the pieces belong to
 .TARGET.packing/data/       pieces that are complete: each was written aside, flushed and renamed
 .TARGET.packing/done/       for each of them the lengths and checksums of its files
+.TARGET.packing/bad/        of a pack: for each of them what is wrong with its images
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from headrace.core.errors import DatasetError, explain
+from headrace.core.shortage import check_shortage
 from headrace.formats.aside import sync_file, sync_folder
 from headrace.formats.manifest import checksum
 from headrace.formats.shards import shard_name
@@ -52,7 +54,8 @@ class Room:
         try:
             files = json.loads((self.done / str(piece)).read_text())
             return bool(files) and all([*checksum(self.data / name)] == expected for name, expected in files.items())
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError) as error:
+            check_shortage(error, self.done / str(piece), "checking a piece of an earlier run")
             return False
 
     def file(self, piece: int) -> Path:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from headrace.cli.options import (
     Arguments,
@@ -33,6 +32,7 @@ from headrace.cli.options import (
 )
 from headrace.core.errors import HeadraceError
 from headrace.core.machine import cores
+from headrace.observe.terminal import Terminal
 from headrace.version import __version__
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-errors = Console(stderr=True)
+errors = Terminal(stderr=True)
 
 
 class OnError(StrEnum):
@@ -167,6 +167,7 @@ def pack(
     shards: Annotated[int | None, typer.Option(help="How many files; otherwise about 512 MB each.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
     shuffle: Annotated[int | None, typer.Option(help="A seed: store the samples in random order.")] = None,
+    allow_bad: Annotated[bool, typer.Option("--allow-bad", help="End with status 0 in spite of bad images.")] = False,
     trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -177,7 +178,9 @@ def pack(
 
     chosen = tuple(columns.split(",")) if columns else None
     options = Options(format or defaults_of(target), chosen, resize, quality, shards, shuffle)
-    raise typer.Exit(run_pack(source, target, options, workers=workers, trust=trust, json_output=json_output))
+    raise typer.Exit(
+        run_pack(source, target, options, workers=workers, trust=trust, json_output=json_output, allow_bad=allow_bad)
+    )
 
 
 @app.command(epilog="Example: headrace verify photos-arrow && python train.py")
@@ -214,6 +217,7 @@ def inspect(
     sheet: Annotated[Path | None, typer.Option(help="Make a picture of up to 64 of its images.")] = None,
     format: Annotated[str | None, typer.Option("--format", "-f", help="Its form, where it cannot be told.")] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
+    dtype: Annotated[str | None, typer.Option(help="Of a flat file of numbers, such as uint16.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Say what some data hold: form, columns, counts, sizes, and a few samples."""
@@ -221,7 +225,14 @@ def inspect(
 
     chosen = columns.split(",") if columns else None
     status = run_inspect(
-        uri, columns=chosen, samples=samples, format=format, trust=trust, sheet=sheet, json_output=json_output
+        uri,
+        columns=chosen,
+        samples=samples,
+        format=format,
+        trust=trust,
+        sheet=sheet,
+        json_output=json_output,
+        dtype=dtype,
     )
     raise typer.Exit(status)
 

@@ -18,6 +18,7 @@ from headrace.benchmark.measuring import ROUNDS, Comparison, Figures, Options, c
 from headrace.core.errors import UsageError, explain
 from headrace.formats.registry import format_named
 from headrace.observe.progress import stages_bar
+from headrace.observe.terminal import Terminal
 
 ALIKE = 1.05
 """Speeds that differ by less than this are not told apart."""
@@ -30,7 +31,7 @@ def run_bench(options: Options, *, json_output: bool) -> int:
     """
     with stages_bar("reading the data") as report:
         comparison = compare(options, report)
-    console = Console()
+    console = Terminal()
     if json_output:
         console.out(json.dumps(as_dict(comparison), indent=2), highlight=False)
     else:

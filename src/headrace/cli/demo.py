@@ -17,6 +17,7 @@ from rich.table import Table
 
 from headrace.cli.photos import make_photo_folder
 from headrace.observe.memory import PeakMemory
+from headrace.observe.terminal import Terminal
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Run:
 
 def run_demo(folder: Path, *, photos: int, epochs: int, workers: int) -> int:
     """Makes the photos if they are not there yet, trains twice, prints the table; returns the exit status."""
-    console = Console()
+    console = Terminal()
     _make_photos(console, folder, photos)
     script = _example()
     arguments = [str(folder), "--epochs", str(epochs), "--workers", str(workers)]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
@@ -22,6 +21,7 @@ from headrace.core.errors import UsageError, explain
 from headrace.dataset.staged.planning import Plan
 from headrace.dataset.staged.staged import Staged, unbuilt
 from headrace.observe.progress import stages_bar
+from headrace.observe.terminal import Terminal
 from headrace.observe.words import seconds
 
 EXPECTED = (
@@ -40,7 +40,7 @@ def run_plan(
     if measured:
         with stages_bar("measuring") as report:
             cuts = measure_cuts(staged, batch_size=batch_size, workers=workers, batches=batches, report=report)
-    console = Console()
+    console = Terminal()
     if json_output:
         figures = plan.to_json() | ({"measured": [asdict(cut) for cut in cuts]} if measured else {})
         console.out(json.dumps(figures, indent=2), highlight=False)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from torch.utils.data import default_collate
 
@@ -29,6 +28,7 @@ from headrace.loader import DataLoader
 from headrace.measure.replacing import Way
 from headrace.observe.recording import Recording
 from headrace.observe.stats import stats_of
+from headrace.observe.terminal import Terminal
 from headrace.observe.words import some
 from headrace.observed import Report
 
@@ -48,7 +48,7 @@ def examine_script(
     Everything but the script's own words goes to standard error. Returns the exit status of the script. Raises
     `UsageError` if there is no such script.
     """
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with tempfile.TemporaryDirectory() as scratch:
         real, ideal = Path(scratch) / "real.json", Path(scratch) / "ideal.json"
         outputs = Outputs(json=real, report=report, seconds=seconds, full=True)
@@ -108,7 +108,7 @@ def examine(uri: str | None, batch_size: int, seconds: float, workers: Sequence[
     dataset = open_data(uri)
     if not len(dataset):
         raise UsageError(explain("there is nothing to load", place=uri, found="no samples"))
-    console = Console()
+    console = Terminal()
     table = Table("workers", "samples/s", "MB/s", "first batch", box=SIMPLE_HEAD, pad_edge=False)
     differ = _differ_in_size(dataset)
     recordings = []

@@ -20,14 +20,17 @@ from rich.table import Table
 from headrace.benchmark.disk import bytes_of_files, files_at
 from headrace.core.errors import DatasetError, HeadraceError, SampleError, UsageError, explain
 from headrace.core.extras import extra
+from headrace.core.printable import printable
 from headrace.dataset import stored
 from headrace.dataset.images import decode_image, holds_images
+from headrace.formats import flat
 from headrace.formats.columns import Array, Block, Column, Keys, Ragged
 from headrace.formats.manifest import manifest_path
 from headrace.formats.protocol import Reader
 from headrace.formats.registry import format_named
 from headrace.formats.schema import Field
 from headrace.formats.tables import BlockReader
+from headrace.observe.terminal import Terminal
 
 ROWS = 1000
 """Rows over which figures are made, at most."""
@@ -54,7 +57,7 @@ PICTURES, ACROSS, TILE, CAPTION = 64, 8, 128, 16
 """Of a contact sheet: pictures at most, in a row, the side of one and the height of the text below, in pixels."""
 
 
-def run_inspect(
+def run_inspect(  # noqa: PLR0913 - the options of the command
     uri: str,
     *,
     columns: list[str] | None,
@@ -63,15 +66,16 @@ def run_inspect(
     trust: bool,
     sheet: Path | None,
     json_output: bool,
+    dtype: str | None = None,
 ) -> int:
     """Prints what some data hold to standard output, and returns the exit status 0.
 
     samples: how many of the first rows are printed; sheet: an image file to be made of up to 64 pictures. Raises
     `HeadraceError` if the data cannot be read, or there are no pictures for a sheet.
     """
-    console = Console()
+    console = Terminal()
     try:
-        data = stored.open(uri, columns, format=format, trust=trust, decode=False)
+        data = stored.open(uri, columns, format=format, trust=trust, decode=False, dtype=dtype)
         about = _about(uri, data.reader, data.schema.names, max(samples, 0))
         if sheet is not None:
             about["sheet"] = {"file": str(sheet), "pictures": make_sheet(data.reader, data.schema.names, sheet)}
@@ -89,6 +93,13 @@ def run_inspect(
     return 0
 
 
+def _title(format: str) -> str:
+    """Returns what a form is called; flat files of numbers are known to no list, since nothing in them says so."""
+    if format == flat.NAME:
+        return "flat file of numbers"
+    return format_named(format).TITLE
+
+
 def _about(uri: str, reader: Reader, names: Sequence[str], samples: int) -> dict[str, Any]:
     """Returns all there is to say, as plain values."""
     files = files_at(uri)
@@ -101,7 +112,7 @@ def _about(uri: str, reader: Reader, names: Sequence[str], samples: int) -> dict
     rows = [[_plain(field, row[field.name]) for field in schema] for block in first for row in block]
     return {
         "format": reader.format,
-        "title": format_named(reader.format).TITLE,
+        "title": _title(reader.format),
         "place": uri,
         "samples": len(reader),
         "bytes": bytes_of_files(files) if files else None,
@@ -222,7 +233,7 @@ def kind_of_image(data: bytes) -> str | None:
 
 def escaped(text: str) -> str:
     r"""Returns a text with what is not printable as \x1b, \n or \u202e, so that it does nothing to a terminal."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return printable(text, kept="")
 
 
 def _shown(value: Any) -> str:

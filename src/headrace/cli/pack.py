@@ -5,25 +5,36 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from rich.console import Console
-
 from headrace.convert.pack import pack
 from headrace.convert.plan import Options
 from headrace.observe.progress import samples_bar
+from headrace.observe.terminal import Terminal
 
 
-def run_pack(source: str, target: str, options: Options, *, workers: int, trust: bool, json_output: bool) -> int:
-    """Packs, prints what was made, and returns the exit status. Raises what `pack` raises."""
+def run_pack(
+    source: str, target: str, options: Options, *, workers: int, trust: bool, json_output: bool, allow_bad: bool
+) -> int:
+    """Packs, prints what was made, and returns the exit status: 1 if images are bad. Raises what `pack` raises.
+
+    allow_bad: the status is 0 all the same.
+    """
     with samples_bar("packing") as report:
         made = pack(source, target, options, workers=workers, trust=trust, report=report)
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console = Terminal(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    status = 1 if made.bad and not allow_bad else 0
     if json_output:
         console.print_json(json.dumps(asdict(made)))
-        return 0
+        return status
     rate = made.samples / max(made.seconds, 1e-9)
     files = f"{made.files:,} file" + ("s" if made.files != 1 else "")
     console.print(f"{made.target}: {made.samples:,} samples as {made.format}, {files}, {made.bytes / 1e6:,.1f} MB")
     resumed = f" ({made.kept} of {made.pieces} pieces were there from an earlier run)" if made.kept else ""
     console.print(f"{made.seconds:.1f} s, {rate:,.0f} samples/s{resumed}")
+    if made.bad:
+        console.print(f"{made.bad:,} of {made.samples:,} samples are bad, and were packed as they are:", style="red")
+        for line in made.bad_samples:
+            console.print(f"  {line}")
+        if made.bad > len(made.bad_samples):
+            console.print(f"  ... and {made.bad - len(made.bad_samples):,} more; `headrace verify` lists them")
     console.print(f'Open it with headrace.open("{made.target}").')
-    return 0
+    return status

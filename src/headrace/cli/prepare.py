@@ -17,12 +17,14 @@ from rich.table import Table
 
 from headrace.core.errors import DatasetError, HeadraceError, MissingExtraError, UsageError, explain
 from headrace.core.extras import extra
+from headrace.core.urls import refuse_url
 from headrace.formats import idx, memmap, npz, tensordict_memmap
 from headrace.formats.arrays import ColumnsReader
 from headrace.formats.columns import Array
 from headrace.formats.manifest import manifest_path
 from headrace.formats.protocol import Format, Reader
 from headrace.formats.schema import Field, Schema
+from headrace.observe.terminal import Terminal
 from headrace.storage.download import Patience, Report, download_any
 
 MIRRORS = (
@@ -59,7 +61,8 @@ def run_prepare(name: str, folder: Path, mirror: str | None, json_output: bool) 
 
     Raises `UsageError` for an unknown name or a mirror that would not be used, other errors as `prepare_fashion_mnist`.
     """
-    console = Console(stderr=True)
+    refuse_url(folder, "headrace prepare")
+    console = Terminal(stderr=True)
     if name not in ("fashion-mnist", "npz-demo"):
         raise UsageError(explain("no such data set", found=repr(name), expected="fashion-mnist or npz-demo"))
     if name == "npz-demo" and mirror is not None:
@@ -233,7 +236,7 @@ def _size(path: Path) -> int:
 
 
 def _print_parts(name: str, folder: Path, parts: Sequence[Part], json_output: bool) -> None:
-    console = Console()
+    console = Terminal()
     if json_output:
         rows = [
             {"path": str(one.path), "format": one.format, "samples": one.samples, "bytes": one.size, "made": one.made}

@@ -22,6 +22,8 @@ from rich.table import Table
 
 from headrace.core.errors import UsageError, explain
 from headrace.core.machine import cores
+from headrace.core.printable import printable
+from headrace.core.urls import refuse_url
 from headrace.measure.children import Plan, children_of, measured_too
 from headrace.measure.measurement import Measurement
 from headrace.measure.replacing import NEED_WORKERS, NOT_PLAIN, Way, replace_loader
@@ -33,6 +35,7 @@ from headrace.observe.findings.diagnose import diagnose
 from headrace.observe.live import LiveView
 from headrace.observe.memory import machine_memory
 from headrace.observe.page.page import page
+from headrace.observe.terminal import Terminal
 from headrace.observe.words import some
 from headrace.observed import Report
 from headrace.version import __version__
@@ -145,6 +148,8 @@ def run_and_report(
     printed), 130 after Ctrl-C. Raises `UsageError`, before anything runs, if there is
     no such script or no folder for a file of `outputs`.
     """
+    if not as_module:
+        refuse_url(script, "headrace run")
     if not as_module and not Path(script).is_file():
         message = explain(
             "no such script",
@@ -156,7 +161,7 @@ def run_and_report(
     outputs.check()
     _check_way(way, defaults, outputs)
     measurement = Measurement(script)
-    live = LiveView(Console(stderr=True)) if outputs.live else None
+    live = LiveView(Terminal(stderr=True)) if outputs.live else None
     if live is not None:
         measurement.listeners.append(lambda *_: live.update(measurement.recordings))
     began = time.perf_counter()
@@ -175,7 +180,7 @@ def run_and_report(
         measurement.children = children_of(Path(folder))
     sys.stdout.flush()
     measurement.settle()
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     if outputs.full:
         for recording in measurement.recordings():
             console.print()
@@ -225,7 +230,7 @@ def _print_without_our_frames(error: Exception) -> None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(("headrace.", "runpy")):
         trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)
+    sys.stderr.write(printable("".join(traceback.format_exception(type(error), error, trace))))
 
 
 def report(measurement: Measurement, console: Console) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from headrace.convert.verify import Verified, one_line, verify
 from headrace.core.errors import HeadraceError
 from headrace.observe.progress import samples_bar
+from headrace.observe.terminal import Terminal
 
 SHOWN = 20
 
@@ -23,7 +24,7 @@ def run_verify(uri: str, *, format: str | None, trust: bool, json_output: bool) 
         if not json_output:
             raise
         found = Verified(uri, format or "", problems=[one_line(error)])
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console = Terminal(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if json_output:
         console.print_json(json.dumps(asdict(found) | {"sound": found.sound}))
     else:

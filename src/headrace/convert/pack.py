@@ -7,6 +7,8 @@ of it is there.
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -17,18 +19,25 @@ import numpy as np
 
 from headrace.building.crew import Report, make_pieces
 from headrace.building.room import Room
+from headrace.convert.bad_images import bad_images
 from headrace.convert.plan import IN_SHARDS, Options, Plan, bytes_of_block, make_plan
 from headrace.convert.resize import resized
 from headrace.core.errors import DatasetError, HeadraceError, UsageError, explain
 from headrace.core.machine import cores
+from headrace.core.urls import refuse_url
 from headrace.formats import arrow
-from headrace.formats.aside import Aside, sync_tree
+from headrace.formats.aside import Aside, sync_file, sync_tree
 from headrace.formats.columns import Keys
 from headrace.formats.file_writer import Growing
 from headrace.formats.manifest import write_manifest
 from headrace.formats.protocol import Reader
-from headrace.formats.registry import format_named, open_reader, open_writer
+from headrace.formats.registry import check_name, format_named, open_reader, open_writer
 from headrace.formats.shards import stored_files
+
+NAMED = 20
+"""Bad images that are named; all are counted."""
+
+WANT_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 RUN = 16 << 20
 """Bytes that are read at a time."""
@@ -46,6 +55,10 @@ class Packed:
     kept: int
     pieces: int
     seconds: float
+    bad: int = 0
+    """Images that cannot be decoded. They were packed as they are."""
+    bad_samples: tuple[str, ...] = ()
+    """The first of them: number and fault, at most `NAMED`."""
 
 
 def pack(
@@ -54,11 +67,15 @@ def pack(
     """Converts stored data; see `Options`. `workers`: processes beside this one; 0: as many as are of use.
 
     If an earlier run with the same source and options was interrupted, goes on where it was. Raises `FormatError`,
-    `SampleError`, `UsageError`, `DatasetNotFoundError`; `DatasetError` if the disk is full or cannot be written.
+    `SampleError` (an image that cannot be resized), `UsageError`, `DatasetNotFoundError`; `DatasetError` if the disk is
+    full or cannot be written. Images that cannot be decoded are packed as they are, and counted.
     """
     began = time.perf_counter()
-    reader = open_reader(source, trust=trust)
+    refuse_url(source, "SOURCE")
+    refuse_url(target, "TARGET")
     target = str(Path(target).expanduser())
+    check_name(target)
+    reader = open_reader(source, trust=trust)
     if workers < 0:
         raise UsageError(explain("wrong argument", place="workers", found=workers, expected="0 or more"))
     _check_apart(reader.place, target)
@@ -69,6 +86,7 @@ def pack(
         with pieces.room.locked():
             missing = pieces.room.prepare()
             _make(pieces, missing, workers or min(cores(), len(missing)), report or _silent)
+            bad = pieces.bad_samples()
             pieces.assemble()
     except OSError as error:
         if isinstance(error, HeadraceError):
@@ -79,7 +97,16 @@ def pack(
     total = sum(one.stat().st_size for one in files)
     seconds = time.perf_counter() - began
     return Packed(
-        target, options.format, plan.length, total, len(files), plan.pieces - len(missing), plan.pieces, seconds
+        target,
+        options.format,
+        plan.length,
+        total,
+        len(files),
+        plan.pieces - len(missing),
+        plan.pieces,
+        seconds,
+        len(bad),
+        tuple(bad[:NAMED]),
     )
 
 
@@ -97,9 +124,16 @@ def _check_apart(source: str, target: str) -> None:
 
 
 def _disk_error(error: OSError, room: Path) -> DatasetError:
-    cure = "make room (or choose another target) and run the same command again: what is packed so far is kept"
-    found = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
-    return DatasetError(explain("packing was interrupted", place=room, found=found, cure=cure))
+    found = f"{error.strerror or error}"
+    if error.filename:
+        found += f": {error.filename}"
+    if error.errno in WANT_SPACE:
+        what = "packing was interrupted"
+        cure = "make room (or choose another target) and run the same command again: what is packed so far is kept"
+    else:
+        what = "the data cannot be read, or the target cannot be written"
+        cure = "correct the path, let this user read and write there, or choose another target"
+    return DatasetError(explain(what, place=room, found=found, cure=cure))
 
 
 class Pieces:
@@ -124,14 +158,31 @@ class Pieces:
         if reader is None:
             raise RuntimeError("`begin` comes before `make`")
         writer = self.begin_file(path)
+        bad: list[str] = []
         try:
             for keys in _runs(plan, reader, piece):
                 block = reader.fetch(keys, plan.schema.names)
                 if plan.options.resize is not None:
                     block = resized(block, keys, plan.options.resize, plan.options.quality, plan.source)
+                else:
+                    bad += bad_images(block, keys, plan.source)
                 writer.append(block)
         finally:
             writer.close()
+        note = self._bad_file(piece)
+        note.parent.mkdir(exist_ok=True)
+        note.write_text(json.dumps(bad), "utf-8")
+        sync_file(note)  # before the piece is noted as done: a later run relies on both
+
+    def _bad_file(self, piece: int) -> Path:
+        return self.room.path / "bad" / str(piece)
+
+    def bad_samples(self) -> list[str]:
+        """Returns the number and the fault of each image that cannot be decoded, also those of an earlier run."""
+        bad: list[str] = []
+        for piece in range(self.plan.pieces):
+            bad += json.loads(self._bad_file(piece).read_text("utf-8"))
+        return bad
 
     def begin_file(self, path: Path) -> Growing:
         """Begins a piece, in the form of the target or as Arrow."""
@@ -200,8 +251,15 @@ def _make(pieces: Pieces, missing: list[int], workers: int, report: Report) -> N
 
 
 def defaults_of(target: str) -> str:
-    """Returns the format that a target's name asks for; Arrow if it does not say."""
+    """Returns the format that a target's name asks for; Arrow if it does not say. Raises `UsageError`."""
     endings = {".npz": "npz", ".npy": "npy", ".h5": "hdf5", ".hdf5": "hdf5", ".parquet": "parquet", ".pq": "parquet",
                ".tar": "webdataset", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
-               ".lmdb": "lmdb"}  # fmt: skip
-    return endings.get(Path(target).suffix.lower(), "arrow")
+               ".lmdb": "lmdb", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow"}  # fmt: skip
+    ending = Path(target).suffix.lower()
+    if ending in ("", ".") or ending[1:].isdigit():  # a folder's name may end in a number: photos-1.5
+        return "arrow"
+    if ending not in endings:
+        expected = "a folder's name without an ending, or one of " + " ".join(endings)
+        cure = "choose one of these endings, or name the form: --format"
+        raise UsageError(explain("no form has this ending", place=target, found=ending, expected=expected, cure=cure))
+    return endings[ending]

@@ -42,6 +42,9 @@ SHARD = 512 << 20
 
 LOOKED_AT = 256
 
+NOTES = 2
+"""Version of what is noted of a piece; pieces of another version are made again."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -95,7 +98,7 @@ class Plan:
         """Returns a text that differs if anything in the plan does."""
         plain: dict[str, Any] = {
             "source": str(Path(self.source).absolute()), "length": self.length, "schema": self.schema.to_json(),
-            "options": vars(self.options), "edges": self.edges, "stamp": self.stamp,
+            "options": vars(self.options), "edges": self.edges, "stamp": self.stamp, "notes": NOTES,
         }  # fmt: skip
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
@@ -116,7 +119,10 @@ def make_plan(reader: Reader, target: str, options: Options) -> Plan:
         "--resize": (options.resize is None or options.resize > 0, "a number of pixels above 0"),
         "--quality": (1 <= options.quality <= 95, "1 to 95"),
         "--shuffle": (options.shuffle is None or 0 <= options.shuffle < 1 << 63, "a seed from 0 to 2**63 - 1"),
-        "--shards": (options.shards is None or options.shards > 0, "a number above 0"),
+        "--shards": (
+            options.shards is None or 0 < options.shards <= max(len(reader), 1),
+            f"a number from 1 to {max(len(reader), 1):,}, the number of samples",
+        ),
         "--resize, ": (options.resize is None or bool(images), "a source with a column of encoded images"),
     }
     for name, (holds, expected) in rules.items():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import SampleError, explain
+from headrace.core.shortage import check_shortage
 from headrace.dataset.images import decode_image, holds_images
 from headrace.formats.columns import Block, Column, Keys, column_from, value_of
 
@@ -41,6 +42,7 @@ def _smaller(data: bytes, side: int, quality: int, place: str) -> bytes:
         stream: Any = BytesIO()
         smaller.save(stream, "JPEG", quality=quality)
     except (OSError, ValueError, MemoryError) as error:
+        check_shortage(error, place, "resizing an image")
         raise SampleError(explain("cannot resize an image", place=place, found=str(error))) from error
     encoded: bytes = stream.getvalue()
     return encoded

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.errors import FormatError, SampleError
+from headrace.core.shortage import check_shortage
+from headrace.core.urls import refuse_url
 from headrace.dataset.images import decode_image, holds_images
 from headrace.formats.columns import Block, Ragged, bytes_of, value_of
 from headrace.formats.manifest import checksum, files_of, read_manifest
@@ -55,6 +57,7 @@ class Verified:
 
 def verify(uri: str, *, format: str | None = None, trust: bool = False, report: Report | None = None) -> Verified:
     """Checks all files and samples. Raises what opening raises; damage behind that is listed, not raised."""
+    refuse_url(uri, "verifying data")
     place = str(Path(uri).expanduser())
     found = Verified(place, format or "")
     _check_files(place, found)
@@ -63,6 +66,7 @@ def verify(uri: str, *, format: str | None = None, trust: bool = False, report: 
     except (FormatError, OSError) as error:
         if not found.files:
             raise
+        check_shortage(error, place, "opening data")
         found.add(one_line(error))
         return found
     found.place, found.format = reader.place, reader.format
@@ -94,6 +98,7 @@ def _check_files(place: str, found: Verified) -> None:
         try:
             actual = checksum(file)
         except OSError as error:
+            check_shortage(error, file, "reading a file")
             found.add(f"{file}: {error.strerror}")
             continue
         found.checksums += 1
@@ -114,6 +119,7 @@ def _readable(reader: Reader, run: range, found: Verified) -> Iterator[tuple[int
         yield run.start, reader.fetch(np.arange(run.start, run.stop), reader.schema.names)
         return
     except (FormatError, SampleError, OSError) as error:
+        check_shortage(error, reader.place, "reading samples")
         if len(run) == 1:
             found.add(f"sample {run.start}: {one_line(error)}")
             return

@@ -13,6 +13,8 @@ Every class can be built from one string alone, because torch rebuilds a worker'
 
 from __future__ import annotations
 
+from headrace.core.printable import printable
+
 
 class HeadraceError(Exception):
     """Root of all errors that headrace itself raises."""
@@ -62,6 +64,10 @@ class TransportError(HeadraceError, RuntimeError):
     """The memory or the pipe between processes failed: fix a limit of the machine."""
 
 
+class MachineError(HeadraceError, RuntimeError):
+    """The machine ran out of threads, memory, open files or disk: raise that limit. The data may be sound."""
+
+
 class StateError(HeadraceError, ValueError):
     """A saved state does not belong to what it is loaded into: load it where it was saved, or begin anew."""
 
@@ -80,5 +86,5 @@ def explain(
 ) -> str:
     """Returns `what` followed by one line for each of place, found, expected and cure that is given."""
     parts = (("place", place), ("found", found), ("expected", expected), ("cure", cure))
-    lines = [f"  {name + ':':<9} {value}" for name, value in parts if value is not None]
-    return "\n".join([what, *lines])
+    lines = [f"  {name + ':':<9} {printable(str(value))}" for name, value in parts if value is not None]
+    return "\n".join([printable(what), *lines])

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from headrace.core.errors import DatasetError, DatasetNotFoundError, MissingExtraError, explain
+from headrace.core.urls import refuse_url
 from headrace.dataset.fluent import Fluent
 from headrace.dataset.path_table import PathTable
 from headrace.transforms.decoders import rgb_by_pillow
@@ -65,6 +66,7 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
         Raises DatasetNotFoundError (also a FileNotFoundError) if `root` is missing, has no sub-folders or has
         classes without images, and DatasetError if a folder cannot be read.
         """
+        refuse_url(root, "headrace.ImageFolder")
         self.root = os.fsdecode(root)
         self.transform = transform
         self.target_transform = target_transform

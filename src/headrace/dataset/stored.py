@@ -7,17 +7,21 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from headrace.core.batch_memory import BatchMemory, OwnMemory
 from headrace.core.errors import FormatError, UsageError, explain
+from headrace.core.urls import refuse_url
 from headrace.dataset import gather
 from headrace.dataset.fluent import Fluent
 from headrace.dataset.gather import Gather, RaggedAs, in_range, numpy_dtype, whole_numbers
 from headrace.dataset.images import decode_image, holds_images, stacked
+from headrace.dataset.tokens import TokenWindows
+from headrace.formats import flat
 from headrace.formats.columns import Block, Column, Keys, Ragged, value_of
 from headrace.formats.protocol import Handle, Reader
 from headrace.formats.registry import open_reader
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.dataset.stream import StoredStream
 
 
+@overload
 def open(
     uri: Any,
     columns: Iterable[str] | None = None,
@@ -36,7 +41,30 @@ def open(
     trust: bool = False,
     decode: bool = True,
     ragged: RaggedAs = "pad",
+    dtype: Any = None,
+    window: None = None,
+    stride: None = None,
 ) -> StoredDataset:
+    """Opens stored data as their samples."""
+
+
+@overload
+def open(uri: str | os.PathLike[str], *, dtype: Any, window: int, stride: int | None = None) -> TokenWindows:
+    """Opens a flat file of tokens as windows."""
+
+
+def open(  # noqa: PLR0913 - the ways in which data may be wanted
+    uri: Any,
+    columns: Iterable[str] | None = None,
+    *,
+    format: str | None = None,
+    trust: bool = False,
+    decode: bool = True,
+    ragged: RaggedAs = "pad",
+    dtype: Any = None,
+    window: int | None = None,
+    stride: int | None = None,
+) -> StoredDataset | TokenWindows:
     """Opens stored data as a map-style data set; `.stream()` of it is the iterable one.
 
     uri: a file, a folder, a pattern (`train-*.parquet`, `shard-{000..011}.tar`), or a `datasets.Dataset`.
@@ -47,6 +75,9 @@ def open(
     decode: images of a column named like one (`image`, `jpg`, `png`, ...) come as arrays [height, width, 3] of uint8.
     ragged: how a batch holds samples of different lengths: `"pad"` (a tuple of values, filled up with zeros, and
         lengths), `"nested"` (torch's jagged nested tensor) or `"list"`.
+    dtype: of a flat file of numbers without a head (nanoGPT's `train.bin`): its one column is `tokens`.
+    window, stride: with dtype, give windows of so many tokens, one each `stride` tokens (`window` if not given), as
+        `inputs`, and the same one token later as `targets`; see `TokenWindows`. Else a `StoredDataset` is returned.
 
     Costs milliseconds whatever the size, unless the data must be parsed (text) or listed (folders of files). Raises
     `DatasetNotFoundError`, `FormatError` (damaged, or of an unknown format), `UsageError`, or `OSError` with the path.
@@ -56,6 +87,8 @@ def open(
         raise UsageError(
             explain("wrong argument", place="headrace.open(ragged=)", found=repr(ragged), expected=expected)
         )
+    if dtype is not None or window is not None or stride is not None:
+        return _open_tokens(uri, columns, format, dtype, window, stride)
     if isinstance(uri, (str, os.PathLike)):
         reader = open_reader(uri, format=format, trust=trust)
     elif hasattr(uri, "features") and hasattr(uri, "data"):
@@ -68,6 +101,34 @@ def open(
             explain("cannot open this", place="headrace.open", found=found, expected="a path, or a datasets.Dataset")
         )
     return StoredDataset(reader, reader.schema.only(columns, reader.place), decode=decode, ragged=ragged)
+
+
+def _open_tokens(
+    uri: Any, columns: Any, format: Any, dtype: Any, window: Any, stride: Any
+) -> StoredDataset | TokenWindows:
+    """Opens a flat file of numbers; see `open`. Raises `UsageError` for what does not go together."""
+    found = None
+    if dtype is None:
+        found = "window= or stride= without dtype="
+    elif not isinstance(uri, (str, os.PathLike)):
+        found = f"dtype= with {type(uri).__name__}"
+    elif format not in (None, flat.NAME):
+        found = f"dtype= with format={format!r}"
+    elif columns is not None:
+        found = "dtype= with columns="
+    elif stride is not None and window is None:
+        found = "stride= without window="
+    if found is not None:
+        expected = f"a path and dtype=, as in {flat.EXAMPLE}"
+        cure = "for other forms, headrace.open(path).windows(length, stride) cuts a column"
+        raise UsageError(explain("wrong argument", place="headrace.open", found=found, expected=expected, cure=cure))
+
+    refuse_url(uri, "headrace.open")
+    place = str(Path(os.fsdecode(uri)).expanduser())
+    reader = flat.open_flat(place, flat.number_type(dtype))
+    if window is None:
+        return StoredDataset(reader, reader.schema, decode=True, ragged="pad")
+    return TokenWindows(reader, window, stride)
 
 
 class StoredDataset(Fluent, Dataset[dict[str, Any]]):
@@ -125,7 +186,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         torch's or NumPy's. Values are converted as they are, not scaled. Raises `UsageError`.
         """
         changed = self._copy()
-        numbers = [field.name for field in self.schema if field.kind in ("fixed", "ragged")]
+        numbers = {field.name: None for field in self.schema if field.kind in ("fixed", "ragged")}
         wanted = {**({} if dtype is None else dict.fromkeys(numbers, dtype)), **columns}
         for name, one in wanted.items():
             if name not in numbers:

@@ -8,7 +8,14 @@ from typing import Literal
 
 import torch
 
-from headrace.core.errors import DatasetError, MissingExtraError, SampleTimeoutError, TransportError, UsageError
+from headrace.core.errors import (
+    DatasetError,
+    MachineError,
+    MissingExtraError,
+    SampleTimeoutError,
+    TransportError,
+    UsageError,
+)
 
 Blame = Literal["sample", "moment", "machine", "program"]
 
@@ -41,7 +48,7 @@ def blame(error: BaseException) -> Blame:
     found: Blame = "sample"
     for one in _chain(error):
         code = one.errno if isinstance(one, OSError) else None
-        if isinstance(one, (MemoryError, torch.OutOfMemoryError, TransportError)) or code in MACHINE:
+        if isinstance(one, (MemoryError, torch.OutOfMemoryError, TransportError, MachineError)) or code in MACHINE:
             return "machine"
         if type(one) is RuntimeError and "allocate memory" in str(one):
             return "machine"  # torch's allocator for the CPU has no type of its own

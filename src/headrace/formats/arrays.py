@@ -20,7 +20,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.disk_names import as_text, on_disk
+from headrace.core.errors import FormatError, HeadraceError, MachineError, explain
+from headrace.core.shortage import machine_error, shortage
 from headrace.formats.aside import Aside
 from headrace.formats.columns import Array, Block, Column, Keys, Ragged, as_numbers
 from headrace.formats.limits import FREE, too_large
@@ -304,8 +306,13 @@ def cure_of(error: BaseException) -> str:
     )
 
 
-def unreadable(path: object, what: str, error: BaseException, cure: str = "restore the file") -> FormatError:
-    """Returns the error for a file that its library refuses."""
+def unreadable(path: object, what: str, error: BaseException, cure: str = "restore the file") -> HeadraceError:
+    """Returns the error for a file that its library refuses: `FormatError`, or `MachineError` if that is to blame."""
+    if isinstance(error, MachineError):
+        return error
+    if (short_of := shortage(error)) is not None:
+        return machine_error(path, f"reading this {what}", short_of, error)
+
     lines = str(error).strip().splitlines() or [type(error).__name__]
     found = lines[0] if len(lines[0]) < 300 else lines[0][:300] + " ..."
     return FormatError(
@@ -316,7 +323,9 @@ def unreadable(path: object, what: str, error: BaseException, cure: str = "resto
 def file_name(name: str) -> str:
     """Returns the name of an array's file: the array's name, with what file names cannot hold written as %xx."""
     safe = "".join(char if char.isprintable() and char not in '/\\%:*?"<>|' else quoted(char) for char in name)
-    return (safe if not safe.startswith(".") else "%2E" + safe[1:]) + ".npy"
+    if safe.startswith("."):
+        safe = "%2E" + safe[1:]
+    return on_disk(safe + ".npy")
 
 
 def quoted(char: str) -> str:
@@ -328,7 +337,7 @@ def array_name(file: str) -> str:
     """Returns the array's name, from `file_name`."""
     from urllib.parse import unquote
 
-    return unquote(file.removesuffix(".npy"), errors="surrogateescape")
+    return unquote(as_text(file).removesuffix(".npy"), errors="surrogateescape")
 
 
 def to_json_text(schema: Schema) -> str:

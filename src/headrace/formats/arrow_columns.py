@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.errors import FormatError, explain
+from headrace.core.shortage import check_shortage
 from headrace.formats.arrays import schema_of_text, to_json_text
 from headrace.formats.columns import Array, Block, Column, Ragged, joined
 from headrace.formats.limits import check_unfolding
@@ -158,6 +159,7 @@ def check_decoded(chunks: Sequence[pa.Array], place: object, trust: bool = False
     except (pa.ArrowException, ValueError, TypeError, IndexError) as error:
         if isinstance(error, FormatError):
             raise
+        check_shortage(error, place, "reading a column")
         found, expected = f"{type(error).__name__}: {error}", str(chunks[0].type)
         message = explain("a column is damaged", place=place, found=found, expected=expected, cure="restore the file")
         raise FormatError(message) from error
@@ -200,6 +202,7 @@ def _chunk(field: Field, chunk: pa.Array, place: object) -> Column:
     except (pa.ArrowException, ValueError, TypeError, NotImplementedError, OverflowError, AttributeError) as error:
         if isinstance(error, FormatError):
             raise
+        check_shortage(error, where, "reading a column")
         found = f"{type(error).__name__}: {error}"
         cure = "restore the file, or leave the column out with columns="
         message = explain("a column cannot be read", place=where, found=found, expected=str(field), cure=cure)

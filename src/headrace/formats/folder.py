@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.core.disk_names import on_disk
 from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError, explain
 from headrace.formats.aside import Aside
 from headrace.formats.columns import Block, Column, Keys, column_from
@@ -188,7 +189,7 @@ class _Writer:
             value = row[self._content.name]
             data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
             name = self._name(row, data)
-            target = self._aside.path / name
+            target = self._aside.path / on_disk(name)
             reason = _fault_of(name) or ("twice" if target.exists() else None)
             if reason is not None or not target.resolve().is_relative_to(self._aside.path.resolve()):
                 found = f"path {name!r}, {reason or 'outside of the folder'}"

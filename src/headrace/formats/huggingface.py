@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace.core.errors import FormatError, explain
 from headrace.core.extras import extra
+from headrace.core.regular import check_regular, read_side_file
 from headrace.formats.arrays import unreadable
 from headrace.formats.arrow_columns import from_arrow, schema_from, to_arrow
 from headrace.formats.arrow_messages import check_compressed
@@ -70,7 +71,9 @@ def _from_disk(path: str, trust: bool) -> Any:
     datasets = extra("datasets", "huggingface")
     names = _check_state(path)
     try:
+        read_side_file(Path(path) / "dataset_info.json")  # which the library reads whatever it is
         for name in names:
+            check_regular(Path(path) / name)
             check_compressed(Path(path) / name, trust)
         return datasets.load_from_disk(path, keep_in_memory=False)
     except FAILURES as error:
@@ -86,9 +89,11 @@ def _from_disk(path: str, trust: bool) -> Any:
 def _check_state(path: str) -> list[str]:
     """Returns the names of the files of data. No file that is named outside of the folder is opened."""
     try:
-        state = json.loads((Path(path) / "state.json").read_text("utf-8"))
+        state = json.loads(read_side_file(Path(path) / "state.json"))
         names = [str(one["filename"]) for one in state["_data_files"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
         raise unreadable(Path(path) / "state.json", "state of a dataset", error) from error
     if outside := [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]:
         expected = "files in the folder"

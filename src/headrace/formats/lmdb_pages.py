@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.core.errors import FormatError, explain
+from headrace.core.regular import open_regular
 from headrace.formats.columns import Array
 
 MAGIC = 0xBEEFC0DE
@@ -33,7 +34,7 @@ class Meta(NamedTuple):
 
 def check_pages(file: Path) -> None:
     """Raises `FormatError` unless LMDB can read every key of a database without leaving the file; `OSError`."""
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         if stream.seek(0, 2) < 2 * 512:
             raise _damaged(file, f"{stream.tell():,} bytes")
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:

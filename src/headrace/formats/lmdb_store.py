@@ -22,7 +22,7 @@ import numpy as np
 
 from headrace.core.errors import FormatError, explain
 from headrace.core.extras import extra
-from headrace.formats.arrays import schema_of_text, to_json_text, unreadable
+from headrace.formats.arrays import first_bytes, schema_of_text, to_json_text, unreadable
 from headrace.formats.aside import Aside
 from headrace.formats.columns import Block, Column, Keys, Ragged
 from headrace.formats.lmdb_pages import check_pages
@@ -40,11 +40,8 @@ FOREIGN = Schema((Field("key", "bytes"), Field("value", "bytes")))
 def claims(path: str) -> bool:
     """See `Format.claims`."""
     file = Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
-    try:
-        with file.open("rb") as stream:
-            return stream.read(20)[16:] == b"\xde\xc0\xef\xbe" or file.name.endswith((".mdb", ".lmdb"))
-    except OSError:
-        return False
+    head = first_bytes(str(file), 20)
+    return head[16:] == b"\xde\xc0\xef\xbe" or (file.is_file() and file.name.endswith((".mdb", ".lmdb")))
 
 
 def refusal(field: Field) -> str | None:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.core.disk_names import as_text, on_disk
 from headrace.core.errors import FormatError, explain
+from headrace.core.regular import SIDE_FILE, open_regular, read_side_file
 from headrace.formats.schema import Schema
 
 NAME = "headrace.json"
@@ -40,11 +42,25 @@ def manifest_path(path: str | Path) -> Path:
 
 
 def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **extra: Any) -> Path:
-    """Writes the manifest of data that are complete, with the checksum of every file. Returns where it lies."""
-    files = {relative: [*checksum(path / relative if path.is_dir() else path)] for relative in files_of(path)}
+    """Writes the manifest of data that are complete, with the checksum of every file. Returns where it lies.
+
+    Raises `FormatError` if it would be longer than `read_manifest` takes: millions of files.
+    """
+    files = {}
+    for relative in files_of(path):
+        file = path / relative if path.is_dir() else path
+        files[as_text(relative)] = [*checksum(file)]
     plain = {"headrace": VERSION, "format": format_name, "length": length, "schema": schema.to_json(), "files": files}
     target = manifest_path(path)
-    target.write_text(json.dumps(plain | ({"extra": extra} if extra else {}), indent=1) + "\n", "utf-8")
+    if extra:
+        plain["extra"] = extra
+    text = json.dumps(plain, indent=1) + "\n"
+    if len(text) > SIDE_FILE:  # as many bytes: JSON writes ASCII here
+        found = f"{len(files):,} files, whose names and checksums take {len(text):,} bytes"
+        cure = "choose a format with fewer files: arrow, memmap or webdataset"
+        what = "these are too many files for a manifest"
+        raise FormatError(explain(what, place=path, found=found, expected=f"{SIDE_FILE:,} bytes at most", cure=cure))
+    target.write_text(text, "utf-8")
     return target
 
 
@@ -52,10 +68,12 @@ def read_manifest(path: str, format_name: str | None = None) -> Manifest | None:
     """Returns the manifest of data; None without one, or for one of another format. Raises `FormatError` if damaged."""
     place = manifest_path(path)
     try:
-        plain = json.loads(place.read_text("utf-8"))
+        plain = json.loads(read_side_file(place))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
         raise damaged(place, f"{type(error).__name__}: {error}") from error
     try:
         if plain["headrace"] != VERSION:
@@ -63,7 +81,7 @@ def read_manifest(path: str, format_name: str | None = None) -> Manifest | None:
         if format_name is not None and plain["format"] != format_name:
             return None
         schema = Schema.from_json(plain["schema"], place)
-        files = {str(name): (int(size), int(crc)) for name, (size, crc) in plain["files"].items()}
+        files = {on_disk(str(name)): (int(size), int(crc)) for name, (size, crc) in plain["files"].items()}
         if int(plain["length"]) < 0 or any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
             raise damaged(place, "a negative length, or files outside of the folder")
         return Manifest(str(plain["format"]), int(plain["length"]), schema, files, dict(plain.get("extra", {})))
@@ -118,7 +136,7 @@ def files_of(path: Path) -> Iterable[str]:
 def checksum(path: Path) -> tuple[int, int]:
     """Returns the length in bytes and the CRC-32 of a file."""
     size = crc = 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while chunk := file.read(CHUNK):
             size += len(chunk)
             crc = zlib.crc32(chunk, crc)

@@ -6,11 +6,15 @@ import difflib
 import importlib
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import cast
 
 from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, UsageError, explain
+from headrace.core.regular import not_regular
+from headrace.core.urls import refuse_url
 from headrace.formats.arrays import unreadable
+from headrace.formats.flat import EXAMPLE
 from headrace.formats.manifest import read_manifest
 from headrace.formats.protocol import Format, Reader, Writer
 from headrace.formats.schema import Schema
@@ -91,13 +95,17 @@ def _unknown(path: Path) -> FormatError:
         found = error.strerror or str(error)
     expected = "; ".join(f"{name}: {format_named(name).TITLE}" for name in MODULES)
     cure = "name the format: open(..., format=...), or --format on the command line"
+    if path.suffix == ".bin":
+        cure += f"; for a flat file of tokens say their type: {EXAMPLE}"
     return FormatError(explain("cannot tell the format of this", place=path, found=found, expected=expected, cure=cure))
 
 
 def open_reader(path: str | os.PathLike[str], *, format: str | None = None, trust: bool = False) -> Reader:
     """Opens stored data. Raises `DatasetNotFoundError`, `FormatError`, `UsageError`, and `OSError` with the path."""
+    refuse_url(path, "opening data")
     place = str(Path(os.fsdecode(path)).expanduser())
-    _check_name(place)
+    check_name(place)
+    _check_kind(place)
     chosen = format_of(place) if format is None else format_named(format)
     if format is not None and not os.path.lexists(place) and not is_pattern(place) and not chosen.claims(place):
         raise DatasetNotFoundError(
@@ -111,18 +119,33 @@ def open_reader(path: str | os.PathLike[str], *, format: str | None = None, trus
         raise unreadable(place, f"{chosen.TITLE} ({chosen.NAME})", error) from error
 
 
-def _check_name(place: str) -> None:
+def check_name(place: str) -> None:
     """Raises `UsageError` for a path that libraries cannot be told, since they want UTF-8."""
     try:
         place.encode()
     except UnicodeEncodeError as error:
         found, cure = "a name that is not valid UTF-8", "rename it, or make a link with another name to it"
+        if sys.getfilesystemencoding() != "utf-8":
+            found = f"a name that the encoding of this locale ({sys.getfilesystemencoding()}) has no letters for"
+            cure = "set PYTHONUTF8=1, or a locale of UTF-8 such as LC_ALL=C.UTF-8"
         raise UsageError(explain("this path cannot be used", place=repr(place), found=found, cure=cure)) from error
+
+
+def _check_kind(place: str) -> None:
+    """Raises `FormatError` for a named pipe, a device or a socket: reading one may wait, or go on, for ever."""
+    try:
+        mode = os.stat(place).st_mode  # noqa: PTH116 - the same for text that is no path
+    except (OSError, ValueError):
+        return  # a pattern, a prefix, or nothing: what looks for the data says so
+
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise not_regular(place, mode, "a regular file, or a folder")
 
 
 def open_writer(path: str | os.PathLike[str], schema: Schema, format: str) -> Writer:
     """Begins to write data. Raises `FormatError` if the format cannot hold them, `UsageError` for an unknown one."""
-    _check_name(os.fsdecode(path))
+    refuse_url(path, "writing data")
+    check_name(os.fsdecode(path))
     check_holds(format, schema, path)
     return format_named(format).open_writer(os.fsdecode(path), schema)
 

@@ -69,18 +69,20 @@ class Schema:
         """The names of the fields."""
         return tuple(field.name for field in self.fields)
 
+    @cached_property
+    def _by_name(self) -> dict[str, Field]:
+        """The fields by their names; the first, where a damaged description has a name twice."""
+        return {field.name: field for field in reversed(self.fields)}
+
     def __getitem__(self, name: str) -> Field:
-        for field in self.fields:
-            if field.name == name:
-                return field
-        raise KeyError(name)
+        return self._by_name[name]
 
     def only(self, names: Iterable[str] | None, place: object = None) -> Schema:
         """Returns the fields of these names, in the order asked for; None: all. Raises `UsageError` for others."""
         if names is None:
             return self
         wanted = (names,) if isinstance(names, str) else tuple(names)
-        if unknown := [name for name in wanted if name not in self.names]:
+        if unknown := [name for name in wanted if name not in self._by_name]:
             message = explain(
                 "there are no such columns",
                 place=place,

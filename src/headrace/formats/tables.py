@@ -110,13 +110,13 @@ class _Opened:
         self._place, self._trust = place, trust
         self._batches = [batch for batch in table.to_batches() if batch.num_rows] or table.to_batches()
         self.starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
-        self._names = table.schema.names
+        self._numbers = {name: number for number, name in enumerate(table.schema.names)}
         self._columns: dict[str, Pieces] = {}
 
     def column(self, field: Field) -> Pieces:
         found = self._columns.get(field.name)
         if found is None:
-            index = self._names.index(field.name)
+            index = self._numbers[field.name]
             check_decoded([batch.column(index) for batch in self._batches], self._place, self._trust)
             parts = [from_arrow(field, batch.column(index), self._place) for batch in self._batches]
             found = self._columns[field.name] = Pieces(field, parts or [joined(field, [])])

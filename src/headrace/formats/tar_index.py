@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.errors import FormatError, explain
+from headrace.core.regular import SIDE_FILE, read_side_file
 from headrace.formats.arrays import unreadable
 from headrace.formats.columns import Array
 
@@ -78,7 +79,7 @@ def keep_index(file: Path) -> None:
     endings, each followed by a zero byte.
     """
     index = index_of(str(file))
-    endings = b"".join(os.fsencode(ending) + b"\0" for ending in index.endings)
+    endings = b"".join(ending.encode("utf-8", "surrogateescape") + b"\0" for ending in index.endings)
     head = [file.stat().st_size, *index.starts.shape, len(index.names), len(endings)]
     numbers = [np.array(head), index.name_ends, index.starts.reshape(-1), index.sizes.reshape(-1)]
     body = np.concatenate(numbers).astype("<i8").tobytes() + index.names.tobytes() + endings
@@ -89,7 +90,8 @@ def _kept(file: str) -> TarIndex | None:
     """Returns the index beside a shard; None if there is none, or the shard has another length by now."""
     path = index_path(file)
     try:
-        data = path.read_bytes()
+        limit = max(SIDE_FILE, Path(file).stat().st_size)
+        data = read_side_file(path, limit)
     except FileNotFoundError:
         return None
     start = len(MAGIC) + 8
@@ -107,7 +109,7 @@ def _kept(file: str) -> TarIndex | None:
         raise unreadable(path, "index of a shard", error, "delete it: it is only there to save time")
     starts, sizes = table[samples + 1 :].reshape(2, samples, columns)
     parts = data[text + names : text + names + endings].split(b"\0")[:columns]
-    found = tuple(os.fsdecode(ending) for ending in parts)
+    found = tuple(ending.decode("utf-8", "surrogateescape") for ending in parts)
     return TarIndex(np.frombuffer(data, np.uint8, names, text), table[: samples + 1], found, starts, sizes)
 
 

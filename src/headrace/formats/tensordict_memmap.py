@@ -17,6 +17,7 @@ import torch
 
 from headrace.core.errors import FormatError, explain
 from headrace.core.extras import extra
+from headrace.core.regular import read_side_file
 from headrace.formats.arrays import ArraysWriter, ColumnsReader, columns_from, unreadable
 from headrace.formats.columns import Array, Column
 from headrace.formats.manifest import manifest_of
@@ -34,7 +35,7 @@ FAILURES = (ValueError, KeyError, TypeError, RuntimeError, EOFError, AttributeEr
 def claims(path: str) -> bool:
     """See `Format.claims`."""
     try:
-        meta = json.loads((Path(path) / "meta.json").read_text("utf-8"))
+        meta = json.loads(read_side_file(Path(path) / "meta.json"))
     except (OSError, ValueError):
         return False
     return isinstance(meta, dict) and ("_type" in meta or "device" in meta)
@@ -99,12 +100,14 @@ def _entries(folder: Path) -> dict[str, Any]:
     """Returns what is written about the entries of a folder; nothing if it holds none. Raises `FormatError`."""
     meta = folder / "meta.json"
     try:
-        plain = json.loads(meta.read_text("utf-8"))
+        plain = json.loads(read_side_file(meta))
         if outside := [name for name in plain if {"/", "\\", "\0"} & set(name) or name in (".", "..")]:
             raise ValueError(f"entries in other folders: {', '.join(map(repr, outside))}")
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
         raise unreadable(meta, "TensorDict", error) from error
     return dict(plain)
 

@@ -10,6 +10,7 @@ import functools
 import json
 import mmap
 import re
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +22,11 @@ import pyarrow.csv
 import pyarrow.json
 
 from headrace.core.errors import FormatError, explain
+from headrace.core.shortage import check_shortage
 from headrace.formats.arrays import unreadable
 from headrace.formats.arrow_columns import schema_from
 from headrace.formats.columns import Block
+from headrace.formats.large_integers import check_csv, check_json
 from headrace.formats.limits import COLUMNS, DEPTH
 from headrace.formats.manifest import manifest_of
 from headrace.formats.protocol import Reader
@@ -106,17 +109,33 @@ def parse_csv(delimiter: str, file: str, known: Schema | None) -> pa.Table:
         names = stream.readline(BLOCK).count(delimiter.encode()) + 1
     if names > COLUMNS:
         raise ValueError(f"{names:,} columns, of {COLUMNS:,} at most")
+    _check_threads(file)
+    read = pyarrow.csv.ReadOptions(block_size=BLOCK, encoding="utf8")
+    parse = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     table = pyarrow.csv.read_csv(
         file,
-        read_options=pyarrow.csv.ReadOptions(block_size=BLOCK, encoding="utf8"),
-        parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        read_options=read,
+        parse_options=parse,
         convert_options=pyarrow.csv.ConvertOptions(column_types=types, strings_can_be_null=False),
     )
     if known is not None and table.column_names != list(known.names):
         raise ValueError(f"columns {table.column_names} instead of {list(known.names)}")
     if len(set(table.column_names)) != table.num_columns:
         raise ValueError(f"a column name comes twice: {table.column_names}")
+    if known is None:
+        check_csv(file, table, read, parse)
     return table
+
+
+def _check_threads(file: str) -> None:
+    """Raises `MachineError` where no thread can be started: Arrow's reader of CSV would end the process there."""
+    try:
+        probe = threading.Thread(target=int)
+        probe.start()
+    except RuntimeError as error:
+        check_shortage(error, file, "reading this text table")
+        raise
+    probe.join()
 
 
 def _csv_type(field: Field) -> pa.DataType:
@@ -136,7 +155,10 @@ def parse_json(file: str, known: Schema | None) -> pa.Table:
     if known is not None:
         explicit = pa.schema([(field.name, _json_type(field)) for field in known])
         options = pyarrow.json.ParseOptions(explicit_schema=explicit, unexpected_field_behavior="error")
-    return pyarrow.json.read_json(file, pyarrow.json.ReadOptions(block_size=BLOCK), options)
+    table = pyarrow.json.read_json(file, pyarrow.json.ReadOptions(block_size=BLOCK), options)
+    if known is None:
+        check_json(file, table)
+    return table
 
 
 def _check_depth(file: str) -> None:

@@ -13,7 +13,6 @@ Format: POSIX.1-1988 ustar, with GNU and pax extensions for long names.
 from __future__ import annotations
 
 import io
-import os
 import re
 import tarfile
 from pathlib import Path
@@ -140,7 +139,9 @@ class _TarFile:
         self.length = 0
         self._path = path
         self._raw: IO[bytes] = path.open("wb")
-        self._tar = tarfile.open(fileobj=self._raw, mode="w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
+        self._tar = tarfile.open(  # noqa: SIM115
+            fileobj=self._raw, mode="w", format=tarfile.USTAR_FORMAT, encoding="utf-8", errors="surrogateescape"
+        )
 
     def append(self, block: Block) -> None:
         """Adds samples at the end. Raises `FormatError` for names of samples that a tar file cannot hold."""
@@ -179,7 +180,10 @@ def _encoded(field: Field, value: Any) -> bytes:
     if field.kind == "bytes":
         return bytes(value)
     if field.kind == "text":
-        return os.fsencode(value) if not isinstance(value, bytes) else value
+        if isinstance(value, bytes):
+            return value
+        encoded: bytes = value.encode("utf-8", "surrogateescape")
+        return encoded
     if ending_of(field) == "cls":
         return str(int(value)).encode()
     stream = io.BytesIO()

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,6 +15,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from headrace.observe.terminal import Terminal
+
 
 @contextlib.contextmanager
 def samples_bar(what: str, *, after: float = 0.0) -> Iterator[Callable[[int, int], None]]:
@@ -24,7 +25,7 @@ def samples_bar(what: str, *, after: float = 0.0) -> Iterator[Callable[[int, int
     after: seconds of work before it is shown: what is done sooner shows nothing.
     """
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("samples"), TimeRemainingColumn())
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     bar = Progress(*columns, console=console, transient=True, disable=after > 0 and not console.is_terminal)
     task, began = bar.add_task(what, total=None), time.perf_counter()
 
@@ -48,7 +49,7 @@ def stages_bar(first: str) -> Iterator[Callable[[str, float], None]]:
     It has no thread of its own, so that processes may be forked meanwhile.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+    with Progress(*columns, console=Terminal(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task(first, total=1)
 
         def report(what: str, share: float) -> None:

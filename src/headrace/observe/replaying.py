@@ -33,10 +33,11 @@ class ReplayBar:
             self._said = True
             self._warn(total)
         if self._bar is None:
-            from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-            console = Console(stderr=True)
+            from headrace.observe.terminal import Terminal
+
+            console = Terminal(stderr=True)
             if not console.is_terminal:
                 return
             columns = ("replaying", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -51,6 +51,11 @@ class ClassBalancedSampler(PositionalSampler):
         self._order = Permutations([len(self._sizes)])
         self._shuffles = Permutations(self._sizes)
 
+    @property
+    def samples_of_dataset(self) -> int:
+        """How many samples the dataset must have: as many as labels were given."""
+        return len(self._members)
+
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
         """See `PositionalSampler.keys_at`."""
         count = len(self._sizes)

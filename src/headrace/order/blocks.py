@@ -40,6 +40,11 @@ class BlockShuffleSampler(PositionalSampler):
         self.block_size = positive("block_size", block_size)
         self.window = positive("window", window)
 
+    @property
+    def samples_of_dataset(self) -> int:
+        """How many samples the dataset must have: as many as the one the sampler was made for."""
+        return self.total
+
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
         """See `PositionalSampler.keys_at`.
 

@@ -78,6 +78,11 @@ class BucketedBatchSampler(ElasticSampler):
         self._digest = digest_of(self.lengths)
         self._now: State = self._beginning()
 
+    @property
+    def samples_of_dataset(self) -> int:
+        """How many samples the dataset must have: as many as lengths were given."""
+        return len(self.lengths)
+
     @abstractmethod
     def _edges(self, lengths: Lengths) -> list[int]:
         """Returns where batches begin and the last one ends, for lengths in descending order; [0] if there are none."""

@@ -100,6 +100,11 @@ class MixtureSampler(PositionalSampler):
         here = self.epoch * self.total + self._reached()["position"]
         self._mix = Mix.of(self._quota(shares), here, self._mix.before(here))
 
+    @property
+    def samples_of_dataset(self) -> int:
+        """How many samples the dataset must have: as many as all sources together."""
+        return int(self.lengths.sum())
+
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
         """See `PositionalSampler.keys_at`; with the weights that hold now."""
         sources, counts = self._mix.at(positions + epoch * self.total)

@@ -64,6 +64,11 @@ class WeightedSampler(PositionalSampler):
             )
             raise UsageError(message)
 
+    @property
+    def samples_of_dataset(self) -> int:
+        """How many samples the dataset must have: as many as weights were given."""
+        return len(self._table)
+
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
         """See `PositionalSampler.keys_at`."""
         if self.replacement:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import MissingExtraError, SampleError, explain
+from headrace.core.shortage import check_shortage
 from headrace.transforms.headers import Header, is_complete, read_header
 from headrace.transforms.jpeg_rows import decode_upper
 
@@ -143,6 +144,7 @@ def rgb_by_pillow(data: memoryview, place: object, at_most: Size | None = None) 
     except DECODE_FAILURES as error:
         if isinstance(error, SampleError):
             raise
+        check_shortage(error, place, "decoding an image")
         raise undecodable(place, str(error) or type(error).__name__) from error
 
 

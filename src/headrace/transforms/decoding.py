@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import FormatError, SampleError, UsageError, explain
+from headrace.core.regular import open_regular
 from headrace.transforms.decoders import (
     DECODE_FAILURES,
     Pixels,
@@ -196,10 +197,15 @@ def _buffer(data: Any) -> memoryview:
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """All bytes of a file; every OSError names the path, also those that arise while reading."""
+    """All bytes of a regular file; every OSError names the path, also those that arise while reading.
+
+    Raises `SampleError` if it is something else, such as a named pipe, which would be waited for.
+    """
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.readall()
+        with open_regular(path) as file:
+            return file.read()
+    except FormatError as error:
+        raise SampleError(str(error)) from error
     except OSError as error:
         error.filename = os.fspath(path)
         raise

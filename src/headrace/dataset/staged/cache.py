@@ -34,6 +34,8 @@ from headrace.core.errors import (
     UsageError,
     explain,
 )
+from headrace.core.regular import read_side_file
+from headrace.core.shortage import check_shortage
 from headrace.dataset.staged.build import Work, assemble, compute, into_memory
 from headrace.dataset.staged.fingerprint import Fingerprint
 from headrace.dataset.staged.layout import Branch, Node, from_json, schema_of, to_json
@@ -121,6 +123,7 @@ class Folder:
         except OSError as error:
             if isinstance(error, HeadraceError):
                 raise
+            check_shortage(error, error.filename or self.path, "opening a cache")
             raise self._disk_error("a cache cannot be opened", error, "choose another folder") from error
 
     def _opened(self) -> Cached | None:
@@ -278,7 +281,12 @@ def read_note(folder: Path) -> Note | None:
     """Returns the description of a cache; None if there is none. Raises `FormatError` if it is damaged."""
     path = folder / NOTE
     try:
-        plain = json.loads(path.read_text("utf-8"))
+        text = read_side_file(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+    try:
+        plain = json.loads(text)
         if plain["headrace"] != VERSION:
             raise ValueError(f"version {plain['headrace']!r}")
         fingerprint = Fingerprint(dict(plain["parts"]), dict(plain["libraries"]))
@@ -289,8 +297,6 @@ def read_note(folder: Path) -> Note | None:
             raise ValueError(f"a length of {plain['length']!r}")
         format_named(plain["format"])
         return Note(data, plain["format"], plain["length"], from_json(plain["layout"], path), fingerprint)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         lines = str(error).splitlines() or [""]
         found, cure = f"{type(error).__name__}: {lines[0]}", ANEW

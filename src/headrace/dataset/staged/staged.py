@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, explain
 from headrace.core.streams import begin_stream, global_states_kept
+from headrace.core.urls import refuse_url
 from headrace.dataset.fluent import Fluent
 from headrace.dataset.gather import RaggedAs, in_range, whole_numbers
 from headrace.dataset.staged import batches as whole_batches
@@ -342,6 +343,7 @@ class Staged(Fluent, Dataset[Any]):
 
 def folder_named(where: Any) -> Path:
     """Returns the folder of a cache. Raises `UsageError` for a name that cannot be one."""
+    refuse_url(where, "cache=")
     try:
         path = Path(os.fsdecode(where)).expanduser()
         if str(path).encode().find(0) >= 0:

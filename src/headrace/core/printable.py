@@ -1,0 +1,39 @@
+"""Texts of others on their way to a terminal or a log: names of files and exceptions may hold control characters."""
+
+from __future__ import annotations
+
+import logging
+
+KEPT = "\n\t"
+
+
+def printable(text: str, kept: str = KEPT) -> str:
+    r"""Returns a text with what is not printable as \x1b, \u202e or \udcff, so that it does nothing to a terminal.
+
+    kept: characters that stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in kept else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+class PrintableFilter(logging.Filter):
+    """Makes the messages of a logger printable, whatever handler writes them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter.filter`: lets every record through."""
+        message = record.getMessage()
+        shown = printable(message)
+        if shown != message:
+            record.msg = shown
+            record.args = None
+        return True
+
+
+def guard_log() -> None:
+    """Makes what the logger `headrace` says printable; calling it again changes nothing."""
+    logger = logging.getLogger("headrace")
+    if not any(isinstance(one, PrintableFilter) for one in logger.filters):
+        logger.addFilter(PrintableFilter())
