@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import resource
+import signal
 import weakref
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,19 +88,112 @@ def test_the_next_writer_of_a_region_spares_kept_batches_and_hears_of_their_end(
     assert sorted(region.returned()) == sorted(slots[1:])
 
 
-def test_a_forked_child_may_keep_the_batches_of_its_parent() -> None:
+class Child:
+    """A forked child that lives until `end` is called."""
+
+    def __init__(self) -> None:
+        self.pid = os.fork()
+        if self.pid == 0:
+            signal.pause()
+            os._exit(0)
+
+    def end(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_forked_child_keeps_the_batches_of_its_parent_until_it_ends() -> None:
     arena = Arena()
     region = arena.borrow()
     writer = region.ticket().writer()
     slot, _ = writer.take(MEGABYTE)
     lease = region.lease(slot, MEGABYTE)
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
+    region.hand_over([slot])
+    child = Child()
     del lease
     assert region.returned() == []
     assert region.ticket().writer().take(MEGABYTE)[0] != slot
+    child.end()
+    assert region.returned() == [slot]
+    assert region.returned() == []
+
+
+def test_what_two_children_see_is_kept_until_both_have_ended() -> None:
+    arena = Arena()
+    region = arena.borrow()
+    writer = region.ticket().writer()
+    slots = [writer.take(MEGABYTE)[0] for _ in range(2)]
+    leases = [region.lease(slot, MEGABYTE) for slot in slots]
+    region.hand_over(slots)
+    before = descriptors()
+    first = Child()
+    leases.pop()
+    assert region.returned() == []
+    second = Child()
+    leases.pop()
+    assert region.returned() == []
+    first.end()
+    assert region.returned() == [slots[1]]
+    second.end()
+    assert region.returned() == [slots[0]]
+    assert descriptors() == before
+
+
+def test_what_was_not_handed_over_or_has_come_back_is_not_kept_for_a_child() -> None:
+    arena = Arena()
+    region = arena.borrow()
+    writer = region.ticket().writer()
+    slots = [writer.take(MEGABYTE)[0] for _ in range(2)]
+    leases = [region.lease(slot, MEGABYTE) for slot in slots]
+    region.hand_over(slots[:1])
+    del leases[0]
+    child = Child()
+    leases.clear()
+    assert region.returned() == slots
+    child.end()
+
+
+def test_the_pages_that_a_child_sees_are_not_given_up_in_a_flood_of_returns() -> None:
+    arena = Arena()
+    region = arena.borrow()
+    slots = [Slot(4, index * 300 * MEGABYTE, 300 * MEGABYTE) for index in range(2)]
+    leases = [region.lease(slot, 1) for slot in slots]
+    for lease in leases:
+        lease[0] = 1
+    del lease
+    region.hand_over(slots)
+    child = Child()
+    leases.clear()
+    child.end()
+    assert [int(region.lease(slot, 1)[0]) for slot in slots] == [1, 1]
+
+
+def test_a_grandchild_keeps_batches_too() -> None:
+    arena = Arena()
+    region = arena.borrow()
+    writer = region.ticket().writer()
+    slot, _ = writer.take(MEGABYTE)
+    lease = region.lease(slot, MEGABYTE)
+    region.hand_over([slot])
+    stop, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(go)
+        if os.fork() == 0:
+            os.read(stop, 1)
+        os._exit(0)
+    os.close(stop)
+    os.waitpid(pid, 0)
+    del lease
+    assert region.returned() == []
+    os.close(go)
+    while not (back := region.returned()):  # the end of a process that is not our child
+        pass
+    assert back == [slot]
 
 
 def test_a_return_box_does_nothing_in_a_forked_child() -> None:
@@ -125,14 +223,35 @@ def test_a_flood_of_returned_slots_gives_its_pages_back() -> None:
     assert box.empty() == slots
 
 
-@pytest.mark.parametrize("limit", [1 << 20])
-def test_a_limit_on_file_sizes_is_named_with_its_cure(limit: int) -> None:
-    import resource
-
+@contextlib.contextmanager
+def files_of_at_most(limit: int) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
-        with pytest.raises(RuntimeError, match="ulimit -f unlimited"):
-            Arena().borrow()
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_with_a_limit_on_file_sizes_each_region_has_what_the_limit_allows() -> None:
+    with files_of_at_most(100 * MEGABYTE):
+        arena = Arena()
+        for number in range(3):
+            region = arena.borrow()
+            writer = region.ticket().writer()
+            arrays = [writer.take(30 * MEGABYTE) for _ in range(3)]
+            for slot, array in arrays:
+                array[::4096] = number
+                assert region.lease(slot, 30 * MEGABYTE)[::4096].tolist() == array[::4096].tolist()
+            with pytest.raises(RuntimeError, match="ulimit -f unlimited"):
+                writer.take(30 * MEGABYTE)
+            del array, arrays
+            writer.finish(set())
+            assert writer.take(30 * MEGABYTE)[1].size == 30 * MEGABYTE
+
+
+def test_a_limit_on_file_sizes_below_one_batch_is_named_with_its_cure() -> None:
+    with files_of_at_most(MEGABYTE):
+        writer = Arena().borrow().ticket().writer()
+        with pytest.raises(RuntimeError, match="ulimit -f unlimited"):
+            writer.take(2 * MEGABYTE)

@@ -38,6 +38,8 @@ class Obituary(NamedTuple):
             if self.oom_kills:
                 why = f"; meanwhile the kernel killed {self.oom_kills} of this control group for want of memory"
             return f"was killed by signal {_name(-self.exitcode)}{why}"
+        if self.exitcode is None:
+            return "ended (how is unknown: the program ignores SIGCHLD, or waits for any child itself)"
         return f"exited with code {self.exitcode}"
 
     @property

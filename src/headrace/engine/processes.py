@@ -23,7 +23,7 @@ from headrace.fetch.fetcher import Careful, plain_index, split
 from headrace.observe.stopwatch import Times
 from headrace.transport.arena import Arena, InboundRegion
 from headrace.transport.codec import decode
-from headrace.transport.memory import Bytes
+from headrace.transport.memory import Bytes, Slot
 
 
 class Arrived(NamedTuple):
@@ -37,6 +37,9 @@ class Arrived(NamedTuple):
     nbytes: int
     at: float
     """When it arrived."""
+    region: InboundRegion
+    slots: list[Slot]
+    """Where the buffers lie, in `region`."""
 
 
 class Doom(NamedTuple):
@@ -81,7 +84,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     @property
     def _workers(self) -> list[Any]:  # type: ignore[override]
         """The worker processes, under the name that users of torch's iterator know."""
-        return [member.process for member in self._team.members]
+        return [getattr(member.process, "process", member.process) for member in self._team.members]
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._reopen(loader)
@@ -143,9 +146,12 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
 
     def _sort(self, worker_id: int, result: Result) -> bool:
         """Files a result in the window. False: it was not one to deliver."""
-        header, buffers = _leases(self._team.members[worker_id].region, result)
+        region = self._team.members[worker_id].region
+        header, buffers = _leases(region, result)
         nbytes = sum(nbytes for _, _, nbytes in result.buffers) or len(header)  # small tensors lie in the header
-        arrived = Arrived(result.status, header, buffers, worker_id, result.times, nbytes, time.perf_counter())
+        slots = [slot for slot, _ in result.slots]
+        now = time.perf_counter()
+        arrived = Arrived(result.status, header, buffers, worker_id, result.times, nbytes, now, region, slots)
         if result.seen:
             self._recorder.saw(result.seen)
         if result.epoch != self._epoch:
@@ -163,6 +169,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
 
     def _open_result(self, task: int, lane: int, result: Arrived) -> Any:
         opening = time.perf_counter()
+        result.region.hand_over(result.slots)
         payload, state, losses = decode(result.header, result.buffers)
         self._record_delivery(task, lane, state, losses)
         if result.status == "error":

@@ -12,9 +12,9 @@ import torch.multiprocessing
 
 from headrace.engine import worker
 from headrace.engine.lane import Cargo
+from headrace.engine.process_handle import ChildProcess, pidfds_exist
 from headrace.engine.worker import Assignment
 from headrace.engine.zygote import TooManyDescriptors, Zygote, zygotes_exist
-from headrace.transport.arena import forking_workers
 
 
 class Start(Protocol):
@@ -44,9 +44,11 @@ class ByContext:
     def process(self, assignment: Assignment) -> Any:
         """See `Start.process`."""
         process = self._context.Process(target=worker.main, args=(self._cargo, assignment), daemon=True)
-        with warning_of_pickle_errors(), forking_workers():
+        with warning_of_pickle_errors():
             process.start()
-        return process
+        if not pidfds_exist():
+            return process
+        return ChildProcess(process)
 
 
 class ByZygote:

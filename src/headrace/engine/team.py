@@ -81,7 +81,7 @@ class Crew:
         for end in (lambda process: None, _terminate, _kill):
             _wait_for_all([member.process for member in members], end)
         for member in members:
-            if member.process.exitcode is not None:
+            if not member.process.is_alive():
                 member.process.join()
                 self.arena.give_back(member.region)
         self.arena.give_back(self.letters)
@@ -249,7 +249,7 @@ class Team:
         for end in (lambda process: None, _kill):
             _wait_for_all([member.process], end)
         self._memory.give_back(sorted(member.letters))
-        if member.process.exitcode is not None:
+        if not member.process.is_alive():
             member.process.join()
             self.crew.arena.give_back(member.region)
 
@@ -269,7 +269,7 @@ class Team:
 
 def _wait_for_all(processes: list[Any], end: Callable[[Any], None]) -> None:
     """Applies `end` to the processes that still run and waits up to `GRACE` seconds for all of them."""
-    running = [process for process in processes if process.exitcode is None]
+    running = [process for process in processes if process.is_alive()]
     for process in running:
         end(process)
     deadline = time.monotonic() + GRACE

@@ -12,6 +12,7 @@ zygote ends when the parent's end of the socket closes, however that comes about
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import multiprocessing
 import os
@@ -28,6 +29,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from headrace.engine.process_handle import ChildProcess, ProcessHandle, pidfds_exist, readable
 from headrace.engine.watch import START_PATIENCE
 from headrace.transport.shipping import Bill, Parcel, unpack
 
@@ -44,11 +46,20 @@ PATIENCE = 0.5
 
 def zygotes_exist() -> bool:
     """True where the operating system has what a zygote needs."""
-    return hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal") and hasattr(socket, "send_fds")
+    return pidfds_exist() and hasattr(socket, "send_fds")
 
 
 class TooManyDescriptors(OSError):
     """An object holds more open descriptors than can be passed at once."""
+
+
+def out_of_descriptors() -> RuntimeError:
+    """Returns torch's error for a process that may open no further file."""
+    return RuntimeError(
+        "Too many open files. Communication with the workers is no longer possible. Please increase the limit using "
+        "`ulimit -n` in the shell or change the sharing strategy by calling "
+        "`torch.multiprocessing.set_sharing_strategy('file_system')` at the beginning of your code"
+    )
 
 
 class Zygote:
@@ -62,14 +73,14 @@ class Zygote:
         with theirs:
             helper.start()
         process._children.discard(helper)  # type: ignore[attr-defined]  # ends by itself; nobody is to wait for it
-        self.pid = helper.pid
-        self._helper = helper
+        self._helper = ChildProcess(helper)
+        self.pid = self._helper.pid
         self._socket = ours
         self._owner = os.getpid()
         self._cargo: Parcel | None = None
         self._codes: dict[int, int] = {}
         self._is_ready = False
-        self._close = weakref.finalize(self, _let_go, os.getpid(), ours, helper)
+        self._close = weakref.finalize(self, _let_go, os.getpid(), ours, self._helper)
 
     def load(self, cargo: object, timeout: float | None = None) -> None:
         """Gives the helper the object that workers get, unless it has that already.
@@ -138,9 +149,9 @@ class Zygote:
         if timeout is not None:  # Python and torch may take their time to start, whatever the timeout
             deadline = time.monotonic() + (timeout if self._is_ready else max(timeout, START_PATIENCE))
         while True:
-            if deadline is not None and not _readable(self._socket.fileno(), deadline - time.monotonic()):
-                if self.alive and self.pid is not None:
-                    os.kill(self.pid, signal.SIGKILL)  # no other process has its number: nobody has waited for it
+            if deadline is not None and not readable(self._socket.fileno(), deadline - time.monotonic()):
+                if self.alive:
+                    self._helper.kill()
                 self.close()
                 message = f"DataLoader timed out after {timeout} seconds, while its workers were being started"
                 raise RuntimeError(f"{message}: the data set is still being unpickled")
@@ -150,6 +161,8 @@ class Zygote:
                 self._give_up(error)
             if got == "ready" and timeout is not None:
                 deadline = time.monotonic() + timeout
+            if got == "exhausted":
+                raise out_of_descriptors()
             if got == "failed":
                 raise RuntimeError(f"DataLoader workers cannot be started. There the traceback was:\n{rest[0]}")
             if got == kind:
@@ -162,9 +175,11 @@ class Zygote:
         raise RuntimeError(message) from error
 
     def _receive(self) -> tuple[str, tuple[Any, ...], list[int]]:
-        data, fds, _, _ = socket.recv_fds(self._socket, LARGEST_MESSAGE, 1)
+        data, fds, flags, _ = socket.recv_fds(self._socket, LARGEST_MESSAGE, 1)
         if not data:
             raise EOFError
+        if flags & socket.MSG_CTRUNC:  # the kernel drops what it cannot open here; such a worker ends with its pipe
+            raise out_of_descriptors()
         kind, *rest = pickle.loads(data)
         self._is_ready = True
         if kind == "ended":
@@ -172,60 +187,25 @@ class Zygote:
         return kind, tuple(rest), fds
 
 
-class ForkedProcess:
-    """A worker that a zygote forked, with the part of `multiprocessing.Process` that loaders use."""
-
-    daemon = True
+class ForkedProcess(ProcessHandle):
+    """A worker that a zygote forked."""
 
     def __init__(self, zygote: Zygote, pid: int, pidfd: int) -> None:
         self._zygote = zygote
         self.pid = pid
         self.name = f"headrace-worker-{pid}"
-        self.sentinel = pidfd
         self._exitcode: int | None = None
-        weakref.finalize(self, _close_in, os.getpid(), pidfd)
+        self._own(pidfd)
 
     @property
     def exitcode(self) -> int | None:
-        """None while it runs; then its exit code, or the negative number of the signal that ended it."""
-        if self._exitcode is None and _readable(self.sentinel, 0):
+        """See `ProcessHandle.exitcode`."""
+        if self._exitcode is None and not self.is_alive():
             self._exitcode = self._zygote.exit_code(self.pid)
         return self._exitcode
 
-    def is_alive(self) -> bool:
-        """True while it runs."""
-        return self.exitcode is None
 
-    def join(self, timeout: float | None = None) -> None:
-        """Waits until it has ended, at most `timeout` seconds."""
-        _readable(self.sentinel, timeout)
-
-    def terminate(self) -> None:
-        """Sends SIGTERM, if it still runs."""
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Sends SIGKILL, if it still runs."""
-        self.send_signal(signal.SIGKILL)
-
-    def send_signal(self, number: int) -> None:
-        """Sends a signal, if it still runs."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.sentinel, number)
-
-
-def _readable(fd: int, timeout: float | None) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(None if timeout is None else max(timeout, 0) * 1000))
-
-
-def _close_in(pid: int, fd: int) -> None:
-    if os.getpid() == pid:
-        os.close(fd)
-
-
-def _let_go(pid: int, ours: socket.socket, helper: Any) -> None:
+def _let_go(pid: int, ours: socket.socket, helper: ProcessHandle) -> None:
     ours.close()  # which ends the helper, unless it is still importing what its parent has imported
     if os.getpid() == pid:
         helper.join(PATIENCE)
@@ -239,6 +219,7 @@ def _let_go(pid: int, ours: socket.socket, helper: Any) -> None:
 def _serve(link: socket.socket) -> None:
     """The life of the helper."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a program that ignores it passes that on, and with it exit codes go
     torch.set_num_threads(1)  # threads would not survive a fork
     children: dict[int, Any] = {}
     cargo: Any = None
@@ -247,15 +228,21 @@ def _serve(link: socket.socket) -> None:
         if ready != link.fileno():
             child = children.pop(ready)
             child.join()
+            os.close(ready)
             _tell(link, ("ended", child.pid, child.exitcode))
             continue
         try:
-            data, fds, _, _ = socket.recv_fds(link, LARGEST_MESSAGE, MAX_DESCRIPTORS + 3)
+            data, fds, flags, _ = socket.recv_fds(link, LARGEST_MESSAGE, MAX_DESCRIPTORS + 3)
         except ConnectionResetError:  # the parent went with a message of ours unread
             break
         if not data:
             break
         kind, bill = pickle.loads(data)
+        if flags & socket.MSG_CTRUNC:
+            for fd in fds:
+                os.close(fd)
+            _tell(link, ("exhausted",))
+            continue
         try:
             if kind == "load":
                 cargo = None
@@ -265,11 +252,14 @@ def _serve(link: socket.socket) -> None:
                 _tell(link, ("loaded",))
             else:
                 target, order = _unpack(bill, fds)
-                child = _fork(link, target, cargo, order)
-                children[child.sentinel] = child
+                child, pidfd = _fork(link, target, cargo, order)
+                children[pidfd] = child  # not by its sentinel, which children of the worker may keep open
                 del order
-        except Exception:  # noqa: BLE001 - whatever unpickling raises: the parent raises it
-            _tell(link, ("failed", traceback.format_exc()[-LARGEST_TEXT:]))
+        except Exception as error:  # noqa: BLE001 - whatever unpickling raises: the parent raises it
+            if isinstance(error, OSError) and error.errno == errno.EMFILE:
+                _tell(link, ("exhausted",))
+            else:
+                _tell(link, ("failed", traceback.format_exc()[-LARGEST_TEXT:]))
     multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # they end with the parent, not with us
 
 
@@ -282,13 +272,18 @@ def _unpack(bill: tuple[int, int], fds: list[int]) -> Any:
             os.close(fd)
 
 
-def _fork(link: socket.socket, target: Callable[[Any, Any], None], cargo: Any, order: Any) -> Any:
+def _fork(link: socket.socket, target: Callable[[Any, Any], None], cargo: Any, order: Any) -> tuple[Any, int]:
+    """Returns the process and its pidfd."""
     child = multiprocessing.get_context("fork").Process(target=_run, args=(link, target, cargo, order), daemon=True)
     child.start()
-    pidfd = os.pidfd_open(child.pid or 0)
+    try:
+        pidfd = os.pidfd_open(child.pid or 0)
+    except OSError:  # no descriptor is left
+        child.kill()
+        child.join()
+        raise
     _tell(link, ("forked", child.pid), [pidfd])
-    os.close(pidfd)
-    return child
+    return child, pidfd
 
 
 def _run(link: socket.socket, target: Callable[[Any, Any], None], cargo: Any, order: Any) -> None:

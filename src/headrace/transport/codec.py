@@ -10,6 +10,7 @@ this way undecoded.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import pickle
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from headrace.transport.leases import SMALL, WriterMemory
@@ -98,6 +100,8 @@ class ObjectPickler(ForkingPickler):
             return self._reduce_tensor(obj)
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
             return _same, (self._block(obj),)
+        if type(obj) is np.ndarray:
+            return _reduce_array(obj)
         return NotImplemented
 
     def _reduce_tensor(self, tensor: torch.Tensor) -> Any:
@@ -146,6 +150,27 @@ class _Block:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _storage_over, (pickle.PickleBuffer(self.array.data),)
+
+
+def _reduce_array(array: npt.NDArray[Any]) -> Any:
+    """Has an array arrive writable and in the machine's byte order, as by pickle's default protocol.
+
+    With buffers outside of the pickle, a read-only array would arrive read-only, and a foreign byte order stay.
+    """
+    if array.dtype.hasobject:
+        return NotImplemented
+    if _is_foreign(array.dtype):
+        return _same, (np.array(array, array.dtype.newbyteorder("=")),)
+    if array.flags.writeable or not array.flags.forc:
+        return NotImplemented  # of an array with gaps, pickle makes a copy itself, which is writable
+    # The same memory once more, this time as if it were writable: pickle only reads it, while `array` keeps it alive.
+    memory = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
+    return _same, (np.ndarray(array.shape, array.dtype, memoryview(memory), strides=array.strides),)
+
+
+def _is_foreign(dtype: np.dtype[Any]) -> bool:
+    """True for another byte order than the machine's. Structured types have none of their own; pickle leaves them."""
+    return dtype.byteorder in "<>"  # NumPy writes "=" for the machine's own
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

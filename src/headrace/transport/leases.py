@@ -42,15 +42,19 @@ class ReturnBox:
         self._largest = 0
         self._pid = os.getpid()
 
-    def put(self, slot: Slot) -> None:
-        """Takes back one slot."""
+    def put(self, slot: Slot, *, keep_pages: bool = False) -> None:
+        """Takes back one slot. `keep_pages`: another process may still look at what lies there."""
         if os.getpid() != self._pid:
             return
         self._bytes += slot.capacity
         self._largest = max(self._largest, slot.capacity)
-        if self._bytes > max(KEEP, 4 * self._largest):
+        if self._bytes > max(KEEP, 4 * self._largest) and not keep_pages:
             self._region.discard(slot)
         self._slots.append(slot)
+
+    def waiting(self) -> set[Slot]:
+        """Returns the slots that the next `empty` returns, and leaves them here."""
+        return set(self._slots.copy())  # a copy at once: a finalizer may add to the original at any moment
 
     def empty(self) -> list[Slot]:
         """Returns all slots that have come back since the last call."""

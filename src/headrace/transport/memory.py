@@ -25,11 +25,14 @@ import numpy.typing as npt
 
 from headrace.core.errors import TransportError, explain
 
+if sys.platform != "win32":
+    import resource
+
 FIRST_CHUNK = 64 << 20
 """Bytes of chunk 0; chunk k has `FIRST_CHUNK << k`."""
 
 REGION_SPAN = 1 << 42
-"""Bytes of the file that belong to one region: address space, not memory."""
+"""Bytes of the file that belong to one region, unless file sizes are limited: address space, not memory."""
 
 MADV_POPULATE_WRITE = 23
 """Linux's number for it; Python's mmap has no name for it yet."""
@@ -80,15 +83,20 @@ class FileBacking:
     being started, as multiprocessing's own queues can; the new process gets a descriptor of its own.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, span: int = REGION_SPAN) -> None:
+        """Takes over a descriptor. `span`: bytes of the file that belong to one region."""
         self.fd = fd
+        self.span = span
         self._close = weakref.finalize(self, close_in, os.getpid(), fd)
 
     @classmethod
     def create(cls) -> FileBacking:
-        """Makes a new, empty file. Raises `TransportError` where none can be made."""
+        """Makes a new, empty file. Raises `TransportError` where none can be made.
+
+        Where file sizes are limited to less than `REGION_SPAN`, the file has room for one region of that size.
+        """
         try:
-            return cls(nameless_file())
+            return cls(nameless_file(), min(largest_file(), REGION_SPAN))
         except OSError as error:
             message = explain(
                 "cannot create shared memory for batches",
@@ -100,18 +108,22 @@ class FileBacking:
             raise TransportError(message) from error
 
     def __reduce__(self) -> Any:
-        return _received_backing, (reduction.DupFd(self.fd),)
+        return _received_backing, (reduction.DupFd(self.fd), self.span)
+
+    def has_room_for(self, regions: int) -> bool:
+        """Whether so many regions may lie in this file."""
+        return regions * self.span <= largest_file()
 
     def reserve(self, regions: int) -> None:
         """Makes the file long enough for `regions` regions. It takes no memory."""
         try:
-            if os.fstat(self.fd).st_size < regions * REGION_SPAN:
-                os.ftruncate(self.fd, regions * REGION_SPAN)
+            if os.fstat(self.fd).st_size < regions * self.span:
+                os.ftruncate(self.fd, regions * self.span)
         except OSError as error:
             message = explain(
                 "cannot reserve address space for batches",
                 found=error,
-                expected=f"a sparse file of {regions * REGION_SPAN >> 40} TiB may be made (it takes no memory)",
+                expected=f"a sparse file of {regions * self.span >> 20} MiB may be made (it takes no memory)",
                 cure="lift the limit on file sizes (`ulimit -f unlimited`), or use num_workers=0",
             )
             raise TransportError(message) from error
@@ -119,9 +131,12 @@ class FileBacking:
     def map(self, region: int, chunk: int) -> mmap.mmap:
         """See `Backing.map`."""
         size = FIRST_CHUNK << chunk
-        start = region * REGION_SPAN + size - FIRST_CHUNK
+        start = size - FIRST_CHUNK
+        room = self.span - start  # the last chunk of a region may be cut short, where file sizes are limited
+        if room <= 0:
+            raise _no_room()
         try:
-            return mmap.mmap(self.fd, size, offset=start)
+            return mmap.mmap(self.fd, min(size, room), offset=region * self.span + start)
         except (OSError, ValueError) as error:
             raise _no_memory(size, error) from error
 
@@ -143,14 +158,20 @@ class Region:
         """Returns the first `nbytes` bytes of a slot as an array of its own, shape (nbytes,), writable.
 
         The array aliases the slot and keeps the mapping alive; it is not a view of any other array, so whatever is
-        built over it keeps this very object alive.
+        built over it keeps this very object alive. Raises `TransportError` where a limit on file sizes leaves no room.
         """
-        return np.frombuffer(self._chunk(slot.chunk), np.uint8, nbytes, slot.offset)
+        mapping = self._chunk(slot.chunk)
+        try:
+            return np.frombuffer(mapping, np.uint8, nbytes, slot.offset)
+        except ValueError as error:  # the slot lies beyond the end of a chunk that was cut short
+            raise _no_room() from error
 
     def populate(self, slot: Slot, nbytes: int) -> None:
         """Has the kernel map the pages of `nbytes` bytes at once, which is three times faster than fault by fault."""
         if sys.platform == "linux":
-            with contextlib.suppress(OSError):  # kernels before 5.14 do not know the call; then pages come by faults
+            # Kernels before 5.14 do not know the call: then pages come by faults. A slot may lie beyond the end of a
+            # chunk that was cut short: then `view` says so.
+            with contextlib.suppress(OSError, ValueError):
                 self._chunk(slot.chunk).madvise(MADV_POPULATE_WRITE, slot.offset, nbytes)
 
     def discard(self, slot: Slot) -> None:
@@ -164,8 +185,18 @@ class Region:
         return mapping
 
 
-def _received_backing(descriptor: Any) -> FileBacking:
-    return FileBacking(descriptor.detach())
+def _received_backing(descriptor: Any, span: int) -> FileBacking:
+    return FileBacking(descriptor.detach(), span)
+
+
+def largest_file() -> int:
+    """Returns how many bytes a file of this process may have (`ulimit -f`); `sys.maxsize` where there is no limit."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return limit // mmap.PAGESIZE * mmap.PAGESIZE
 
 
 def nameless_file() -> int:
@@ -180,6 +211,16 @@ def close_in(pid: int, fd: int) -> None:
     """Closes a descriptor, but in a forked child or while Python exits does nothing; for finalizers."""
     if os.getpid() == pid and not sys.is_finalizing():
         os.close(fd)
+
+
+def _no_room() -> TransportError:
+    message = explain(
+        "a worker has no room for another batch",
+        found=f"a limit on file sizes of {largest_file() >> 20} MiB, which batches in use already fill",
+        expected="room for all batches of a worker that are in use",
+        cure="lift the limit (`ulimit -f unlimited`), use smaller batches, keep fewer of them, or use num_workers=0",
+    )
+    return TransportError(message)
 
 
 def _no_memory(size: int, error: Exception) -> TransportError:

@@ -48,8 +48,9 @@ class Parcel:
         self._spans: list[tuple[int, int]] = []
         self._length = 0
         self.pickle = self.bytes = -1
-        self.pickle, self.bytes = nameless_file(), nameless_file()
         try:
+            self.pickle = nameless_file()
+            self.bytes = nameless_file()
             with os.fdopen(self.pickle, "wb", closefd=False) as stream:
                 writer = _HashingWriter(stream)
                 _dump(obj, writer, self._append, self.inside)
@@ -149,9 +150,19 @@ class _Departure:
 
 class _ShippingPickler(ObjectPickler):
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, (torch.Tensor, torch.UntypedStorage)) and obj.device.type == "cpu" and obj.is_shared():
+        if isinstance(obj, (torch.Tensor, torch.UntypedStorage)) and _is_shared(obj):
             return NotImplemented  # torch's own reduction: the memory stays shared
         return super().reducer_override(obj)
+
+
+def _is_shared(obj: torch.Tensor | torch.UntypedStorage) -> bool:
+    """True for CPU memory that processes share."""
+    if obj.device.type != "cpu":
+        return False
+    try:
+        return bool(obj.is_shared())
+    except NotImplementedError:  # a tensor without a storage, as sparse ones are; the tensors inside are asked instead
+        return False
 
 
 class _HashingWriter:
