@@ -274,3 +274,28 @@ def test_an_address_in_the_warning_is_that_of_the_stream(Loader: Any) -> None:
     len(loader)
     with pytest.warns(UserWarning, match=re.escape(f"Length of IterableDataset {stream} was reported to be 1(")):
         assert list(loader) == [0, 1]
+
+
+@with_and_without_workers
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_shuffling_pipe_has_torch_s_order_in_each_epoch(Loader: Any, num_workers: int, persistent: bool) -> None:
+    """The orders are those of torch's loader, in every epoch: the seeds that pipes share are drawn as often."""
+
+    def orders(loader_class: Any) -> list[Any]:
+        torch.manual_seed(11)
+        kept = {"persistent_workers": True} if persistent and num_workers else {}
+        pipe = IterableWrapper(range(12)).shuffle().sharding_filter()
+        loader = loader_class(pipe, batch_size=4, **forked(num_workers), **kept)
+        return [numbers(loader) for _ in range(3)]
+
+    assert orders(torch.utils.data.DataLoader) == orders(Loader)
+
+
+@with_and_without_workers
+def test_a_shuffling_pipe_draws_from_the_loader_s_generator_as_often_as_torch(Loader: Any, num_workers: int) -> None:
+    def orders(loader_class: Any) -> list[Any]:
+        generator = torch.Generator().manual_seed(3)
+        loader = loader_class(IterableWrapper(range(12)).shuffle(), 4, generator=generator, **forked(num_workers))
+        return [*(numbers(loader) for _ in range(3)), generator.get_state().tolist()]
+
+    assert orders(torch.utils.data.DataLoader) == orders(Loader)

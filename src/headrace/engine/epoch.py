@@ -75,7 +75,9 @@ class EpochIterator(TorchIterator):
             with own_base_seed(loader, terms):
                 TorchIterator.__init__(self, loader)
                 if workers:
+                    seed_of_pipes = self._shared_seed
                     TorchIterator._reset(self, loader)
+                    self._shared_seed = seed_of_pipes  # torch draws a second one, and its workers use the first
             self._num_workers = workers
             self._sampler_iter = self._indices(self._sampler_iter)
         first = "isi" if workers else "is"
@@ -187,6 +189,7 @@ class EpochIterator(TorchIterator):
         self._sampler_rank, self._sampler_ranks = dealing_of(self._index_sampler, terms.world)
         self._drawn = self._samples = self._offset = self._held = 0
         self._sizes: dict[int, int] = {}  # samples of the batches that are out
+        self._sized = -1  # the number of the batch that left last
         progress = MapProgress()
         lanes = self._num_workers
         if resume is not None:
@@ -334,7 +337,10 @@ class EpochIterator(TorchIterator):
         It counts as delivered from the moment when the user gets it, see `__next__`.
         """
         if self._is_map:
-            self._held = self._sizes.pop(number, 0)
+            if number != self._sized:  # the same again, if the delivery before was interrupted
+                self._sizes.pop(self._sized, None)
+                self._sized = number
+            self._held = self._sizes.get(number, 0)
         else:
             number = self._deliveries
         self._leaving = self._deliveries

@@ -16,6 +16,7 @@ from headrace.core.errors import (
     TransportError,
     UsageError,
 )
+from headrace.core.signal_handlers import is_of_signal_handler
 
 Blame = Literal["sample", "moment", "machine", "program"]
 
@@ -62,8 +63,11 @@ def blame(error: BaseException) -> Blame:
 
 
 def is_never_skipped(error: BaseException) -> bool:
-    """Tells whether an exception is raised whatever becomes of bad samples: it is the machine's, or the program's."""
-    return blame(error) in ("machine", "program")
+    """Tells whether an exception is raised whatever becomes of bad samples.
+
+    It is the machine's, or the program's, or came out of a signal handler, which no sample is to blame for.
+    """
+    return blame(error) in ("machine", "program") or is_of_signal_handler(error)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -121,13 +121,15 @@ class EpochRecord:
             "datasets": self.datasets(loader) if finished or not progress.batches else None,
         }
         if isinstance(progress, MapProgress):
-            return sealed({**common, **self._of_map(progress)})
+            return sealed({**common, **self._of_map(progress, loader)})
         return sealed({**common, **self._of_stream(progress, loader)})
 
-    def _of_map(self, progress: MapProgress) -> Snapshot:
+    def _of_map(self, progress: MapProgress, loader: Origin) -> Snapshot:
         lanes = None
-        if progress.lanes:
-            lanes = {"count": self.lanes, "next": 0, "first": 0, "states": _pairs(progress.lanes)}
+        if progress.batches or progress.beyond:
+            states = self._with_those_not_begun(progress.lanes, loader.dataset_state)
+            if states:
+                lanes = {"count": self.lanes, "next": 0, "first": 0, "states": _pairs(states)}
         return {
             "elastic": self.elastic,
             "samples": progress.samples,
@@ -140,11 +142,7 @@ class EpochRecord:
     def _of_stream(self, progress: StreamProgress, loader: Origin) -> Snapshot:
         terms = self.terms
         elastic = terms.in_order and self.elastic and all(state["dealt"] for state in progress.lanes.values())
-        states = dict(progress.lanes)
-        not_begun = [lane for lane in range(max(self.lanes, 1)) if lane not in states]
-        dataset_state = loader.dataset_state() if not_begun else None
-        if dataset_state is not None:
-            states |= dict.fromkeys(not_begun, at_beginning(dataset_state, dealt=terms.deal))
+        states = self._with_those_not_begun(progress.lanes, lambda: self._stream_state(loader))
         lanes = {"count": self.lanes, "next": progress.next_lane, "first": self.first, "states": _pairs(states)}
         begun = self.first if elastic else self.samples_before
         return {
@@ -155,6 +153,20 @@ class EpochRecord:
             "lanes": None if elastic else lanes,
             "stream": progress.latest if elastic else None,
         }
+
+    def _stream_state(self, loader: Origin) -> Any:
+        """Returns the state of a lane that has not begun; None if the data set has no state."""
+        dataset_state = loader.dataset_state()
+        return None if dataset_state is None else at_beginning(dataset_state, dealt=self.terms.deal)
+
+    def _with_those_not_begun(self, states: Mapping[int, Any], state_of_others: Callable[[], Any]) -> dict[int, Any]:
+        """Returns the states of all lanes: those that have not made a batch yet are as the loader's own data set is."""
+        complete = dict(states)
+        not_begun = [lane for lane in range(max(self.lanes, 1)) if lane not in complete]
+        state = state_of_others() if not_begun else None
+        if state is not None:
+            complete |= dict.fromkeys(not_begun, state)
+        return complete
 
     def datasets(self, loader: Origin) -> list[list[Any]] | None:
         """Returns the states with which copies of the data set begin the next epoch, as pairs of lane and state.

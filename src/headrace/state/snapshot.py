@@ -30,6 +30,9 @@ Snapshot = dict[str, Any]
 
 COUNTS = ("epoch", "rank", "world_size", "batches", "samples")
 
+FINGERPRINT = ("dataset", "length", "seed", "batch_size")
+"""What a loader must agree with to load a state."""
+
 KEYS = (
     *COUNTS, "finished", "random", "draws", "later_draws", "datasets", "elastic", "sampler", "beyond", "lanes",
     "stream",
@@ -52,7 +55,7 @@ def sealed(state: Snapshot) -> Snapshot:
 
 def _checksum(state: Snapshot) -> int:
     """Returns the CRC-32 of what a snapshot says; other keys, which frameworks may add, do not count."""
-    said = [state[name] for name in ("format", "version", *KEYS)]
+    said = [state[name] for name in ("format", "version", *FINGERPRINT, *KEYS)]
     return crc32(json.dumps(said, skipkeys=True, default=_kind).encode())
 
 
@@ -64,12 +67,7 @@ def _kind(value: Any) -> str:
 def checked(state: Any, fingerprint: Mapping[str, Any]) -> Snapshot:
     """Returns `state` if it is a whole snapshot of a loader with this fingerprint. Raises `StateError` otherwise."""
     for part in parts_of(state):
-        _check_whole(part)
-        if missing := sorted({*fingerprint} - {*part}):
-            _refuse("this state is not whole", f"no {', '.join(missing)}", "what its state_dict() returned")
-        for name, here in fingerprint.items():
-            if part[name] != here and not (name == "batch_size" and part["elastic"]):
-                _refuse(f"this state was saved with another {name}", repr(part[name]), repr(here))
+        _check_whole(part, fingerprint)
     checked_state: Snapshot = state
     return checked_state
 
@@ -84,14 +82,14 @@ def parts_of(state: Any) -> list[Any]:
     return list(parts)
 
 
-def _check_whole(part: Any) -> None:
-    """Raises `StateError` unless a state has all its parts, and each is what it may be."""
+def _check_whole(part: Any, fingerprint: Mapping[str, Any] | None = None) -> None:
+    """Raises `StateError` unless a state has all its parts, each is what it may be, and it belongs to the loader."""
     if not isinstance(part, dict) or part.get("format") != FORMAT:
         found = f"the keys {sorted(map(str, part))[:6]}" if isinstance(part, dict) else f"a {type(part).__name__}"
         _refuse("this is no state of a headrace.DataLoader", found, "what its state_dict() returned")
     if part.get("version") != VERSION:
         _refuse("this state was saved by another version", f"version {part.get('version')}", f"version {VERSION}")
-    if missing := sorted({*KEYS, "checksum"} - {*part}):
+    if missing := sorted({*KEYS, *FINGERPRINT, "checksum"} - {*part}):
         _refuse("this state is not whole", f"no {', '.join(missing)}", "what its state_dict() returned")
     for name in COUNTS:
         if not _is_count(part[name]):
@@ -101,6 +99,9 @@ def _check_whole(part: Any) -> None:
             _damaged(name, part[name], expected)
     if part["rank"] >= part["world_size"]:
         _damaged("rank", part["rank"], f"a number below world_size={part['world_size']}")
+    for name, here in (fingerprint or {}).items():
+        if part[name] != here and not (name == "batch_size" and part["elastic"]):
+            _refuse(f"this state was saved with another {name}", _shown(part[name]), _shown(here))
     decoded(part["random"])
     if part["checksum"] != _checksum(part):
         _refuse(

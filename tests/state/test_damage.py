@@ -1,0 +1,138 @@
+"""A damaged state is refused as such, whatever is damaged, before anything is taken from it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headrace
+from headrace.core.errors import StateError
+
+from .datasets import Counting, Rows, SelfSplitting, Stream
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*cannot say where it was")
+
+
+def loader(kind: str) -> Any:
+    generator = torch.Generator().manual_seed(1)
+    kinds: dict[str, Any] = {
+        "generator": lambda: headrace.DataLoader(Rows(40), batch_size=4, shuffle=True, generator=generator),
+        "seed": lambda: headrace.DataLoader(Rows(40), batch_size=4, shuffle=True, seed=3),
+        "shard": lambda: headrace.DataLoader(Rows(40), batch_size=4, shuffle=True, seed=3, shard="auto"),
+        "stateful": lambda: headrace.DataLoader(Counting(40), batch_size=4),
+        "stream": lambda: headrace.DataLoader(Stream(40), batch_size=4, seed=3, shard="auto"),
+        "own streams": lambda: headrace.DataLoader(SelfSplitting(40, True), batch_size=4),
+    }
+    return kinds[kind]()
+
+
+KINDS = ["generator", "seed", "shard", "stateful", "stream", "own streams"]
+
+WRONG: list[Any] = [
+    None, True, False, -1, 0, 7, 10**9, 10**30, 2.5, math.nan, math.inf, "", "no", "zzz", [], [1], [[1]], [[0, 1, 2]],
+    {}, {"count": 10**9}, [None], [["a", 1]], b"bytes",
+]  # fmt: skip
+
+IGNORED = {"portion"}
+"""What belongs to the loader's own counting and is checked by its value alone."""
+
+
+def states() -> Iterator[Any]:
+    for kind in KINDS:
+        made = loader(kind)
+        iterator = iter(made)
+        for _ in range(3):
+            next(iterator)
+        yield kind, made.state_dict()
+
+
+STATES = dict(states())
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place within a state: keys of dictionaries and positions of lists."""
+    inside: Any = ()
+    if isinstance(value, dict):
+        inside = value.items()
+    elif isinstance(value, (list, tuple)):
+        inside = enumerate(value)
+    for key, part in inside:
+        yield (*path, key)
+        yield from places(part, (*path, key))
+
+
+def changed(state: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy of a state with another value in one place."""
+    damaged = copy.deepcopy(state)
+    inner = damaged
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    return damaged
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=400)
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_other_value_in_any_place_is_a_state_error(kind: str, data: Any) -> None:
+    state = STATES[kind]
+    path = data.draw(st.sampled_from([path for path in places(state) if path[0] not in IGNORED]))
+    was = state
+    for step in path:
+        was = was[step]
+    value = data.draw(st.sampled_from(WRONG))
+    if type(value) is type(was) and value == was:
+        return
+    if json.dumps(was, default=str) == json.dumps(value, default=str):
+        return  # a tuple and a list of the same are one
+    damaged = changed(state, path, value)
+    fresh = loader(kind)
+    with pytest.raises(StateError, match=r"(?s)place:.*found:.*expected:.*cure:"):
+        fresh.load_state_dict(damaged)
+    assert [batch.tolist() for batch in fresh] == [batch.tolist() for batch in loader(kind)], "nothing was taken of it"
+    with pytest.raises(StateError):
+        headrace.merge_states([damaged])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_part_is_a_state_error(kind: str) -> None:
+    for name in STATES[kind].keys() - IGNORED:
+        damaged = {key: value for key, value in STATES[kind].items() if key != name}
+        with pytest.raises(StateError):
+            loader(kind).load_state_dict(damaged)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_is_plain_values_that_can_be_compared_and_written_as_json(kind: str) -> None:
+    state = STATES[kind]
+    assert json.loads(json.dumps(state)) == state == copy.deepcopy(state)
+    fresh = loader(kind)
+    fresh.load_state_dict(json.loads(json.dumps(state)))
+    straight = [batch.tolist() for batch in loader(kind)]
+    assert [batch.tolist() for batch in fresh] == straight[3:]
+
+
+def test_a_state_of_more_batches_than_there_are_is_refused() -> None:
+    """Whole, but of a loader over the same data in larger epochs."""
+    sampler = torch.utils.data.RandomSampler(range(40), num_samples=80, replacement=True)
+    longer = headrace.DataLoader(Rows(40), batch_size=4, sampler=sampler)
+    iterator = iter(longer)
+    for _ in range(15):
+        next(iterator)
+    shorter = headrace.DataLoader(Rows(40), batch_size=4, sampler=torch.utils.data.RandomSampler(range(40)))
+    with pytest.raises(StateError, match=r"(?s)behind the end of the epoch.*batch 15.*at most 10 batches"):
+        shorter.load_state_dict(longer.state_dict())
+
+
+def test_keys_that_a_framework_adds_are_no_damage() -> None:
+    fresh = loader("seed")
+    fresh.load_state_dict({**STATES["seed"], "_iterator_finished": False})
+    assert len(list(fresh)) == 7
