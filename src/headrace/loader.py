@@ -39,7 +39,7 @@ from headrace.observed import Observed, OnStats, Telling
 from headrace.order.distributed import DistributedSampler
 from headrace.order.kept import KeptSampler
 from headrace.order.sampler import ElasticSampler
-from headrace.own import Own
+from headrace.own import Own, Seeding
 from headrace.state.generators import OrderStates
 from headrace.state.record import Terms, blank
 from headrace.state.snapshot import Snapshot, check_reach, checked, next_epoch, part_for
@@ -223,6 +223,11 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
             if self.on_stats is not None:
                 self._own.recorder.listeners.append(Telling(self.on_stats))
         return self._own.recorder
+
+    @property
+    def seeding(self) -> Seeding:
+        """What is known of the random numbers that the data set draws. For engines."""
+        return self._own.seeding
 
     @property
     def loss_ledger(self) -> Ledger:

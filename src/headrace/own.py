@@ -16,6 +16,14 @@ from headrace.transport.leases import LocalMemory
 
 
 @dataclass
+class Seeding:
+    """What is known of the random numbers that a data set draws. Shared by a loader and its iterators."""
+
+    tries_without: bool = True
+    """Whether batches are made without seeds first: nobody has seen the data set draw."""
+
+
+@dataclass
 class Own:
     """What a loader keeps besides torch's attributes; under one name, so that subclasses have theirs."""
 
@@ -45,6 +53,7 @@ class Own:
     is_rebuild: bool = False
     """Whether a framework built the loader anew from one of the script's."""
     recorder: Recorder | None = None
+    seeding: Seeding = field(default_factory=Seeding)
     tuner: Tuner | None = None
     """What decides on the number of workers or of batches ahead."""
 

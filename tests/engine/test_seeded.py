@@ -166,3 +166,55 @@ def test_work_goes_to_whoever_is_free_and_comes_in_order() -> None:
 def test_a_seed_is_a_whole_number(wrong: Any) -> None:
     with pytest.raises(UsageError, match="a whole number, or None"):
         made(Drawing(3), seed=wrong)
+
+
+class DrawingLater(Drawing):
+    """Draws random numbers from its sample 40 on only, from a generator of choice."""
+
+    def __init__(self, length: int, source: str) -> None:
+        super().__init__(length)
+        self.source = source
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = 0.0
+        if index >= 40:
+            ways: dict[str, Any] = {
+                "python": random.random,
+                "numpy": np.random.random_sample,
+                "torch": lambda: torch.rand((), dtype=torch.float64).item(),
+                "headrace": lambda: headrace.rng().random(),
+            }
+            drawn = ways[self.source]()
+        return torch.tensor([float(index), drawn], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("source", ["python", "numpy", "torch", "headrace"])
+@pytest.mark.parametrize("crew", CREWS, ids=str)
+@pytest.mark.parametrize("loop_draws", [False, True])
+def test_a_data_set_that_begins_to_draw_later_gets_its_seeds(crew: Any, source: str, loop_draws: bool) -> None:
+    """In every backend. Threads share generators with a loop that draws, too: there it takes a few batches."""
+
+    def batches(*crews: Any) -> list[bytes]:
+        found = []
+        for batch in made(DrawingLater(192, source), *crews, batch_size=4):
+            if loop_draws:
+                torch.rand(3)
+                random.random()
+                np.random.rand()
+            found.append(batch)
+        return as_bytes(found, 1)
+
+    plain, ours = batches(), batches(crew)
+    if loop_draws and crew[1] == "thread":
+        plain, ours = plain[32:], ours[32:]
+    assert ours == plain
+    assert len(set(ours)) == len(ours)
+
+
+def test_what_is_known_of_a_data_set_s_draws_is_remembered() -> None:
+    loader = made(Drawing(24), shuffle=True)
+    list(loader)
+    assert not loader.seeding.tries_without
+    quiet = made(list(range(24)), shuffle=True)
+    list(quiet)
+    assert quiet.seeding.tries_without

@@ -24,6 +24,9 @@ REGISTRY = {kind: rule for kind, rule in default_collate_fn_map.items() if kind 
 USUAL: tuple[Any, ...] = ({}, [], (), "", b"", 0, 0.0, np.empty(0), np.float32(0))
 """What samples are made of, if not of tensors: torch has rules for these beside its registry."""
 
+SCALARS = {int, float, str}
+"""What holds no tensors: torch's rule for it is called without looking at any other."""
+
 DTYPE = attrgetter("dtype")
 REQUIRES_GRAD = attrgetter("requires_grad")
 
@@ -49,6 +52,9 @@ class SlotCollate:
         return self._memory if untouched and stacks else None
 
     def __call__(self, batch: list[Any]) -> Any:
+        kind = type(batch[0])
+        if kind in SCALARS and kind in default_collate_fn_map:
+            return default_collate_fn_map[kind](batch, collate_fn_map=default_collate_fn_map)  # as torch's code does
         if default_collate_fn_map.get(torch.Tensor) is not torch_collate_tensor:
             return torch_collate(batch, collate_fn_map=default_collate_fn_map)
         registry = {**default_collate_fn_map, torch.Tensor: self.stack}

@@ -27,6 +27,10 @@ class _Current(threading.local):
     generator: np.random.Generator | None = None
     reusable: np.random.Generator | None = None
     """What `rng()` of one sample after the other returns: a new key takes a tenth of the time of a new generator."""
+    unseeded: bool = False
+    """Whether a batch is being made without seeds, to see whether anybody draws."""
+    was_asked: bool = False
+    """Whether somebody asked for `rng()` meanwhile."""
     batch: tuple[SampleStreams, Sequence[int]] | None = None
     """The streams that this thread follows, and the positions of the samples that are being made."""
 
@@ -45,6 +49,8 @@ def rng() -> np.random.Generator:
 
     NumPy's Philox, a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
     """
+    if _current.unseeded:
+        _current.was_asked = True
     if _current.generator is None:
         if _current.batch is not None and _current.key is not None:
             _current.generator = _keyed(_current.key)
@@ -68,6 +74,21 @@ def begin_stream(key: int | None) -> None:
     _current.key = key
     _current.generator = None
     _current.batch = None
+
+
+def begin_unseeded() -> None:
+    """From here on notes whether this thread asks for `rng()`. What that gives meanwhile is thrown away."""
+    _current.generator = None
+    _current.batch = None
+    _current.was_asked = False
+    _current.unseeded = True
+
+
+def end_unseeded() -> bool:
+    """Tells whether this thread asked for `rng()` since `begin_unseeded`."""
+    _current.unseeded = False
+    _current.generator = None
+    return _current.was_asked
 
 
 def drawing() -> Any:

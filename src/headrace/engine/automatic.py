@@ -216,7 +216,7 @@ class Here:
         self._watch.start()
         made: Made | Exception
         try:
-            with surroundings_kept(random=True):
+            with surroundings_kept(random=not self.host.tries_unseeded(0)):
                 made = self.host.fetch(0, index)
         except Exception as error:  # noqa: BLE001 - the caller raises it, after it has recorded the delivery
             return error, ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from headrace.core.streams import global_states, global_states_kept, set_global_
 from headrace.core.torch_internals import DatasetKind
 from headrace.core.world import World
 from headrace.fetch.fetcher import is_stateful
+from headrace.order.sampler import ElasticSampler
 from headrace.state.generators import OrderStates
 from headrace.state.record import Terms
 
@@ -87,3 +88,19 @@ def dealing_of(index_sampler: Any, world: World) -> World:
 def position_in(state: Any, otherwise: int) -> int:
     """Returns the position that a sampler's state names; `otherwise`, if it names none."""
     return int(state.get("position", otherwise)) if isinstance(state, dict) else otherwise
+
+
+def checkpoints_of(sampler: Any) -> tuple[Callable[[], Any] | None, Callable[[Any], Any]]:
+    """Returns what notes where a sampler is, many times an epoch, and what makes a state of such a note.
+
+    Those of headrace have a quick way to note it; others are asked for their state each time. None: it has no state.
+    """
+    if sampler is None:
+        return None, _as_it_is
+    if isinstance(sampler, ElasticSampler):
+        return sampler.checkpoint, sampler.state_at
+    return sampler.state_dict, _as_it_is
+
+
+def _as_it_is(state: Any) -> Any:
+    return state

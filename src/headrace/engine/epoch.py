@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from headrace.core.streams import global_states_kept
 from headrace.core.torch_internals import DatasetKind, TorchIterator, profiler_enabled
 from headrace.engine.drawing import (
     announce,
+    checkpoints_of,
     dealing_of,
     drawing_from,
     own_base_seed,
@@ -36,8 +38,9 @@ from headrace.observe.hazards import hazards
 from headrace.observe.recorder import PENDING
 from headrace.observe.sizes import batch_length
 from headrace.order.key_arrays import key_arrays
+from headrace.order.sampler import PositionalSampler
 from headrace.state.generators import OrderStates, decoded
-from headrace.state.progress import Delivery, Draw, MapProgress, StreamProgress
+from headrace.state.progress import Delivery, MapProgress, StreamProgress
 from headrace.state.record import Draws, EpochRecord, Terms, at_beginning, dealt_out
 
 SEED_BITS = (1 << 62) - 1
@@ -68,6 +71,7 @@ class EpochIterator(TorchIterator):
         self._recorder = loader.recorder
         terms = self._terms = loader.next_terms()
         self._ledger, self._policy = loader.loss_ledger, loader.sample_policy(terms.world)
+        self._seeding = loader.seeding
         self._ahead: tuple[int, Any] | None = None
         announce(loader._index_sampler, terms)
         with global_states_kept() if terms.resume else contextlib.nullcontext():
@@ -185,7 +189,8 @@ class EpochIterator(TorchIterator):
 
     def _start_map(self, loader: Any, draws: Draws, random: OrderStates | None) -> EpochRecord:
         terms, resume = self._terms, self._terms.resume
-        sampler = self._sampler = resumable(self._index_sampler)
+        sampler = resumable(self._index_sampler)
+        self._checkpoint, state_at = checkpoints_of(sampler)
         self._sampler_rank, self._sampler_ranks = dealing_of(self._index_sampler, terms.world)
         self._drawn = self._samples = self._offset = self._held = 0
         self._sizes: dict[int, int] = {}  # samples of the batches that are out
@@ -210,7 +215,7 @@ class EpochIterator(TorchIterator):
                 lanes, self._states = resume["lanes"]["count"], dict(resume["lanes"]["states"])
                 progress.lanes.update(self._states)
         elastic = getattr(sampler, "elastic", False)
-        return EpochRecord(terms, progress, random, draws, lanes, 0, elastic)
+        return EpochRecord(terms, progress, random, draws, lanes, 0, elastic, sampler_state=state_at)
 
     def _redraw(self, loader: Any, random: OrderStates, draws: str, batches: int) -> None:
         """Draws the order again that was drawn when the epoch began, up to where it goes on."""
@@ -232,11 +237,14 @@ class EpochIterator(TorchIterator):
     def _indices(self, begun: Iterator[Any] | None = None) -> Iterator[Any]:
         """Begins an iteration over the index sampler, or goes on with one that torch began.
 
-        In arrays instead for a data set that fetches whole batches, where that gives the same keys.
+        In arrays instead for a data set that fetches whole batches, where that gives the same keys. A sampler of
+        headrace's gives arrays much sooner than single keys, so lists are made of those.
         """
-        arrays = key_arrays(self._index_sampler) if makes_batches(self._dataset, self._collate_fn) else None
-        if arrays is not None:
-            return arrays
+        whole = makes_batches(self._dataset, self._collate_fn)
+        if whole or isinstance(getattr(self._index_sampler, "sampler", None), PositionalSampler):
+            arrays = key_arrays(self._index_sampler)
+            if arrays is not None:
+                return arrays if whole else map(methodcaller("tolist"), arrays)
         return iter(self._index_sampler) if begun is None else begun
 
     def take(self) -> tuple[int, Any]:
@@ -259,8 +267,8 @@ class EpochIterator(TorchIterator):
             else:
                 count = len(index) if self._auto_collation and isinstance(index, Sized) else 1
             self._samples += count
-            state = self._sampler.state_dict() if self._sampler is not None else None
-            if self._progress.draw(number, Draw(count, state)):
+            state = None if self._checkpoint is None else self._checkpoint()
+            if self._progress.draw(number, (count, state)):
                 self._sizes[number] = count
                 return number, index
 
@@ -306,6 +314,7 @@ class EpochIterator(TorchIterator):
             first=self.record.first,
             states=self._states,
             killers=dict(self._ledger.killers),
+            unseeded_first=self._seeding.tries_without,
         )
 
     @property
@@ -344,7 +353,7 @@ class EpochIterator(TorchIterator):
         else:
             number = self._deliveries
         self._leaving = self._deliveries
-        self._pending = Delivery(number, lane, state)
+        self._pending = (number, lane, state)
         if losses:
             seen = self._seen + self._held
             self._held -= sum(loss.action == "skip" for loss in losses)

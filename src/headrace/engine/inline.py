@@ -52,7 +52,8 @@ class InlineIterator(EpochIterator):
         self._turns = deque(range(max(self.record.lanes, 1)))  # more than one only after a resume
         self._turns.rotate(-self.next_lane)
         draws = draws_numbers(self._dataset) or not makes_batches(self._dataset, collate)
-        self._is_plain = self._is_map and not (draws and self._terms.seed is not None) and self.record.lanes == 0
+        self._is_seeded = draws and self._terms.seed is not None
+        self._is_alone = self._is_map and self.record.lanes == 0  # then the lane touches nothing but generators
         with self._surroundings(), ReplayBar(self._dataset) as bar:
             for failure in self._host.begin(self.beginning(), bar.report).values():
                 raise failure
@@ -77,8 +78,10 @@ class InlineIterator(EpochIterator):
             lane = self._turns[0]
             self._watch.start()
             try:
-                if self._is_plain:  # the lane touches nothing around it
+                if self._is_alone and (not self._is_seeded or self._host.tries_unseeded(lane)):
                     batch, state, losses = self._make(lane, index)
+                    if self._is_seeded and self._host.had_to_seed(lane):
+                        self._seeding.tries_without = False
                 else:
                     with self._surroundings():
                         batch, state, losses = self._make(lane, index)

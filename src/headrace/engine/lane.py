@@ -33,6 +33,7 @@ from headrace.core.torch_internals import (
     set_worker_info,
     worker_info_kept,
 )
+from headrace.core.unseeded import Unseeded
 from headrace.core.world import World
 from headrace.faults.policy import Policy
 from headrace.faults.record import BadSample
@@ -86,6 +87,8 @@ class Begin(NamedTuple):
     """Whether the global random generators are seeded for each sample, too (with a seed)."""
     watch: bool = False
     """Whether to find out if they are drawn from."""
+    unseeded_first: bool = False
+    """Whether batches are made without seeds first, because the data set is not known to draw random numbers."""
 
 
 class Made(NamedTuple):
@@ -118,6 +121,7 @@ class Lane:
         self._fetcher: Fetcher | None = None
         self._info: WorkerInfo | None = None
         self._streams: SampleStreams | None = None
+        self._unseeded: Unseeded | None = None
         self._place = Place(cargo.world)
 
     def start(self, begin: Begin) -> None:
@@ -166,9 +170,12 @@ class Lane:
         if cargo.dataset_kind == DatasetKind.Map:
             if state is not None:
                 dataset.load_state_dict(state)
+            if begin.unseeded_first and self._unseeded is None:
+                self._unseeded = Unseeded(here=self._kind == "inline", shared=self._kind == "thread")
             plain = MapFetcher(
-                dataset, cargo.auto_collation, self._collate, streams, self._note.mark, watched=self._note.watched
-            )
+                dataset, cargo.auto_collation, self._collate, streams, self._note.mark,
+                watched=self._note.watched, unseeded=self._unseeded,
+            )  # fmt: skip
             guard = self._guard(begin)
             self._fetcher = plain if guard is None else GuardedFetcher(plain, cargo.auto_collation, guard)
             return
@@ -207,6 +214,16 @@ class Lane:
         """Returns what became of the bad samples of the last batch."""
         return self._fetcher.losses() if self._fetcher is not None else ()
 
+    @property
+    def tries_unseeded(self) -> bool:
+        """Whether batches are made without seeds first, so that nobody has to look after the global generators."""
+        return isinstance(self._fetcher, (MapFetcher, GuardedFetcher)) and self._fetcher.tries_unseeded
+
+    @property
+    def unseeded(self) -> Unseeded | None:
+        """What was noticed of batches that were made without seeds; None: none is."""
+        return self._unseeded
+
     def drew(self) -> bool:
         """Returns whether the global random generators were drawn from, in an epoch that began with `watch`."""
         if self._streams is None:
@@ -218,6 +235,9 @@ class Lane:
         """Ends what `watch` began. `seed_globals`: whether the global generators are seeded from here on."""
         if self._streams is not None:
             self._streams.stop_watching(seed_globals=seed_globals)
+        if not seed_globals and isinstance(self._fetcher, (MapFetcher, GuardedFetcher)):
+            self._unseeded = Unseeded(shared=True)
+            self._fetcher.try_unseeded(self._unseeded)
 
     def state(self) -> Any:
         """Returns what this lane needs to go on elsewhere after its last batch; None if nothing."""
@@ -293,6 +313,25 @@ class LaneHost:
     def losses(self, lane: int) -> Sequence[BadSample]:
         """Returns what became of the bad samples of a lane's last batch, also one that raised."""
         return self._lanes[lane].losses()
+
+    def tries_unseeded(self, lane: int) -> bool:
+        """Tells whether a lane makes batches without seeds first."""
+        return self._lanes[lane].tries_unseeded
+
+    def had_to_seed(self, lane: int) -> bool:
+        """Tells whether a lane found out that its data set draws random numbers."""
+        unseeded = self._lanes[lane].unseeded
+        return unseeded is not None and unseeded.drew
+
+    @property
+    def drew_unseeded(self) -> bool:
+        """Whether any lane found out that its data set draws random numbers."""
+        return any(self.had_to_seed(lane) for lane in self._lanes)
+
+    def is_suspicious(self, lane: int) -> bool:
+        """Tells whether generators that threads share moved while a lane made its last batch."""
+        unseeded = self._lanes[lane].unseeded
+        return unseeded is not None and unseeded.suspicious
 
     def drew(self) -> bool:
         """Returns whether any lane drew from the global random generators."""

@@ -56,3 +56,5 @@ class Result(NamedTuple):
     freed: list[Slot]
     times: Times
     seen: list[tuple[str, str, int]]
+    drew: bool = False
+    """Whether the worker found out that the data set draws random numbers."""

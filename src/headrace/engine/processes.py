@@ -154,6 +154,8 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         arrived = Arrived(result.status, header, buffers, worker_id, result.times, nbytes, now, region, slots)
         if result.seen:
             self._recorder.saw(result.seen)
+        if result.drew:
+            self._seeding.tries_without = False
         if result.epoch != self._epoch:
             return False  # dropped, and the slots with it
         if result.status == "replay":

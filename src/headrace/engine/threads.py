@@ -13,25 +13,20 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.collate.stacking import SlotCollate
-from headrace.core.mark import LOAD, TASK, Mark, private_mark
-from headrace.core.torch_internals import DatasetKind, compute_with_one_thread, torch_default_collate
+from headrace.core.mark import LOAD, private_mark
+from headrace.core.torch_internals import DatasetKind, torch_default_collate
 from headrace.engine.alarm import Alarm, too_slow
 from headrace.engine.casualties import Sighting
-from headrace.engine.failure import Failure
-from headrace.engine.lane import Begin, LaneHost, surroundings_kept
+from headrace.engine.lane import LaneHost, surroundings_kept
 from headrace.engine.obituary import doing
+from headrace.engine.thread_worker import Outcome, Worker
 from headrace.engine.watch import Watch
 from headrace.engine.windowed import WindowedIterator
-from headrace.faults.record import BadSample
 from headrace.fetch.fetcher import Careful, plain_index, split
-from headrace.observe.recording import MAIN
 from headrace.observe.sizes import batch_bytes
-from headrace.observe.stopwatch import NO_TIMES, Stopwatch, Times
 from headrace.transport.leases import LocalMemory
 
 LOGGER = logging.getLogger("headrace")
@@ -40,94 +35,8 @@ GRACE = 5.0
 """Seconds that threads have to finish their sample when they are stopped; then they are left alone."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a task: `status` is "batch", "error" (the payload is a `Failure`), "end", "replay" or "died".
-
-    `times`: of the thread that did it.
-    """
-
-    epoch: int
-    task: int
-    status: str
-    payload: Any
-    state: Any
-    losses: Sequence[BadSample] = ()
-    worker: int = MAIN
-    times: Times = NO_TIMES
-
-
-@dataclass
-class Worker:
-    """One worker thread's side: its lanes, and what it is told."""
-
-    host: LaneHost
-    is_stream: bool
-    original_errors: bool
-    outbox: queue.SimpleQueue[Outcome]
-    inbox: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
-    stopping: threading.Event = field(default_factory=threading.Event)
-    failures: dict[int, BaseException] = field(default_factory=dict)
-    ended: set[int] = field(default_factory=set)
-    mark: Mark = field(default_factory=private_mark)
-    number: int = 0
-    epoch: int = 0
-
-    def __post_init__(self) -> None:
-        self.watch = Stopwatch(self.mark)
-
-    def run(self) -> None:
-        """The life of the thread."""
-        try:
-            compute_with_one_thread()
-            self._serve()
-        except BaseException as error:  # noqa: BLE001 - a thread must not end in silence while somebody waits for it
-            self.outbox.put(Outcome(self.epoch, -1, "died", error, None))
-
-    def _serve(self) -> None:
-        """Does what it is told, in order, until it is told to stop."""
-        while (message := self.inbox.get()) is not None:
-            if self.stopping.is_set():
-                return
-            if isinstance(message, tuple) and isinstance(message[1], Begin):
-                self.begin(*message)
-            elif message[0] == self.epoch and message[2] not in self.ended:
-                self.outbox.put(self.make(*message))
-            del message
-
-    def begin(self, epoch: int, begin: Begin) -> None:
-        """Begins an epoch in every lane; what goes wrong is the outcome of the lane's first task."""
-        self.epoch = epoch
-        self.ended.clear()
-        self.failures = self.host.begin(begin, self._report)
-
-    def make(self, epoch: int, task: int, lane: int, index: Any) -> Outcome:
-        """Returns what becomes of a task."""
-        self.mark[TASK] = task
-        self.watch.start()
-        try:
-            if lane in self.failures:
-                raise self.failures.pop(lane)
-            made = self.host.fetch(lane, index)
-            self.watch.made()
-            return Outcome(epoch, task, "batch", *made, self.number, self.watch.stop())
-        except StopIteration as end:
-            if self.is_stream:
-                self.ended.add(lane)
-                return Outcome(epoch, task, "end", None, self.host.state(lane))
-            return self._failed(epoch, task, lane, end)
-        except SystemExit as error:
-            ended = RuntimeError(f"DataLoader worker thread {lane} was to exit with code {error.code}")
-            return self._failed(epoch, task, lane, ended)
-        except Exception as error:  # noqa: BLE001 - raised again in the main thread
-            return self._failed(epoch, task, lane, error)
-
-    def _failed(self, epoch: int, task: int, lane: int, error: BaseException) -> Outcome:
-        failure = Failure(error, f"in DataLoader worker thread {lane}", original=self.original_errors)
-        return Outcome(epoch, task, "error", failure, self.host.state(lane), self.host.losses(lane))
-
-    def _report(self, lane: int, done: int, total: int) -> None:
-        self.outbox.put(Outcome(self.epoch, -1, "replay", (lane, done, total), None))
+ALWAYS_SUSPECTED = 16
+"""Batches during which generators moved that are all looked into; of those after them the 32nd, 64th, 128th, ...."""
 
 
 class ThreadIterator(WindowedIterator[Outcome]):
@@ -138,12 +47,17 @@ class ThreadIterator(WindowedIterator[Outcome]):
     Threads share the global random generators. So with `seed=` the first batch is made in the thread of the user, which
     waits for it anyway, and watched: if the data set draws from those generators, all batches are made there, one after
     the other, because nothing else would give the same numbers each time.
+
+    A data set may begin to draw later. So a thread notes whether the generators moved while it made a batch. That may
+    be the user's own doing, so such a batch is made once more in the user's thread, watched: each of the first few, then
+    fewer and fewer.
     """
 
     backend = "thread"
 
     def __init__(self, loader: Any, memory: LocalMemory) -> None:
         self._memory = memory
+        self._suspicious = 0
         self._alone: bool | None = None  # whether all batches are made in the user's thread; None: not known yet
         self._open(loader, workers=loader.num_workers)
         self._read_options(loader)
@@ -188,6 +102,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
 
     def _begin(self) -> None:
         begin = self.beginning()
+        self._indices_made: dict[int, Any] = {}  # of suspicious tasks that are not delivered yet
         self._waiting: list[tuple[int, int, int, Any]] = []  # tasks for the user's thread
         if self._terms.seed is None:
             self._alone = False
@@ -197,7 +112,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
                 worker.inbox.put((self._epoch + 1, begin._replace(seed_globals=False)))
             self._prime()
             return
-        begin = begin._replace(seed_globals=True, watch=self._alone is None)
+        begin = begin._replace(seed_globals=True, watch=self._alone is None, unseeded_first=False)
         with surroundings_kept(random=True):
             for worker in self._crew:
                 worker.begin(self._epoch + 1, begin)
@@ -220,17 +135,62 @@ class ThreadIterator(WindowedIterator[Outcome]):
             return  # a resume at the end of an epoch
         self._alone = drawn
         if drawn:
-            warnings.warn(
-                f"{type(self._dataset).__name__} (or a transform, or the collate function) draws from the global "
-                "random generators, which threads share: with seed= its batches are made one after the other in the "
-                "main thread. Draw from headrace.rng() instead, or use backend='process'.",
-                stacklevel=2,
-            )
+            self._warn_of_draws("all its batches are made one after the other in the main thread")
             return
         self._launch()
         waiting, self._waiting = self._waiting, []
         for message in waiting:
             self._crew[message[2] % self._num_workers].inbox.put(message)
+
+    def _warn_of_draws(self, consequence: str) -> None:
+        warnings.warn(
+            f"{type(self._dataset).__name__} (or a transform, or the collate function) draws from the global "
+            f"random generators, which threads share: with seed= {consequence}. "
+            "Draw from headrace.rng() instead, or use backend='process'.",
+            stacklevel=2,
+        )
+
+    def _looked_into(self, task: int, lane: int, outcome: Outcome) -> Outcome:
+        """Returns the outcome of a suspicious task, made again if the data set has begun to draw random numbers."""
+        message = (self._epoch, task, lane, self._indices_made[task])
+        if not self._alone:
+            self._suspicious += 1
+            rarely = self._suspicious & (self._suspicious - 1)  # but for powers of two
+            if self._suspicious > ALWAYS_SUSPECTED and rarely:
+                return outcome
+            if not self._draws_in(message):
+                return outcome  # it was the user's loop that drew
+            self._go_on_alone()
+        with surroundings_kept(random=True):
+            return self._make_here(self._crew[lane % self._num_workers], message)
+
+    def _draws_in(self, message: tuple[int, int, int, Any]) -> bool:
+        """Makes a batch in the user's thread, and tells whether that draws from the global generators."""
+        lane = message[2]
+        witness = self._new_worker(lane % self._num_workers)
+        with surroundings_kept(random=False):
+            witness.begin(self._epoch, self.beginning()._replace(seed_globals=False, unseeded_first=True))
+            return self._make_here(witness, message).suspicious
+
+    def _go_on_alone(self) -> None:
+        """Ends the threads; what they have made and what they have not goes to the user's thread, in its order."""
+        self._warn_of_draws(
+            "its batches are made one after the other in the main thread from here on, and earlier ones may hold "
+            "numbers that are not those of the seed"
+        )
+        self._alone = True
+        _stop(self._crew, self._threads)
+        self._threads.clear()
+        self._outbox = queue.SimpleQueue[Outcome]()
+        begin = self.beginning()._replace(unseeded_first=False)
+        for number in range(len(self._crew)):
+            self._crew[number] = self._new_worker(number)
+        with surroundings_kept(random=True):
+            for worker in self._crew:
+                worker.begin(self._epoch, begin)
+        for number in range(len(self._crew)):
+            self._waiting += [(self._epoch, *task) for task in self._unanswered(number)]
+        self._waiting.sort(key=lambda message: message[1])
 
     def _make_here(self, worker: Worker, message: tuple[int, int, int, Any]) -> Outcome:
         """Returns what becomes of a task, in the user's thread."""
@@ -344,11 +304,16 @@ class ThreadIterator(WindowedIterator[Outcome]):
         if outcome.status == "end":
             self._file_end(outcome.task, outcome.state)
         else:
+            if outcome.suspicious:
+                self._indices_made[outcome.task] = self._indices_out[outcome.task][1]
             self._file(outcome.task, outcome)
         return True
 
     def _open_result(self, task: int, lane: int, result: Outcome) -> Any:
         opening = time.perf_counter()
+        if result.suspicious and self._terms.seed is not None and self._is_map:
+            result = self._looked_into(task, lane, result)
+        self._indices_made.pop(task, None)
         self._record_delivery(task, lane, result.state, result.losses)
         if result.status == "error":
             result.payload.raise_again()

@@ -206,8 +206,20 @@ class _Worker:
             header = InSlot(slot, len(parcel.header))
             sent.add(slot)
         freed, self._freed = self._freed, []
-        times, seen = self._watch.stop(), self._sampler.take()
-        result = Result(self._epoch, task, status, header, parcel.slots, parcel.buffers, self._read, freed, times, seen)
+        times, seen, drew = self._watch.stop(), self._sampler.take(), self._host.drew_unseeded
+        result = Result(
+            self._epoch,
+            task,
+            status,
+            header,
+            parcel.slots,
+            parcel.buffers,
+            self._read,
+            freed,
+            times,
+            seen,
+            drew,
+        )
         self._it.pipe.send_bytes(pickle.dumps(result, 5))
         self._memory.finish(sent)
 

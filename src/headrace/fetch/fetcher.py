@@ -6,14 +6,20 @@ end of an iterable data set; an exception from the data set is raised as it is, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from operator import getitem
 from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.core.lengths import known_length
 from headrace.core.mark import JUDGE, LOAD, PLACE, SPARE, STAGE, TOGETHER, Mark, mark_collation, private_mark
+from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.streams import BATCH, SAMPLE, SampleStreams
+from headrace.core.unseeded import Unseeded
 from headrace.faults.record import BadSample
 from headrace.fetch.whole import draws_numbers, whole_batches
 
@@ -74,6 +80,7 @@ class MapFetcher:
         mark: Mark | None = None,
         *,
         watched: bool = False,
+        unseeded: Unseeded | None = None,
     ) -> None:
         self.dataset = dataset
         self._batched = batched
@@ -84,6 +91,24 @@ class MapFetcher:
         self._stateful = is_stateful(dataset)
         self._whole = whole_batches(dataset, collate) if batched else None
         self._draws = streams is not None and draws_numbers(dataset)
+        self._unseeded: Unseeded | None = None
+        if unseeded is not None:
+            self.try_unseeded(unseeded)
+
+    def try_unseeded(self, unseeded: Unseeded) -> None:
+        """Makes batches without seeds first, where that is possible."""
+        if self._streams is None or self._stateful or self._whole is not None:
+            return  # a data set with a state would count what is made twice
+        self._unseeded = unseeded
+
+    @property
+    def tries_unseeded(self) -> bool:
+        """Whether batches are made without seeds first, so that nobody has to look after the global generators."""
+        return self._unseeded is not None and self._unseeded.first
+
+    def seeding(self) -> contextlib.AbstractContextManager[None]:
+        """Returns what is around the making of single samples, which seeds."""
+        return contextlib.nullcontext() if self._unseeded is None else self._unseeded.seeding()
 
     @property
     def makes_whole_batches(self) -> bool:
@@ -106,6 +131,31 @@ class MapFetcher:
         if self._whole is not None:
             return self.load_whole(index, positions)
         samples = [] if samples is None else samples
+        if self._unseeded is not None and self._unseeded.first and len(positions):
+            return self._unseeded_first(self._unseeded, index, positions, samples)
+        return self._make(index, positions, samples)
+
+    def _unseeded_first(self, unseeded: Unseeded, index: Any, positions: Any, samples: list[Any]) -> Any:
+        """Returns a batch that is made without seeds, and again with them if anybody has drawn random numbers."""
+        while unseeded.begin():
+            try:
+                batch = self._make(index, (), samples)
+            except BaseException as error:
+                verdict = unseeded.end()
+                if verdict == "good" or not isinstance(error, Exception) or is_of_signal_handler(error):
+                    raise
+            else:
+                verdict = unseeded.end()
+                if verdict == "good":
+                    return batch
+                del batch
+            samples.clear()
+            if verdict == "seed":
+                break
+        with unseeded.seeding():
+            return self._make(index, positions, samples)
+
+    def _make(self, index: Any, positions: Any, samples: list[Any]) -> Any:
         if not self._batched:
             self._one_by_one((index,), positions, samples)
             return self.collate(samples[0], positions, index)
@@ -176,21 +226,25 @@ class MapFetcher:
         return samples
 
     def _one_by_one(self, keys: Iterable[Any], positions: Any, samples: list[Any]) -> None:
+        """Puts the samples of `keys` into `samples`, which is empty; those before one that raises stay there."""
         dataset, streams, mark = self.dataset, self._streams, self._mark
-        key = None
+        if not isinstance(keys, (list, tuple)):
+            keys = list(keys)
         mark[STAGE], mark[SPARE] = LOAD, 0
         try:
-            if streams is None and not self._watched:
-                for key in keys:
-                    samples.append(dataset[key])
-            elif streams is None:
-                for mark[PLACE], key in enumerate(keys):
-                    samples.append(dataset[key])
-            else:
+            if streams is not None and len(positions):
                 for mark[PLACE], (key, position) in enumerate(zip(keys, positions, strict=True)):
                     streams.enter(SAMPLE, int(position))
                     samples.append(dataset[key])
+            elif self._watched:
+                for mark[PLACE], key in enumerate(keys):
+                    samples.append(dataset[key])
+            else:
+                samples.extend(map(getitem, repeat(dataset), keys))
+                if len(samples) < len(keys):
+                    raise StopIteration  # a sample raised it, and `extend` took it for the end of the keys
         except Exception as error:
+            key = keys[len(samples)]
             note(error, f"raised while loading the sample with key {key!r}")
             note_length(error, dataset, key)
             raise
@@ -224,7 +278,9 @@ def note_length(error: Exception, dataset: Any, key: Any) -> None:
     """Says so if an exception looks like that of a data set that is shorter than its `__len__`."""
     if not isinstance(error, IndexError) or not isinstance(key, (int, np.integer)) or not hasattr(dataset, "__len__"):
         return
-    length = len(dataset)
+    length = known_length(dataset)
+    if length is None:
+        return
     if key >= length:
         note(error, f"the sampler gave key {key}, but len(dataset) is {length}")
     else:

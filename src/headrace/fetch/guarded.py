@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.core.errors import SampleError, explain
+from headrace.core.unseeded import Unseeded
 from headrace.faults.causes import is_never_skipped
 from headrace.faults.record import BadSample
 from headrace.faults.spares import word_of
@@ -62,11 +63,21 @@ class GuardedFetcher:
             else:
                 self._latest = list(keys[-1:])
                 return batch
-        self._complete(entries, keys, positions, failure)
-        entries = entries or self._one_at_least(keys)
-        batch = self._collated(entries, keys)
+        with self._plain.seeding():
+            self._complete(entries, keys, positions, failure)
+            entries = entries or self._one_at_least(keys)
+            batch = self._collated(entries, keys)
         self._latest = [entry.key for entry in entries[-1:]]
         return batch
+
+    def try_unseeded(self, unseeded: Unseeded) -> None:
+        """See `MapFetcher.try_unseeded`."""
+        self._plain.try_unseeded(unseeded)
+
+    @property
+    def tries_unseeded(self) -> bool:
+        """See `MapFetcher.tries_unseeded`."""
+        return self._plain.tries_unseeded
 
     def state(self) -> Any:
         """See `Fetcher.state`."""

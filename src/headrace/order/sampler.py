@@ -82,6 +82,15 @@ class ElasticSampler(Sampler[Any]):
         """Returns the state after what was yielded last, as plain values: the same on every rank that is in step."""
         return {"sampler": type(self).__name__, **self._identity(), "epoch": self.epoch, **self._reached()}
 
+    def checkpoint(self) -> Any:
+        """Returns a note of how far it has come, from which `state_at` makes the state; as cheap as can be."""
+        return self.state_dict()
+
+    def state_at(self, checkpoint: Any) -> State:
+        """Returns the state that was noted; a state itself is given back."""
+        state: State = checkpoint
+        return state
+
     def load_state_dict(self, state_dict: State) -> None:
         """Has the next iteration go on from a state. Raises `StateError` if it belongs to another sampler."""
         self.check_state(state_dict)
@@ -183,6 +192,20 @@ class PositionalSampler(ElasticSampler):
 
     def __len__(self) -> int:
         return len(local_range(0, self.total, self.world, self.uneven))
+
+    def checkpoint(self) -> Any:
+        """See `ElasticSampler.checkpoint`: the epoch and the position, unless a subclass has more in its state."""
+        if type(self).state_dict is not ElasticSampler.state_dict:
+            return self.state_dict()
+        start, size, count = self._cursor
+        return self.epoch, min(start + count[0] * size, self.total)
+
+    def state_at(self, checkpoint: Any) -> State:
+        """See `ElasticSampler.state_at`."""
+        if isinstance(checkpoint, dict):
+            return checkpoint
+        epoch, position = checkpoint
+        return {"sampler": type(self).__name__, **self._identity(), "epoch": epoch, "position": position}
 
     def _wrapped(self, chunk: range) -> Keys:
         return np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64) % self.total

@@ -7,31 +7,14 @@ assignment, and recording the same delivery again changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+Draw = tuple[int, Any]
+"""What an index sampler gave: how many samples, and where the sampler is after it (None: it has no state)."""
 
 
-class Draw(NamedTuple):
-    """What an index sampler gave: how many samples, and the sampler's state after it (None: it has none)."""
-
-    samples: int
-    sampler: Any
-
-
-class Delivery(NamedTuple):
-    """A batch that goes to the user: its number in the epoch, the lane that made it, and the lane's state after it."""
-
-    number: int
-    lane: int
-    state: Any
-
-
-class Reached(NamedTuple):
-    """How far the deliveries have come without a gap."""
-
-    batches: int
-    samples: int
-    sampler: Any
-    """The state of the sampler behind them; None: it has none."""
+Delivery = tuple[int, int, Any]
+"""A batch that goes to the user: its number in the epoch, the lane that made it, and the lane's state after it."""
 
 
 class MapProgress:
@@ -41,7 +24,7 @@ class MapProgress:
     """
 
     def __init__(self, batches: int = 0, samples: int = 0, sampler: Any = None, beyond: Iterable[int] = ()) -> None:
-        self._reached = Reached(batches, samples, sampler)
+        self._reached = (batches, samples, sampler)
         self.beyond = set(beyond)
         self.lanes: dict[int, Any] = {}
         self._drawn: dict[int, Draw] = {}
@@ -49,17 +32,17 @@ class MapProgress:
     @property
     def batches(self) -> int:
         """How many batches are delivered without a gap."""
-        return self._reached.batches
+        return self._reached[0]
 
     @property
     def samples(self) -> int:
         """How many samples they had."""
-        return self._reached.samples
+        return self._reached[1]
 
     @property
     def sampler(self) -> Any:
         """The state of the sampler behind them; None: it has none."""
-        return self._reached.sampler
+        return self._reached[2]
 
     def draw(self, number: int, draw: Draw) -> bool:
         """Records that index `number` was drawn. False: its batch was delivered before the state was saved."""
@@ -71,16 +54,15 @@ class MapProgress:
 
     def deliver(self, delivery: Delivery) -> None:
         """Records that a batch was delivered; again, if it was recorded before, which changes nothing."""
-        number = delivery.number
-        if delivery.state is not None:
-            self.lanes[delivery.lane] = delivery.state
-        if number < self.batches:
-            return
-        if number > self.batches or self.beyond:
+        number, lane, state = delivery
+        if state is not None:
+            self.lanes[lane] = state
+        batches = self._reached[0]
+        if number == batches and not self.beyond:  # in order, as nearly always
+            self._pass(number)
+        elif number >= batches:
             self.beyond.add(number)
             self._advance()
-            return
-        self._pass(number)  # in order, as nearly always
 
     def _advance(self) -> None:
         while self.batches in self.beyond and self.batches in self._drawn:
@@ -90,8 +72,8 @@ class MapProgress:
 
     def _pass(self, number: int) -> None:
         """Counts the batch that comes next."""
-        draw, reached = self._drawn[number], self._reached
-        self._reached = Reached(number + 1, reached.samples + draw.samples, draw.sampler)
+        samples, sampler = self._drawn[number]
+        self._reached = (number + 1, self._reached[1] + samples, sampler)
         self._drawn.pop(number, None)
 
 
@@ -123,10 +105,11 @@ class StreamProgress:
 
     def deliver(self, delivery: Delivery, lanes: int) -> None:
         """Records the next batch of one of `lanes`; again, if it was recorded before, which changes nothing."""
-        if delivery.number < self.batches:
+        number, lane, state = delivery
+        if number < self.batches:
             return
-        self.lanes[delivery.lane] = delivery.state
-        self._reached = (delivery.number + 1, (delivery.lane + 1) % max(lanes, 1), delivery.state)
+        self.lanes[lane] = state
+        self._reached = (number + 1, (lane + 1) % max(lanes, 1), state)
 
     def end(self, states: Mapping[int, Any]) -> None:
         """Records the states of lanes behind the ends of their streams, once all their batches are delivered."""

@@ -75,6 +75,8 @@ class EpochRecord:
     """Whether the next epoch goes on with the same copies of the data set, so that what they count goes on."""
     samples_before: int = 0
     """Samples that were delivered before this run of the epoch began, of an iterable data set."""
+    sampler_state: Callable[[Any], Any] = lambda noted: noted
+    """Makes a sampler's state of what `progress.sampler` notes."""
     finished: bool = False
     """Whether the loop has seen the end of the epoch."""
     complete_at: int = -1
@@ -133,7 +135,7 @@ class EpochRecord:
         return {
             "elastic": self.elastic,
             "samples": progress.samples,
-            "sampler": progress.sampler,
+            "sampler": None if progress.sampler is None else self.sampler_state(progress.sampler),
             "beyond": sorted(progress.beyond),
             "lanes": lanes,
             "stream": None,

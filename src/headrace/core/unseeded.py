@@ -1,0 +1,66 @@
+"""Batches without seeds: most data sets draw no random numbers, and seeding for each sample takes twenty times as long.
+
+With `seed=` a batch is first made as if there were none. If anybody has drawn from a global generator meanwhile, or
+asked for `headrace.rng()`, the batch is thrown away and made again, seeded sample by sample, and so are all after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Literal
+
+from headrace.core.generator_moves import GeneratorMoves
+from headrace.core.streams import begin_unseeded, end_unseeded, global_states_kept
+
+Verdict = Literal["good", "again", "seed"]
+"""What becomes of a batch that was made without seeds: it is good; it is made in the same way again, since it is not
+known who drew; it is made with seeds."""
+
+
+class Unseeded:
+    """Whether batches of one worker are made without seeds, and what was noticed of them. Used in its thread."""
+
+    def __init__(self, *, here: bool = False, shared: bool = False) -> None:
+        """`here`: the generators belong to the user's own program, so they are put back.
+
+        shared: other threads draw from them too, so a move says nothing of this one.
+        """
+        self.first = True
+        """Whether batches are made without seeds first."""
+        self.drew = False
+        """Whether a batch had to be made again, with seeds."""
+        self.suspicious = False
+        """Whether the global generators, which threads share, moved while the last batch was made."""
+        self._here = here
+        self._shared = shared
+        self._moves = GeneratorMoves()
+
+    def begin(self) -> bool:
+        """A batch is made without seeds from here on. False: draws could not be told, so it must be seeded."""
+        if not self._moves.begin():
+            return False
+        begin_unseeded()
+        return True
+
+    def end(self) -> Verdict:
+        """The batch is made. Returns what becomes of it."""
+        asked = end_unseeded()
+        moved = self._moves.happened()
+        if self._shared:
+            self.suspicious = moved
+            if moved:
+                self._moves.look_before()
+        elif moved and not self._moves.is_sure:
+            self._moves.look_before()
+            return "again"
+        elif moved and self._here:
+            self._moves.undo()
+        if not asked and (self._shared or not moved):
+            return "good"
+        self.first = False
+        self.drew = True
+        return "seed"
+
+    def seeding(self) -> contextlib.AbstractContextManager[None]:
+        """Returns what is around the seeding of samples while batches are usually made without."""
+        return global_states_kept() if self._here else contextlib.nullcontext()

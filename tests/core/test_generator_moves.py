@@ -1,0 +1,97 @@
+"""A draw from a global generator is noticed, whichever way it is made, and can be undone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.core import generator_moves
+from headrace.core.generator_moves import GeneratorMoves
+from headrace.core.streams import global_states
+
+DRAWS: list[Callable[[], Any]] = [
+    random.random,
+    lambda: random.gauss(0, 1),
+    lambda: random.getrandbits(1),
+    lambda: random.sample(range(100), 30),
+    lambda: [random.random() for _ in range(312)],  # all words: the position is the same again
+    lambda: random.shuffle(list(range(50))),
+    np.random.rand,
+    np.random.randn,
+    lambda: np.random.rand(312),
+    lambda: np.random.permutation(5),
+    lambda: np.random.standard_normal(2),
+    lambda: torch.rand(()),
+    lambda: torch.randn(16),
+    lambda: torch.rand(5000),
+    lambda: torch.randperm(3),
+    lambda: torch.nn.functional.dropout(torch.ones(4)),
+]
+
+
+@pytest.fixture(params=["read", "asked"])
+def moves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> GeneratorMoves:
+    """Both ways to look: reading the memory, and asking as on other Pythons."""
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    if request.param == "asked":
+        monkeypatch.setattr(generator_moves, "_address_in_python", lambda: None)
+        monkeypatch.setattr(generator_moves, "_address_in_numpy", lambda: None)
+    made = GeneratorMoves()
+    if request.param == "read":
+        assert made._python_words is not None, "CPython has its words elsewhere"
+        assert made._numpy_words is not None
+    return made
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_a_draw_is_noticed_and_undone(moves: GeneratorMoves, draw: Callable[[], Any]) -> None:
+    before = global_states()
+    assert moves.begin()
+    assert not moves.happened()
+    assert moves.begin()
+    draw()
+    assert moves.happened()
+    moves.undo()
+    assert before.holds_now()
+    assert moves.begin()
+    assert not moves.happened()
+
+
+def test_a_second_normal_deviate_is_noticed(moves: GeneratorMoves) -> None:
+    """It is in reserve, so that no word is drawn: `random` shows it, NumPy must be asked."""
+    random.gauss(0, 1)
+    assert moves.begin()
+    random.gauss(0, 1)
+    assert moves.happened()
+    np.random.randn()
+    moves.look_before()
+    assert not moves.begin(), "the next randn() could not be told"
+    np.random.randn()
+    assert moves.begin()
+
+
+def test_seeding_anew_is_noticed(moves: GeneratorMoves) -> None:
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        moves.look_before()
+        assert moves.begin()
+        seed(99)
+        assert moves.happened()
+
+
+def test_a_draw_between_two_pieces_of_work_is_not_taken_for_the_second_s(moves: GeneratorMoves) -> None:
+    assert moves.begin()
+    assert not moves.happened()
+    random.random()
+    assert moves.begin()
+    assert moves.happened()
+    assert not moves.is_sure, "it may have been before"
+    moves.look_before()
+    assert moves.begin()
+    assert not moves.happened()
