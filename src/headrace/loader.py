@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import warnings
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -15,32 +13,25 @@ from torch.utils.data import Dataset, Sampler
 from headrace.arguments import Backend, automatic, check_arguments, check_samples, checked_exclude, is_map
 from headrace.core.lengths import known_length
 from headrace.core.torch_internals import DatasetKind
-from headrace.core.world import ALONE, World, current_world, distributed_world
+from headrace.core.world import ALONE, current_world, distributed_world
 from headrace.engine.automatic import AutomaticIterator, tuner_for
 from headrace.engine.choosing import advise, choose
-from headrace.engine.drawing import generators, random_state, resumable
+from headrace.engine.drawing import generators, resumable
 from headrace.engine.epoch import EpochIterator
 from headrace.engine.inline import InlineIterator
 from headrace.engine.lengths import batches_of
 from headrace.engine.portion import Portion, Supply
 from headrace.engine.processes import ProcessIterator
-from headrace.engine.ranks import name_here
 from headrace.engine.threads import ThreadIterator
-from headrace.faults.ledger import Faults, Ledger
-from headrace.faults.policy import OnError, Policy
+from headrace.faults.policy import OnError
 from headrace.faults.quarantine import Excluded, checked_path
-from headrace.faults.spares import Spares, spares_of
-from headrace.fetch.fetcher import is_stateful
 from headrace.fetch.whole import makes_batches
-from headrace.observe.labels import label_for
 from headrace.observe.objects import warn_of_objects
-from headrace.observe.recorder import Recorder
-from headrace.observed import Observed, OnStats, Telling
+from headrace.observed import Observed, OnStats
 from headrace.order.distributed import DistributedSampler
 from headrace.order.kept import KeptSampler
 from headrace.order.sampler import ElasticSampler
-from headrace.own import Own, Seeding
-from headrace.state.generators import OrderStates
+from headrace.own import ForEngines
 from headrace.state.record import Terms, blank
 from headrace.state.snapshot import Snapshot, check_reach, checked, next_epoch, part_for
 from headrace.transport.arena import Arena
@@ -53,7 +44,7 @@ LOCAL_MEMORY = PerProcess(LocalMemory)
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DataLoader(Observed, TorchDataLoader[T_co]):
+class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
     """`torch.utils.data.DataLoader` whose batches travel through leased memory.
 
     Takes torch's arguments, with torch's checks, defaults, orders and worker seeds. What differs is the way of a batch:
@@ -110,27 +101,6 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
     number of workers. Not thread-safe: iterate one loader in one thread.
     """
 
-    # What holds for a loader of a subclass that never calls the constructor below: torch's loader, nothing more.
-    seed: int | None = None
-    shard: Literal["auto"] | None = None
-    backend: Backend = "process"
-    batches_per_epoch: int | None = None
-    original_errors: bool = False
-    on_error: OnError = "raise"
-    max_errors: float | None = None
-    quarantine: Path | None = None
-    exclude: Any = None
-    sample_timeout: float | None = None
-    memory_budget: int | None = None
-    on_stats: OnStats | None = None
-    snapshot_every_n_steps: int | None = 1
-
-    @functools.cached_property
-    def _own(self) -> Own:
-        """What the loader keeps besides torch's attributes, of a subclass that never called the constructor."""
-        label = label_for(self, vars(self).get("dataset"))
-        return Own(name=name_here(), label=label.text, is_rebuild=label.is_rebuild)
-
     def __init__(  # noqa: PLR0913 - torch fixes the list
         self,
         dataset: Dataset[T_co],
@@ -165,22 +135,19 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         on_stats: OnStats | None = None,
         snapshot_every_n_steps: int | None = 1,
     ) -> None:
-        label = label_for(self, dataset)
-        self._own = Own(name=name_here(), label=label.text, is_rebuild=label.is_rebuild)
         check_arguments(
             dataset, seed=seed, shard=shard, backend=backend, batches_per_epoch=batches_per_epoch, on_error=on_error,
             max_errors=max_errors, sample_timeout=sample_timeout, on_stats=on_stats, memory_budget=memory_budget,
         )  # fmt: skip
         check_samples(dataset, sampler, batch_sampler)
-        self.on_error = on_error
-        self.max_errors, self.sample_timeout = max_errors, sample_timeout
-        self.quarantine = None if quarantine is None else checked_path(quarantine)
-        self.on_stats, self.memory_budget = on_stats, memory_budget
-        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self._keep(
+            _own=self._begin_own(dataset), quarantine=None if quarantine is None else checked_path(quarantine),
+            on_error=on_error, max_errors=max_errors, sample_timeout=sample_timeout, on_stats=on_stats, shard=shard,
+            memory_budget=memory_budget, snapshot_every_n_steps=snapshot_every_n_steps, backend=backend,
+            batches_per_epoch=batches_per_epoch, original_errors=original_errors,
+        )  # fmt: skip
         auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
         self.seed = 0 if seed is None and (shard is not None or auto.workers) else seed
-        self.shard, self.batches_per_epoch, self.original_errors = shard, batches_per_epoch, original_errors
-        self.backend = backend
         self.exclude = None if exclude is None else checked_exclude(exclude, dataset, batch_sampler or sampler)
         if sampler is None and batch_sampler is None and is_map(dataset):
             sampler = self._own_sampler(dataset, shuffle, drop_last, generator)
@@ -209,42 +176,6 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
             uneven="drop" if drop_last else "pad", exclude=excluded,
         )  # fmt: skip
 
-    @property
-    def faults(self) -> Faults:
-        """What this loader survived so far: bad samples by what became of them, and workers that were replaced."""
-        return self.loss_ledger.faults()
-
-    @property
-    def recorder(self) -> Recorder:
-        """Where batches leave their times. For engines."""
-        if self._own.recorder is None:
-            self._own.recorder = Recorder(self._own.label, is_rebuild=self._own.is_rebuild)
-            self._own.recorder.counts = self.loss_ledger.counts
-            if self.on_stats is not None:
-                self._own.recorder.listeners.append(Telling(self.on_stats))
-        return self._own.recorder
-
-    @property
-    def seeding(self) -> Seeding:
-        """What is known of the random numbers that the data set draws. For engines."""
-        return self._own.seeding
-
-    @property
-    def loss_ledger(self) -> Ledger:
-        """Where losses are counted and written down. For engines."""
-        if self._own.ledger is None:
-            self._own.ledger = Ledger(self.max_errors, self.quarantine)
-        return self._own.ledger
-
-    def sample_policy(self, world: World) -> Policy | None:
-        """Returns what becomes of bad samples; None: they raise. For engines."""
-        if self.on_error == "raise" and self.quarantine is None:
-            return None
-        spares = Spares()
-        if self._dataset_kind == DatasetKind.Map:
-            spares = spares_of(self._index_sampler, self.dataset, self.exclude)
-        return Policy(self.on_error, self.seed, world.rank, spares)
-
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, for samplers and data sets too, in workers that are kept as well.
 
@@ -272,14 +203,6 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         supply = self._own.supply
         delivered = 0 if supply is None or supply.delivered == self.batches_per_epoch else supply.delivered
         return {**self._own.record.snapshot(self), "portion": delivered}
-
-    def random_state(self) -> OrderStates | None:
-        """Returns the states of the generators that the next order would be drawn from. For the record of an epoch."""
-        return random_state(self)
-
-    def dataset_state(self) -> Any:
-        """Returns the state of the data set, from which new copies are made; None: it has none. For the record."""
-        return self.dataset.state_dict() if is_stateful(self.dataset) else None
 
     def load_state_dict(self, state_dict: Snapshot) -> None:
         """Has the next iteration go on behind what was delivered when the state was saved.
@@ -389,7 +312,7 @@ class DataLoader(Observed, TorchDataLoader[T_co]):
         length = super().__len__()
         if self.shard is None or self._dataset_kind != DatasetKind.Iterable or (size := current_world().size) == 1:
             return length
-        share, samples = (self.batch_size or 1) * size, len(self.dataset)  # type: ignore[arg-type]
+        share, samples = (self.batch_size or 1) * size, len(self.dataset)
         return samples // share if self.drop_last else -(-samples // share)
 
     def _get_iterator(self) -> Any:

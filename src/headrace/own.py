@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
+from headrace.arguments import Backend
+from headrace.core.torch_internals import DatasetKind
+from headrace.core.world import World
+from headrace.engine.drawing import random_state
 from headrace.engine.portion import Supply
+from headrace.engine.ranks import name_here
 from headrace.engine.starting import ZygoteKeeper
 from headrace.engine.tuning import Tuner
-from headrace.faults.ledger import Ledger
+from headrace.faults.ledger import Faults, Ledger
+from headrace.faults.policy import OnError, Policy
+from headrace.faults.spares import Spares, spares_of
+from headrace.fetch.fetcher import is_stateful
+from headrace.observe.labels import label_for
 from headrace.observe.recorder import Recorder
+from headrace.observed import OnStats, Telling
+from headrace.state.generators import OrderStates
 from headrace.state.record import EpochRecord
 from headrace.state.snapshot import Snapshot
 from headrace.transport.arena import Arena
@@ -72,3 +86,83 @@ class Own:
             is_rebuild=self.is_rebuild,
             tuner=tuner,
         )
+
+
+class ForEngines:
+    """What engines ask a loader for, besides torch's attributes."""
+
+    dataset: Any
+    _dataset_kind: int
+    _index_sampler: Any
+
+    # What holds for a loader of a subclass that never calls the constructor below: torch's loader, nothing more.
+    seed: int | None = None
+    shard: Literal["auto"] | None = None
+    backend: Backend = "process"
+    batches_per_epoch: int | None = None
+    original_errors: bool = False
+    on_error: OnError = "raise"
+    max_errors: float | None = None
+    quarantine: Path | None = None
+    exclude: Any = None
+    sample_timeout: float | None = None
+    memory_budget: int | None = None
+    on_stats: OnStats | None = None
+    snapshot_every_n_steps: int | None = 1
+
+    @functools.cached_property
+    def _own(self) -> Own:
+        """What the loader keeps besides torch's attributes, of a subclass that never called the constructor."""
+        return self._begin_own(vars(self).get("dataset"))
+
+    def _keep(self, **options: Any) -> None:
+        """Keeps options as attributes of their names, where frameworks look for them that build a loader anew."""
+        vars(self).update(options)
+
+    def _begin_own(self, dataset: Any) -> Own:
+        label = label_for(self, dataset)
+        return Own(name=name_here(), label=label.text, is_rebuild=label.is_rebuild)
+
+    @property
+    def faults(self) -> Faults:
+        """What this loader survived so far: bad samples by what became of them, and workers that were replaced."""
+        return self.loss_ledger.faults()
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where batches leave their times. For engines."""
+        if self._own.recorder is None:
+            self._own.recorder = Recorder(self._own.label, is_rebuild=self._own.is_rebuild)
+            self._own.recorder.counts = self.loss_ledger.counts
+            if self.on_stats is not None:
+                self._own.recorder.listeners.append(Telling(self.on_stats))
+        return self._own.recorder
+
+    @property
+    def seeding(self) -> Seeding:
+        """What is known of the random numbers that the data set draws. For engines."""
+        return self._own.seeding
+
+    @property
+    def loss_ledger(self) -> Ledger:
+        """Where losses are counted and written down. For engines."""
+        if self._own.ledger is None:
+            self._own.ledger = Ledger(self.max_errors, self.quarantine)
+        return self._own.ledger
+
+    def sample_policy(self, world: World) -> Policy | None:
+        """Returns what becomes of bad samples; None: they raise. For engines."""
+        if self.on_error == "raise" and self.quarantine is None:
+            return None
+        spares = Spares()
+        if self._dataset_kind == DatasetKind.Map:
+            spares = spares_of(self._index_sampler, self.dataset, self.exclude)
+        return Policy(self.on_error, self.seed, world.rank, spares)
+
+    def random_state(self) -> OrderStates | None:
+        """Returns the states of the generators that the next order would be drawn from. For the record of an epoch."""
+        return random_state(self)
+
+    def dataset_state(self) -> Any:
+        """Returns the state of the data set, from which new copies are made; None: it has none. For the record."""
+        return self.dataset.state_dict() if is_stateful(self.dataset) else None

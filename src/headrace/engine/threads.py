@@ -49,8 +49,8 @@ class ThreadIterator(WindowedIterator[Outcome]):
     the other, because nothing else would give the same numbers each time.
 
     A data set may begin to draw later. So a thread notes whether the generators moved while it made a batch. That may
-    be the user's own doing, so such a batch is made once more in the user's thread, watched: each of the first few, then
-    fewer and fewer.
+    be the user's own doing, so such a batch is made once more in the user's thread, watched: each of the first few,
+    then fewer and fewer.
     """
 
     backend = "thread"

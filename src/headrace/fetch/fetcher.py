@@ -244,9 +244,10 @@ class MapFetcher:
                 if len(samples) < len(keys):
                     raise StopIteration  # a sample raised it, and `extend` took it for the end of the keys
         except Exception as error:
-            key = keys[len(samples)]
-            note(error, f"raised while loading the sample with key {key!r}")
-            note_length(error, dataset, key)
+            if len(samples) < len(keys):  # else a signal handler raised it, behind the last sample
+                key = keys[len(samples)]
+                note(error, f"raised while loading the sample with key {key!r}")
+                note_length(error, dataset, key)
             raise
 
     def _try_each(self, keys: Sequence[Any], positions: Sequence[int] | None) -> None:

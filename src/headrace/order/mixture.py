@@ -148,6 +148,7 @@ class MixtureSampler(PositionalSampler):
         self._mix = Mix.of(self._quota(shares), state_dict["since"], counts)
 
     def check_state(self, state: Any) -> None:
+        """See `ElasticSampler.check_state`."""
         super().check_state(state)
         since, shares, counts = (state.get(name) for name in ("since", "shares", "counts"))
         lists = all(isinstance(row, list) and len(row) == len(self.lengths) for row in (shares, counts))
