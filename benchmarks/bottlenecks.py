@@ -2,7 +2,8 @@
 
 The disk and the training step of an accelerator are imitated by sleeping, decoding and transforms are real. Every loop
 is run as it is, diagnosed from its own recording, and run again with the advice followed; both are repeated in turn,
-and the number of samples of every epoch is checked.
+and the number of samples of every epoch is checked. On a machine where other programs run, the first finding is
+"machine-busy", and nothing is predicted: the table is for a quiet one.
 
     python benchmarks/bottlenecks.py [--rounds 3] [--only slow-decode] [--json FILE]
 """
@@ -191,7 +192,7 @@ PLANTS = (
         "slow-collate", "collate", lambda: Busy(1600, 0.0001), {"batch_size": 16, "num_workers": 1,
         "collate_fn": pad_in_python}, 0.004, cured={"batch_size": 16, "num_workers": 1},
     ),
-    Plant("huge-batches", "batches", lambda: Busy(768, 0.002), {"batch_size": 256, "num_workers": 2}, 0.3),
+    Plant("huge-batches", "batches", lambda: Busy(768, 0.002), {"batch_size": 256, "num_workers": 2}, 0.3, epochs=5),
     Plant(
         "stragglers", "stragglers", lambda: Busy(2400, wait=0.001, slow=tuple(range(100, 2400, 400)), times=100.0),
         {"batch_size": 8, "num_workers": 4}, 0.004,
@@ -262,9 +263,14 @@ def main() -> None:
         outcome = play(plant, given.rounds)
         found, first = outcome.finding, outcome.diagnosis.findings[:1]
         predicted = found.gain if found is not None and found.gain is not None else outcome.diagnosis.ideal_gain
+        between = ""
+        if found is not None and found.interval is not None:
+            low, high = found.interval
+            between = f"({low:.2f} to {high:.2f})"
         print(
             f"{plant.name:<18} {found.stage if found else '-':<18} {first[0].name if first else '-':<18} "
-            f"{predicted:9.2f} {outcome.gain:9.2f} {predicted / outcome.gain:6.2f}  {found.change if found else ''} "
+            f"{predicted:9.2f} {outcome.gain:9.2f} {predicted / outcome.gain:6.2f}  {between} "
+            f"{found.change if found else ''} "
             f"{[round(one, 2) for one in outcome.measured]}"
         )
         if given.reports:

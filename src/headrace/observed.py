@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable
 
@@ -14,13 +13,15 @@ from headrace.observe.recorder import Recorder
 from headrace.observe.recording import Recording
 from headrace.observe.report import report
 from headrace.observe.stats import LoaderStats, stats_of
+from headrace.observe.terminal import html, plain_text
 
 OnStats = Callable[[LoaderStats], None]
 
 EVERY = 10.0
 """Seconds between two calls of `on_stats`."""
 
-WIDTH = 80
+WIDTH, NOTEBOOK_WIDTH = 80, 110
+"""Columns of a report as text, and in a notebook."""
 
 
 class Observed:
@@ -61,11 +62,13 @@ class Report:
         yield report(self.recording, self.diagnosis)
 
     def __str__(self) -> str:
-        page = io.StringIO()
-        Console(file=page, width=WIDTH).print(self)
-        return page.getvalue()
+        return plain_text(lambda console: console.print(self), WIDTH)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows of it."""
+        return html(lambda console: console.print(self), NOTEBOOK_WIDTH)
 
 
 class Telling:

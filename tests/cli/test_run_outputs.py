@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from headrace.observe.words import percent
 from tests.cli.conftest import Command
 
 SCRIPT = """
@@ -73,6 +74,9 @@ def test_a_page_and_a_trace_are_written(script: Path, tmp_path: Path) -> None:
     result = headrace("run", "--report", page, "--trace", trace, script, 2)
     assert (result.returncode, result.stdout) == (0, "first keys [0, 8, 16, 24, 32, 40, 48, 56]\n"), result.stderr
     assert f"The whole picture: {page}" in result.stderr
+    (command,) = (line.removeprefix("Next: ") for line in result.stderr.splitlines() if line.startswith("Next: "))
+    assert command.startswith("headrace ") and command.endswith(f"{script} 2")
+    assert f"<code>{command}</code>" in page.read_text()
     html = page.read_text()
     assert "train.py:14" in html and "Waiting (for storage" in html and "http://" not in html
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
@@ -233,3 +237,45 @@ def test_each_of_several_loaders_of_one_line_has_a_row(script: Path, tmp_path: P
         expected = [("train.py:4", 2), ("train.py:4 #2", 3)]
         assert [(loader["label"], loader["batches"]) for loader in figures["loaders"]] == expected
         assert [diagnosis["label"] for diagnosis in figures["diagnoses"]] == [label for label, _ in expected]
+
+
+WITH_A_LONG_BEGINNING = """
+import time
+
+import torch
+from torch.utils.data import DataLoader
+
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, key):
+        time.sleep(0.002)
+        return torch.tensor(key)
+
+
+if __name__ == "__main__":
+    time.sleep(1.0)
+    for batch in DataLoader(Slow(), batch_size=4):
+        time.sleep(0.004)
+    time.sleep(0.5)
+"""
+
+
+def test_every_output_of_a_run_has_the_same_share_of_waiting(tmp_path: Path) -> None:
+    """It is one of the loop's time, whatever the script does before and after the loop."""
+    path, report, page = tmp_path / "train.py", tmp_path / "report.json", tmp_path / "page.html"
+    path.write_text(WITH_A_LONG_BEGINNING)
+    result = headrace("run", "--json", report, "--report", page, path)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(report.read_text())
+    (loader,), (diagnosis,) = found["loaders"], found["diagnoses"]
+    share = loader["waited"] / loader["looped"]
+    assert loader["wait_share"] == diagnosis["wait_share"] == share
+    assert found["seconds"] > loader["looped"] + 1.0
+    words = " ".join(result.stderr.split())
+    assert f"Its loops waited {loader['waited']:.1f} of {loader['looped']:.1f} s ({share:.0%}) for data." in words
+    assert f"{loader['waited']:.2f} s ({share:.0%})" in words
+    assert f"The loop waited {share:.0%} of the time for data" in diagnosis["summary"]
+    assert f"<dt>of the time waiting</dt><dd>{percent(share)}</dd>" in page.read_text()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from headrace.observe.live import EVERY, LiveView, busy_shares, in_flight, samples_per_second, view, wait_share
+from headrace.observe.live import EVERY, LiveView, busy_shares, in_flight, samples_per_second, view, wait_share_now
 from headrace.observe.pinned import SCROLL_ALL, PinnedRows
 from headrace.observe.recording import BATCH, EpochTimes, Event, Recording, Setting
 from tests.observe import made_up
@@ -62,8 +62,8 @@ def test_figures_are_those_of_the_last_seconds() -> None:
     assert samples_per_second(recording, 104.0) == pytest.approx(10)
     assert samples_per_second(recording, 104.0, window=1.5) == pytest.approx(20 / 1.5)
     assert samples_per_second(recording, 108.5) == pytest.approx(10 / 5)
-    assert wait_share(recording, 104.0) == pytest.approx((1.0 + 3 * 0.5) / 4)  # workers are waited for from iter() on
-    assert wait_share(recording, 104.0, window=1.0) == pytest.approx(0.5)
+    assert wait_share_now(recording, 104.0) == pytest.approx((1.0 + 3 * 0.5) / 4)  # from iter() on
+    assert wait_share_now(recording, 104.0, window=1.0) == pytest.approx(0.5)
     shares = busy_shares(recording, 104.0)
     assert shares[0] == pytest.approx({"load": 0.5, "collate": 0.25, "send": 0.25})
     assert shares[1] == pytest.approx({"load": 1 / 3, "collate": 0.5 / 3, "send": 0.5 / 3})
@@ -318,7 +318,7 @@ FORKED = """
 import os, sys
 import numpy as np
 from rich.console import Console
-from headrace.observe.live import LiveView
+from headrace.observe.live import EVERY, LiveView, busy_shares, in_flight, samples_per_second, view, wait_share_now
 from headrace.observe.recording import BATCH, Recording
 
 def in_a_child(do):

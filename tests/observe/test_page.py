@@ -267,7 +267,7 @@ def test_the_timeline_has_the_times_of_the_batches() -> None:
     ],
 )
 def test_the_legend_of_the_timeline_has_what_is_drawn(recording: Recording, missing: set[str]) -> None:
-    stages = {"training", "starting an epoch", "waiting", "opening", "pinning", "loading", "collating", "sending"}
+    stages = {"training", "starting or preparing", "waiting", "opening", "pinning", "loading", "collating", "sending"}
     legend = set(shown(recording, diagnoses=[]).texts["li"])
     assert legend & stages == stages - missing
 

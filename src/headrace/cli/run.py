@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from headrace.cli.next_command import OPTION_NAMES, next_command
 from headrace.core.errors import UsageError, explain
 from headrace.core.machine import cores
 from headrace.core.printable import printable
@@ -31,28 +32,20 @@ from headrace.measure.run_script import run_script
 from headrace.measure.waiting import LoaderRecord, TimeIsUp
 from headrace.observe.chrome_trace import write_trace
 from headrace.observe.diagnosis import Diagnosis
+from headrace.observe.findings.certainty import BUSY
 from headrace.observe.findings.diagnose import diagnose
 from headrace.observe.live import LiveView
 from headrace.observe.memory import machine_memory
 from headrace.observe.page.page import page
+from headrace.observe.report import NOTABLE
+from headrace.observe.stats import wait_share
 from headrace.observe.terminal import Terminal
-from headrace.observe.words import some
+from headrace.observe.words import gain_in_words, some
 from headrace.observed import Report
 from headrace.version import __version__
 
 WORTH_SAYING = 0.005
 """Share of its loops' time from which on it is said what measuring cost a script."""
-
-OPTION_NAMES = {
-    "num_workers": "--num-workers",
-    "prefetch_factor": "--prefetch-factor",
-    "persistent_workers": "--persistent-workers",
-    "pin_memory": "--pin-memory",
-    "multiprocessing_context": "--start-method",
-    "on_error": "--on-error",
-    "quarantine": "--quarantine",
-    "sample_timeout": "--sample-timeout",
-}
 
 
 @dataclass(frozen=True)
@@ -91,8 +84,11 @@ class Outputs:
             if is_new:
                 file.unlink()
 
-    def write(self, measurement: Measurement, console: Console) -> None:
-        """Writes the files, and says where they are. Raises `UsageError` if that fails, for a full disk for example."""
+    def write(self, measurement: Measurement, console: Console, command: str) -> None:
+        """Writes the files, and says where they are. Raises `UsageError` if that fails, for a full disk for example.
+
+        command: what to run next.
+        """
         recordings = measurement.recordings()
         if self.json is not None:
             _written(self.json, lambda file: file.write_text(json.dumps(measurement.as_dict(), indent=2) + "\n"))
@@ -101,7 +97,7 @@ class Outputs:
             return
         if self.report is not None:
             diagnoses = [diagnose(recording) for recording in recordings]
-            whole = page(Path(measurement.script).name, measurement.seconds, recordings, diagnoses, machine())
+            whole = page(Path(measurement.script).name, measurement.seconds, recordings, diagnoses, machine(), command)
             _written(self.report, lambda file: file.write_text(whole, "utf-8"))
             console.print(f"The whole picture: {self.report}", soft_wrap=True, highlight=False)
         if self.trace is not None:
@@ -189,8 +185,32 @@ def run_and_report(
         report(measurement, console)
     if measurement.was_ended:
         console.print(f"{Path(script).name} was ended after {outputs.seconds:g} s, at the next batch it asked for.")
-    outputs.write(measurement, console)
+    _say_what_is_next(measurement, arguments, outputs, console, as_module=as_module)
     return status
+
+
+def _diagnoses(measurement: Measurement) -> list[Diagnosis]:
+    """Returns what is said of the loaders, the one that was waited for the longest first."""
+    waited = {record.label: record.waited for record in measurement.loaders}
+    return sorted(map(diagnose, measurement.recordings()), key=lambda one: -waited.get(one.label, 0.0))
+
+
+def _next_command(measurement: Measurement, arguments: Sequence[str], *, as_module: bool) -> str:
+    """Returns what to run next; "" where nothing was found out."""
+    diagnoses = _diagnoses(measurement)
+    if not diagnoses:
+        return ""
+    return next_command(diagnoses, measurement.script, arguments, as_module=as_module)
+
+
+def _say_what_is_next(
+    measurement: Measurement, arguments: Sequence[str], outputs: Outputs, console: Console, *, as_module: bool
+) -> None:
+    """Prints the command to run next, and writes the files, which have it too."""
+    command = _next_command(measurement, arguments, as_module=as_module)
+    if command:
+        console.print(f"Next: {command}", soft_wrap=True, highlight=False, markup=False)
+    outputs.write(measurement, console, command)
 
 
 def _check_way(way: Way, defaults: dict[str, Any], outputs: Outputs) -> None:
@@ -252,8 +272,7 @@ def report(measurement: Measurement, console: Console) -> None:
             console.print(f"{record.label}: [bold]{lost}[/bold]; the log says which.")
         if record.digest is not None:
             console.print(f"{record.label}: checksum of its batches {record.digest:08x}")
-    waited = {record.label: record.waited for record in used}
-    for diagnosis in sorted(map(diagnose, measurement.recordings()), key=lambda one: -waited.get(one.label, 0.0)):
+    for diagnosis in _diagnoses(measurement):
         console.print(_advice(diagnosis), soft_wrap=True, highlight=False, markup=False)
     for option, labels in measurement.unused_defaults.items():
         places = ", ".join(sorted(set(labels)))
@@ -262,11 +281,12 @@ def report(measurement: Measurement, console: Console) -> None:
 
 def _say_how_long(measurement: Measurement, used: Sequence[LoaderRecord], console: Console) -> None:
     name, seconds = Path(measurement.script).name, measurement.seconds
-    share = measurement.waited / seconds if seconds else 0.0
+    looped = sum(record.looped for record in used)
+    share = wait_share(measurement.waited, looped)
     whose = "a loader that costs nothing" if measurement.ideal else f"{used[0].kind}'s loader"
     console.print(
-        f"\nheadrace: with {whose}, {name} ran {seconds:.1f} s "
-        f"and waited {measurement.waited:.1f} s of them ([bold]{share:.0%}[/bold]) for data.",
+        f"\nheadrace: with {whose}, {name} ran {seconds:.1f} s. "
+        f"Its loops waited {measurement.waited:.1f} of {looped:.1f} s ([bold]{share:.0%}[/bold]) for data.",
         soft_wrap=True,
     )
 
@@ -307,16 +327,16 @@ def _table(measurement: Measurement, used: Sequence[LoaderRecord]) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     for record in used:
-        _add_row(table, record.label, record, measurement.seconds)
+        _add_row(table, record.label, record)
     for child in measurement.children:
         for record in child.loaders:
-            _add_row(table, f"{child.name}: {record.label}", record, child.seconds)
+            _add_row(table, f"{child.name}: {record.label}", record)
     return table
 
 
-def _add_row(table: Table, label: str, record: LoaderRecord, seconds: float) -> None:
-    """Adds what a loader did in a process that ran for so many seconds."""
-    share = record.waited / seconds if seconds else 0.0
+def _add_row(table: Table, label: str, record: LoaderRecord) -> None:
+    """Adds what a loader did."""
+    share = wait_share(record.waited, record.looped)
     first = "-"
     if record.first_batches:
         first = f"{statistics.median(record.first_batches) * 1e3:.0f} ms"
@@ -333,10 +353,12 @@ def _add_row(table: Table, label: str, record: LoaderRecord, seconds: float) -> 
 
 def _advice(diagnosis: Diagnosis) -> str:
     """Returns what to change first, in one line."""
-    best = next((one for one in diagnosis.findings if one.gain is not None and one.advice), None)
-    if best is None or best.gain is None:
+    best = next((one for one in diagnosis.findings if one.advice and (one.gain is not None or one.name == BUSY)), None)
+    if best is None:
         return f"{diagnosis.label}: {diagnosis.summary}"
-    gain = f" (predicted: this loop {best.gain:.1f} times as fast)" if best.gain >= 1.1 else ""
+    gain = ""
+    if best.gain is not None and best.gain >= NOTABLE:
+        gain = f" (predicted: this loop {gain_in_words(best.gain, best.interval)} as fast)"
     return f"{diagnosis.label}: {best.sentence} {best.advice}{gain}"
 
 

@@ -14,6 +14,7 @@ from headrace.formats.arrays import first_bytes, plain_files, unreadable
 from headrace.formats.arrow import BatchWriter
 from headrace.formats.arrow_columns import arrow_schema, check_decoded, from_arrow, schema_from
 from headrace.formats.columns import Column, joined
+from headrace.formats.decoding_whole import decoding_whole
 from headrace.formats.file_writer import FileWriter
 from headrace.formats.limits import allowed, check_unfolding
 from headrace.formats.manifest import manifest_of
@@ -170,7 +171,14 @@ class ParquetReader(BlockReader):
             size *= length
         if size + self._bytes > self._keep:
             return None
-        parts = [self.read_block(number, [name])[name] for number in range(len(self._groups))]
+        where = self._paths[0]
+        if len(self._paths) > 1:
+            where = f"{where} and {len(self._paths) - 1} more"
+        parts = []
+        with decoding_whole(f"column {name!r} of {where}", size) as report:
+            for number in range(len(self._groups)):
+                parts.append(self.read_block(number, [name])[name])
+                report(int(self.starts[number + 1]), len(self))
         self._whole[name] = column = joined(field, parts)
         self._bytes += size
         return column

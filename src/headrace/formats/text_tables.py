@@ -26,6 +26,7 @@ from headrace.core.shortage import check_shortage
 from headrace.formats.arrays import unreadable
 from headrace.formats.arrow_columns import schema_from
 from headrace.formats.columns import Block
+from headrace.formats.decoding_whole import decoding_whole
 from headrace.formats.large_integers import check_csv, check_json
 from headrace.formats.limits import COLUMNS, DEPTH
 from headrace.formats.manifest import manifest_of
@@ -87,13 +88,21 @@ class _Parsed:
 
 def _parsed(files: list[str], known: Schema | None, parse: Callable[[str, Schema | None], pa.Table]) -> pa.Table:
     tables = []
-    for file in files:
-        try:
-            tables.append(parse(file, known))
-        except FAILURES as error:
-            if isinstance(error, FormatError):
-                raise
-            raise unreadable(file, "text table", error, "correct the line that the message names") from error
+    sizes = [Path(file).stat().st_size for file in files]
+    rows = 0
+    what = files[0]
+    if len(files) > 1:
+        what = f"{files[0]} and {len(files) - 1} more"
+    with decoding_whole(what, sum(sizes)) as report:
+        for at, file in enumerate(files):
+            try:
+                tables.append(parse(file, known))
+            except FAILURES as error:
+                if isinstance(error, FormatError):
+                    raise
+                raise unreadable(file, "text table", error, "correct the line that the message names") from error
+            rows += len(tables[-1])
+            report(rows, round(rows * sum(sizes) / max(sum(sizes[: at + 1]), 1)))
     try:
         return pa.concat_tables(tables).combine_chunks()
     except FAILURES as error:

@@ -122,6 +122,7 @@ class ChildMeasurement:
         """Returns what `as_dict` returned."""
         loaders = []
         for one in given["loaders"]:
-            fields = {name: value for name, value in one.items() if name != "samples_per_second"}
+            derived = ("samples_per_second", "wait_share")
+            fields = {name: value for name, value in one.items() if name not in derived}
             loaders.append(LoaderRecord(**fields))
         return cls(given["pid"], given["rank"], given["seconds"], tuple(loaders))

@@ -22,7 +22,7 @@ from headrace.observe.digest import extend_digest
 from headrace.observe.recorder import Recorder
 from headrace.observe.recording import BATCH, MAIN
 from headrace.observe.sizes import batch_bytes, batch_length
-from headrace.observe.stats import stats_of
+from headrace.observe.stats import stats_of, wait_share
 
 Clock = Callable[[], float]
 
@@ -79,7 +79,8 @@ class LoaderRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the record as JSON knows it."""
-        return {**asdict(self), "samples_per_second": self.samples_per_second}
+        share = wait_share(self.waited, self.looped)
+        return {**asdict(self), "samples_per_second": self.samples_per_second, "wait_share": share}
 
 
 class TimeIsUp(SystemExit):

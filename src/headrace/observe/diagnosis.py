@@ -15,16 +15,19 @@ class Finding:
     """A word for it, such as "too-few-workers"; see `findings`."""
     stage: str
     """Where: a part of making a batch ("read", "decode", "transform", "load", "collate", "send"), how batches come
-    ("workers", "batches", "stragglers", "start", "transport", "delivery"), "training", or what goes wrong ("memory",
-    "random", "data")."""
+    ("workers", "batches", "stragglers", "start", "transport", "delivery"), "training", "machine" (other processes
+    have the cores), or what goes wrong ("memory", "random", "data")."""
     sentence: str
     """What was seen, with figures."""
     advice: str
     """What to change; empty if nothing is to be done."""
     gain: float | None = None
-    """How many times as fast the loop would be after the change, predicted; None: it is not about speed."""
+    """How many times as fast the loop would be after the change, predicted; None: it is not about speed, or
+    nothing can be predicted."""
     change: Mapping[str, Any] = field(default_factory=dict)
     """The change as arguments of the loader, where it is such."""
+    interval: tuple[float, float] | None = None
+    """Between what bounds the gain lies, by how much the batches differ; None: nothing is predicted."""
 
 
 @dataclass(frozen=True)

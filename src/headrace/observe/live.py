@@ -17,6 +17,7 @@ from rich.text import Text
 
 from headrace.observe.pinned import PinnedRows
 from headrace.observe.recording import MAIN, Batches, EpochTimes, Recording
+from headrace.observe.stats import wait_share, waited_and_looped
 from headrace.observe.words import size as size_text
 
 EVERY = 0.2
@@ -148,7 +149,7 @@ class _Loader:
     def _speed(self) -> Text:
         """Samples a second with how they went, and the share of waiting."""
         speed = f"{samples_per_second(self.recording, self.now):,.0f} samples/s "
-        waiting = wait_share(self.recording, self.now)
+        waiting = wait_share_now(self.recording, self.now)
         share = f" waiting {waiting:.0%}"
         room = self.width - len(speed) - len(share) - 12
         line = Text(speed, style="bold")
@@ -190,6 +191,9 @@ class _Loader:
             parts.append(f"memory {size_text(main)}" + (f", workers {size_text(workers)}" if workers else ""))
         if self.recording.bad_samples or self.recording.restarts:
             parts.append(f"{self.recording.bad_samples:,} bad samples, {self.recording.restarts:,} workers replaced")
+        waited, looped = waited_and_looped(self.recording)
+        if self.recording.totals:
+            parts.append(f"waited {wait_share(waited, looped):.0%} so far")
         if parts:
             yield Text("; ".join(parts))
         decided = [event.text for event in self.recording.events if event.kind == "decided"]
@@ -221,7 +225,7 @@ def samples_per_second(recording: Recording, now: float, window: float = WINDOW)
     return float(rows["samples"].sum()) / spent if spent > 0 else 0.0
 
 
-def wait_share(recording: Recording, now: float, window: float = WINDOW) -> float:
+def wait_share_now(recording: Recording, now: float, window: float = WINDOW) -> float:
     """Returns the share of the last seconds in which the loop waited, from the beginning of an epoch on; 0 to 1."""
     begin = max(now - window, _since(recording))
     rows = recording.batches

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.observe.memory import shared_out_memory
+from headrace.observe.neighbours import Neighbours
 from headrace.observe.recording import (
     BATCH,
     MAIN,
@@ -82,6 +83,7 @@ class Recorder:
         self._events: deque[Event] = deque(maxlen=512)
         self._memory: deque[tuple[float, int, int]] = deque(maxlen=1024)
         self._memory_due = 0.0
+        self._neighbours = Neighbours()
         self._seen: Counter[tuple[str, str]] = Counter()
         self._spent = _spent()
 
@@ -96,6 +98,7 @@ class Recorder:
         self._epochs.append(EpochTimes(self.epoch, began, workers=setting.num_workers, fresh=fresh))
         if self.listeners and len(self._epochs) > 1 and math.isnan(self._epochs[-2].ended):
             self.tick(began, last=True)  # the epoch before was left
+        self._neighbours.begin()
         soon = began + self._pace
         self.due = soon if self.epoch == 0 else min(self.due, soon)  # not at the first batch, for which one waits
 
@@ -115,6 +118,7 @@ class Recorder:
         for at, epoch in enumerate(self._epochs):
             if epoch.epoch == number:
                 self._epochs[at] = replace(epoch, ended=now, batches=batches)
+        self._neighbours.look()
         if self.listeners:
             self.tick(now, last=True)
 
@@ -133,7 +137,7 @@ class Recorder:
             self._seen[kind, where] += count
 
     def tick(self, now: float, *, last: bool = False) -> None:
-        """Sums up what has come, looks at the memory, and calls the listeners."""
+        """Sums up what has come, looks at the memory and at other processes, and calls the listeners."""
         self.due = now + self._pace
         self._sum_up()
         if now >= self._memory_due:
@@ -141,6 +145,7 @@ class Recorder:
             main, workers = shared_out_memory(os.getpid())
             self._memory.append((now, main, workers))
             self._memory_due = now + max((time.perf_counter() - began) / SHARE, 1.0)
+        self._neighbours.look()
         for listener in tuple(self.listeners):
             listener(self, math.inf if last else now)
 
@@ -172,7 +177,7 @@ class Recorder:
             memory=np.array(list(self._memory), MEMORY),
             events=tuple(self._events),
             places=self.places(),
-            totals=dict(self._totals),
+            totals=self._totals | self._neighbours.totals(),
             first_seen=self.first_seen,
             bad_samples=bad,
             restarts=restarts,

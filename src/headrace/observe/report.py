@@ -14,7 +14,7 @@ from rich.text import Text
 from headrace.observe.diagnosis import Diagnosis, Finding
 from headrace.observe.recording import MAIN, Recording
 from headrace.observe.stats import LoaderStats, WorkerStats, stats_of
-from headrace.observe.words import seconds, size, some
+from headrace.observe.words import gain_in_words, seconds, size, some
 
 NOTABLE = 1.01
 """A predicted gain below this is not worth a word."""
@@ -39,14 +39,17 @@ def _heading(diagnosis: Diagnosis) -> Text:
 def _finding(number: int, finding: Finding) -> Iterator[RenderableType]:
     name = f"{number}. "
     yield Text.assemble((f"{name}{finding.name} ({finding.stage}): ", "bold"), finding.sentence)
-    advice = " ".join(filter(None, (finding.advice, _gain(finding.gain))))
+    advice = " ".join(filter(None, (finding.advice, _gain(finding))))
     if advice:
         yield Padding(Text(advice, style="green"), (0, 0, 0, len(name)), expand=False)
 
 
-def _gain(gain: float | None) -> str:
+def _gain(finding: Finding) -> str:
+    gain = finding.gain
     if gain is None or gain < NOTABLE:
         return ""
+    if finding.interval is not None:
+        return f"(about {gain_in_words(gain, finding.interval)} as fast)"
     return f"(about {gain:.1f} times as fast)" if gain >= 1.1 else f"(about {gain - 1:.0%} faster)"
 
 

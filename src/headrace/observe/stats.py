@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.observe.preparing import MAKING, prepared
 from headrace.observe.recording import STAGES, Batches, EpochTimes, Recording, stage_seconds, without_nan
 
 NAN = float("nan")
@@ -19,7 +20,10 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class StageStats:
-    """Seconds that a stage took: over all batches, and for each of the latest ones."""
+    """Seconds that a stage took: over all batches, and for each of the latest ones.
+
+    Means and the like leave out batches in front of which something was prepared once (`preparing.prepared`).
+    """
 
     seconds: float = 0.0
     """Of all batches together; 0 for what was not measured."""
@@ -58,6 +62,8 @@ class LoaderStats:
     """Time of it that the loop waited for batches, workers that were started for an epoch included."""
     first_batch: float = NAN
     """Median time from the beginning of an epoch to its first batch."""
+    prepared: float = 0.0
+    """Time that the slowest of the latest first batches took, if something was prepared for it; 0: nothing was."""
     stages: Mapping[str, StageStats] = field(default_factory=dict)
     """For each of `recording.STAGES`."""
     workers: tuple[WorkerStats, ...] = ()
@@ -72,7 +78,7 @@ class LoaderStats:
     @property
     def wait_share(self) -> float:
         """Share of the loop's time that it waited for batches, 0 to 1; 0 if nothing was looped over."""
-        return self.waited / self.looped if self.looped else 0.0
+        return wait_share(self.waited, self.looped)
 
     @property
     def samples_per_second(self) -> float:
@@ -91,19 +97,39 @@ class LoaderStats:
         return plain
 
 
+def wait_share(waited: float, looped: float) -> float:
+    """Returns the share of a loop's time that it waited for batches, 0 to 1; 0 if nothing was looped over.
+
+    Whatever headrace shows as a share of waiting is this. waited, looped: seconds, as in `LoaderStats`; what a script
+    does outside of its loops is in neither.
+    """
+    return waited / looped if looped > 0 else 0.0
+
+
+def waited_and_looped(recording: Recording) -> tuple[float, float]:
+    """Returns the seconds that a loop waited for batches, and its seconds of waiting and training.
+
+    Waited for are: the beginnings of epochs (starting workers), the batches, and the news that an epoch is at its end.
+    """
+    totals = recording.totals
+    waited = totals.get("wait", 0.0) + totals.get("opening", _opening(recording)) + totals.get("ending", 0.0)
+    return float(waited), float(waited + totals.get("loop", 0.0))
+
+
 def stats_of(recording: Recording) -> LoaderStats:
     """Returns the figures of a recording: of an empty one, too, and of one that lacks most times."""
     totals, batches, memory = recording.totals, recording.batches, recording.memory
-    waited = totals.get("wait", 0.0) + totals.get("opening", _opening(recording)) + totals.get("ending", 0.0)
+    waited, looped = waited_and_looped(recording)
     return LoaderStats(
         label=recording.label,
         epochs=recording.epochs[-1].epoch + 1 if recording.epochs else 0,
         batches=int(totals.get("batches", 0)),
         samples=int(totals.get("samples", 0)),
         bytes=int(totals.get("bytes", 0)),
-        looped=waited + totals.get("loop", 0.0),
+        looped=looped,
         waited=waited,
         first_batch=_first_batch(recording.epochs),
+        prepared=prepared(batches).seconds,
         stages=_stages(batches, totals),
         workers=_workers(batches),
         memory_main=int(memory["main"][-1]) if len(memory) else 0,
@@ -130,6 +156,9 @@ def _first_batch(epochs: tuple[EpochTimes, ...]) -> float:
 def _stages(batches: Batches, totals: Mapping[str, float]) -> dict[str, StageStats]:
     found = {}
     seconds = stage_seconds(batches)
+    steady = ~prepared(batches).at
+    for name in (*MAKING, "wait"):
+        seconds[name] = seconds[name][steady]
     followed = batches["epoch"][1:] == batches["epoch"][:-1]
     seconds["loop"] = seconds["loop"][:-1][followed]  # nothing was asked for after the last batch of an epoch
     for name in STAGES:
@@ -146,6 +175,7 @@ def _workers(batches: Batches) -> tuple[WorkerStats, ...]:
     measured = batches[~np.isnan(batches["begun"])]
     seconds = stage_seconds(measured)
     busy = seconds["load"] + seconds["collate"] + seconds["send"]
+    steady = ~prepared(measured).at
     starts, ends = _epoch_bounds(measured)
     found = []
     for worker in np.unique(measured["worker"]).tolist():
@@ -153,7 +183,9 @@ def _workers(batches: Batches) -> tuple[WorkerStats, ...]:
         its, since = busy[its_own], measured["begun"][its_own].min()  # it may have been added late
         span = float((ends - np.maximum(starts, since)).clip(0).sum())
         share = min(float(its.sum()) / span, 1.0) if span else NAN
-        found.append(WorkerStats(worker, len(its), share, float(its.mean())))
+        usual = busy[its_own & steady]
+        each = float(usual.mean()) if len(usual) else NAN
+        found.append(WorkerStats(worker, len(its), share, each))
     return tuple(found)
 
 

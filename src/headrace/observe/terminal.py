@@ -1,7 +1,9 @@
-"""The console that everything of headrace prints with."""
+"""The consoles that everything of headrace prints with, and text of what they would print."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -13,9 +15,37 @@ from headrace.core.printable import printable
 class Terminal(Console):
     """A console of rich that writes control characters in strings as escapes, in lines and in cells of tables.
 
-    `rich.text.Text` and what `out` gets is printed as it is.
+    `rich.text.Text` and what `out` gets is printed as it is. It writes to its file in notebooks too, where rich's own
+    console displays what it is to print and writes nothing.
     """
+
+    def __init__(self, **options: Any) -> None:
+        """options: those of `rich.console.Console`."""
+        super().__init__(**{"force_jupyter": False, **options})
 
     def render_str(self, text: str, **options: Any) -> Text:
         """See `rich.console.Console.render_str`."""
         return super().render_str(printable(text), **options)
+
+
+def plain_text(show: Callable[[Console], object], width: int) -> str:
+    """Returns what `show` prints on the console that it is given, without colours, in lines of `width` columns."""
+    page = io.StringIO()
+    show(Console(file=page, width=width, color_system=None, force_terminal=False, force_jupyter=False))
+    return page.getvalue()
+
+
+NOTEBOOK = (
+    '<pre style="white-space: pre; overflow-x: auto; line-height: normal; '
+    "font-family: Menlo, 'DejaVu Sans Mono', Consolas, monospace\">{code}</pre>"
+)
+"""What is around the text in a notebook's cell."""
+
+
+def html(show: Callable[[Console], object], width: int) -> str:
+    """Returns the same as HTML for a cell of a notebook, with the styles; all text is escaped."""
+    console = Console(
+        file=io.StringIO(), width=width, record=True, force_terminal=True, color_system="truecolor", force_jupyter=False
+    )
+    show(console)
+    return console.export_html(inline_styles=True, code_format=NOTEBOOK)

@@ -67,6 +67,16 @@ def times(gain: float) -> str:
     return f"{gain:.2f}x" if gain < 1.1 else f"{gain:.1f}x"
 
 
+def gain_in_words(gain: float, interval: tuple[float, float] | None) -> str:
+    """Returns a gain with its interval: "1.8x (1.6x to 2.0x)"; without it where both ends read the same."""
+    if interval is None:
+        return times(gain)
+    low, high = map(times, interval)
+    if low == high:
+        return times(gain)
+    return f"{times(gain)} ({low} to {high})"
+
+
 def some(number: int, noun: str, plural: str = "") -> str:
     """Returns a number with its noun: "1 batch", "1,200 batches" (`plural`; otherwise with an s)."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -39,6 +39,8 @@ class Loop:
     nbytes: int = 1000
     setting: dict[str, Any] = field(default_factory=dict)
     recording: dict[str, Any] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=dict)
+    """Sums that no batch has, such as "other_cores"."""
 
 
 def recording_of(given: Loop) -> Recording:
@@ -66,7 +68,7 @@ def recording_of(given: Loop) -> Recording:
         setting=Setting(**{**setting, **given.setting}),
         batches=rows,
         epochs=tuple(epochs),
-        totals=totals_of(rows) | {"opening": opening},
+        totals=totals_of(rows) | {"opening": opening} | given.totals,
         first_seen=BEGAN,
         **given.recording,
     )

@@ -161,7 +161,14 @@ def test_without_workers_everything_comes_one_after_the_other(given: Work, rules
     of_workers = seconds_for(given, replace(rules, workers=0))  # which take a moment more, since they slept before
     making = float((given.wait + given.cpu).sum())
     assert max(expected - COLD * len(given), expected - (1 - WARM) * making) - 1e-9 <= of_workers <= expected + 1e-9
-    assert of_workers < expected or making == 0.0
+    assert of_workers < expected or float(given.cpu.sum()) == 0.0
+
+
+def test_what_batches_wait_for_is_not_shorter_without_workers() -> None:
+    given = work(50, wait=1e-3, loop=2e-3)
+    assert seconds_for(given, Rules(0)) == pytest.approx(50 * 3e-3)
+    computing = work(50, cpu=1e-3, loop=2e-3)
+    assert seconds_for(computing, Rules(0)) == pytest.approx(50 * (3e-3 - COLD))
 
 
 # -- what helps, and what does not -------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from headrace.dataset.staged.sources import Source, copied, source_of
 from headrace.dataset.stored import StoredDataset
 from headrace.formats import arrow
 from headrace.observe.memory import machine_memory
+from headrace.observe.terminal import plain_text
 from headrace.observe.words import seconds as in_words
 
 if TYPE_CHECKING:
@@ -156,10 +157,7 @@ class Plan:
         console.print(self.advice, highlight=False, markup=False, soft_wrap=True)
 
     def __str__(self) -> str:
-        console = Console(width=110, color_system=None)
-        with console.capture() as text:
-            self.show(console)
-        return text.get()
+        return plain_text(self.show, 110)
 
 
 def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:

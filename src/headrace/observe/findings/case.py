@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from headrace.observe.findings.simulation import Rules
-from headrace.observe.findings.workload import PLAYED, Change, Workload, workload_of
+from headrace.observe.findings.simulation import Rules, Seconds
+from headrace.observe.findings.workload import Change, Workload, workload_of
+from headrace.observe.preparing import Prepared, prepared, steady_stages
 from headrace.observe.recording import Recording, stage_seconds
+from headrace.observe.stats import wait_share, waited_and_looped
 
 WAITS = 0.05
 """Share of waiting below which the loader keeps up."""
@@ -23,6 +26,21 @@ LITTLE = 1.1
 MOST = 32
 """Workers that are advised, at most."""
 
+BATCHES = 12
+"""Batches that a prediction needs, at least."""
+
+DRAWS, DRAWN = 16, 96
+"""How often batches are drawn anew for an interval, and how many of them at most."""
+
+ERROR = 0.04
+"""What a play errs by, as a share of a gain, even where all batches are alike."""
+
+OTHERS = 0.3
+"""Cores that other processes take, below which they do not count."""
+
+LOST = 0.15
+"""Share of its running time that a loop may wait for cores which others have, before the machine is called busy."""
+
 
 class Case:
     """A recording, with what follows from it."""
@@ -32,39 +50,91 @@ class Case:
         self.setting = recording.setting
         self.rows = recording.batches
         self.work: Workload | None = workload_of(recording)
+        self._bases: dict[int, float] = {}  # by the ids of `_draws`, which live as long
 
-    @cached_property
+    @property
     def waited(self) -> float:
-        """Seconds that the training loop waited for batches, the beginnings of epochs included."""
-        return float(self.recording.totals.get("wait", 0.0)) + self.opening
+        """Seconds that the training loop waited for batches; see `waited_and_looped`."""
+        return self._waited_and_looped[0]
 
-    @cached_property
-    def opening(self) -> float:
-        """Seconds between the beginnings of epochs and the asking for their first batches."""
-        return float(self.recording.totals.get("opening", 0.0))
-
-    @cached_property
+    @property
     def looped(self) -> float:
         """Seconds of training and waiting."""
-        return self.waited + float(self.recording.totals.get("loop", 0.0))
+        return self._waited_and_looped[1]
 
     @property
     def wait_share(self) -> float:
         """Share of the time that the training loop waited."""
-        return self.waited / self.looped if self.looped > 0 else 0.0
+        return wait_share(self.waited, self.looped)
+
+    @cached_property
+    def _waited_and_looped(self) -> tuple[float, float]:
+        return waited_and_looped(self.recording)
+
+    @cached_property
+    def stages(self) -> dict[str, Seconds]:
+        """Seconds of each stage of each batch that is held, without what was prepared once."""
+        return steady_stages(self.rows)
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """What first batches bore."""
+        return prepared(self.rows)
+
+    @cached_property
+    def prepared_wait(self) -> float:
+        """Seconds that the loop waited for what is prepared once."""
+        whole = stage_seconds(self.rows)["wait"]
+        return float((whole - self.stages["wait"]).sum())
 
     @cached_property
     def steady_share(self) -> float:
         """Share of the time that the training loop waited, the first batches of epochs left out."""
         later = self.rows["number"] > 0
-        stages = stage_seconds(self.rows)
-        waits, loops = float(stages["wait"][later].sum()), float(stages["loop"].sum())
+        waits, loops = float(self.stages["wait"][later].sum()), float(self.stages["loop"].sum())
         return waits / (waits + loops) if waits + loops > 0 else 0.0
+
+    @property
+    def is_long_enough(self) -> bool:
+        """Whether there are batches enough to predict from."""
+        return self.work is not None and self.work.batches >= BATCHES
+
+    @cached_property
+    def other_cores(self) -> float:
+        """How many cores other processes took, on average; 0 if it is not known."""
+        totals = self.recording.totals
+        looked = totals.get("looked", 0.0)
+        return totals.get("other_cores", 0.0) / looked if looked > 0 else 0.0
+
+    @cached_property
+    def queued(self) -> float:
+        """Seconds in which the loop and its workers, all together, were ready to run and had no core."""
+        totals = self.recording.totals
+        return float(totals.get("queued", 0.0)) + float(totals.get("loop_queued", 0.0))
+
+    @cached_property
+    def ran(self) -> float:
+        """Core seconds of the loop and its workers, all together."""
+        totals = self.recording.totals
+        return float(totals.get("cpu", 0.0)) + float(totals.get("main_cpu", 0.0))
+
+    @cached_property
+    def machine_is_busy(self) -> bool:
+        """Whether other processes took so many cores that the times of this loop tell little of its loader.
+
+        Waiting for a core is blamed on others by their part of what all took: too many workers queue for each other.
+        """
+        if self.other_cores < OTHERS or self.queued + self.ran <= 0:
+            return False
+        own_cores = self.recording.totals.get("own_cores", 0.0) / self.recording.totals["looked"]
+        queued_share = self.queued / (self.queued + self.ran)
+        return queued_share * self.other_cores / (self.other_cores + own_cores) >= LOST
 
     @property
     def keeps_up(self) -> bool:
         """Whether the loader hardly holds up training: nothing, or nothing that is worth much, is to be gained."""
-        hardly_waits = self.steady_share < WAITS and self.waited < FIRST_WAITS * self.looped
+        waited = self.waited - self.prepared_wait
+        hardly_waits = self.steady_share < WAITS and waited < FIRST_WAITS * self.looped
         return len(self.rows) > 0 and (hardly_waits or self.ideal_gain < LITTLE)
 
     @property
@@ -78,20 +148,13 @@ class Case:
         return self.work.seconds() if self.work else 0.0
 
     @cached_property
-    def measured(self) -> float:
-        """Seconds that the batches of the play took in truth."""
-        stages = stage_seconds(self.rows[-PLAYED:])
-        share = self.opening / max(float(self.recording.totals.get("batches", 1.0)), 1.0) * len(self.rows[-PLAYED:])
-        return float(stages["wait"].sum() + stages["loop"].sum()) + share
-
-    @cached_property
     def ideal_gain(self) -> float:
         """How many times as fast the loop would be with a loader that costs nothing.
 
-        At least by what it waited; more where training shares its cores with the loader.
+        At least by what it waited, but for what is prepared once; more where training shares its cores with the loader.
         """
         loop = float(self.recording.totals.get("loop", 0.0))
-        without_waiting = self.looped / loop if loop > 0 else 1.0
+        without_waiting = (self.looped - self.prepared_wait) / loop if loop > 0 else 1.0
         if self.work and (ideal := self.work.ideal_seconds()) > 0:
             return max(self.base / ideal, without_waiting)
         return without_waiting
@@ -100,16 +163,60 @@ class Case:
         """Returns what a change gains: never more than a loader that costs nothing."""
         if self.work is None or self.base <= 0:
             return 1.0
-        work = self.work if change is None else self.work.changed(change)
-        base = self.base
+        return min(self._gain_of(self.work, change, rules), self.ideal_gain)
+
+    def interval(self, change: Change | None = None, rules: Rules | None = None) -> tuple[float, float]:
+        """Returns between what bounds the gain of a change lies, by how much the batches differ from each other.
+
+        The play is repeated with batches that are drawn anew: the interval holds nine of ten of the gains, and
+        `ERROR` on both sides of the gain itself. Fewer batches than there are differ more from draw to draw, by the
+        root of their share, which is taken out again.
+        """
+        gain = self.gain(change, rules)
+        if self.work is None:
+            return gain, gain
+        gains = [self._gain_of(work, change, rules) for work in self._draws]
+        low, high = np.percentile(gains, (5, 95))
+        narrower = math.sqrt(min(DRAWN / self.work.batches, 1.0))
+        low = gain - (gain - float(low)) * narrower
+        high = gain + (float(high) - gain) * narrower
+        low, high = min(low, gain * (1 - ERROR)), max(high, gain * (1 + ERROR))
+        return low, max(min(high, self.ideal_gain), gain)
+
+    @cached_property
+    def _draws(self) -> list[Workload]:
+        if self.work is None:
+            return []
+        chance = np.random.default_rng(0)  # the same recording has the same diagnosis
+        return [self.work.drawn(chance, DRAWN) for _ in range(DRAWS)]
+
+    def _gain_of(self, work: Workload, change: Change | None, rules: Rules | None) -> float:
+        """Returns what a change gains for these batches."""
+        after = work if change is None else work.changed(change)
         if rules is not None and rules.workers == 0 and self.rules.workers:
-            base = self.measured  # what goes with workers is in what was measured
-        return min(base / max(work.seconds(rules), 1e-9), self.ideal_gain)
+            # All that goes with workers is in what was measured. Their start is not: it is over once, and batches whose
+            # making waits would lose what workers do at the same time.
+            base = work.took_seconds()
+        else:
+            base = self._seconds_of(work)
+        return base / max(after.seconds(rules), 1e-9)
+
+    def _seconds_of(self, work: Workload) -> float:
+        """Returns how long batches take as it is; played once for each draw."""
+        if work is self.work:
+            return self.base
+        if id(work) not in self._bases:
+            self._bases[id(work)] = work.seconds()
+        return self._bases[id(work)]
 
     @cached_property
     def rules(self) -> Rules:
         """By which the loader works."""
         return self.work.rules if self.work else Rules(self.setting.num_workers)
+
+    def rules_with(self, workers: int) -> Rules:
+        """Returns the loader's rules with another number of workers."""
+        return replace(self.rules, workers=workers, prefetch=max(self.rules.prefetch, 2))
 
     @cached_property
     def latency(self) -> float:
@@ -141,8 +248,8 @@ class Case:
     @cached_property
     def best_workers(self) -> tuple[int, float]:
         """The smallest number of workers that is nearly as good as any, and its gain."""
-        gains = {count: self.gain(rules=replace(self.rules, workers=count, prefetch=max(self.rules.prefetch, 2)))
-                 for count in _counts(self.most_workers, self.rules.workers)}  # fmt: skip
+        counts = _counts(self.most_workers, self.rules.workers)
+        gains = {count: self.gain(rules=self.rules_with(count)) for count in counts}
         best = max(gains.values())
         count = min(count for count, gain in gains.items() if gain >= 0.98 * best)
         return count, gains[count]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from headrace.observe.diagnosis import Diagnosis, Finding
 from headrace.observe.findings.case import WAITS, Case
+from headrace.observe.findings.certainty import certain, held_on_a_busy_machine
 from headrace.observe.findings.rules import RULES, WORTH
 from headrace.observe.findings.traps import findings_of_traps
 from headrace.observe.recording import Recording
-from headrace.observe.words import times
+from headrace.observe.words import gain_in_words, seconds, some
 
 
 def diagnose(recording: Recording) -> Diagnosis:
@@ -32,21 +33,34 @@ def diagnose(recording: Recording) -> Diagnosis:
 
 
 def _of_rules(case: Case) -> list[Finding]:
-    return [finding for rule in RULES for finding in rule(case)] if case.work is not None else []
+    if case.work is None:
+        return []
+    found = [finding for rule in RULES for finding in rule(case)]
+    if case.machine_is_busy:
+        return held_on_a_busy_machine(found)
+    return certain(case, found)
 
 
 def _summary(case: Case, found: list[Finding]) -> str:
     if not len(case.rows):
         return "No batch was delivered."
     waits = f"The loop waited {case.wait_share:.0%} of the time for data"
+    if case.prepared_wait > 0:
+        waits = f"{waits}, {seconds(case.prepared_wait)} of it for what is prepared once"
     if case.wait_share < WAITS:
         return f"{waits}: the loader keeps up, at {case.rate:,.0f} samples/s."
+    if case.machine_is_busy:
+        return f"{waits}, on a machine where other processes took {case.other_cores:.1f} cores."
     gain = f"{case.ideal_gain:.1f}" if case.ideal_gain < 100 else "more than 100"
     ideal = f"with a loader that costs nothing it would be {gain} times as fast"
+    if case.work is not None and not case.is_long_enough:
+        return f"{waits}; {some(case.work.batches, 'batch', 'batches')} are too few to predict what would help."
+    if case.prepared_wait > 0:
+        ideal = f"{ideal} from then on"
     best = next((one for one in found if one.gain is not None and one.gain >= WORTH and one.advice), None)
     if best is None or best.gain is None:
         return f"{waits}; {ideal}."
-    return f"{waits}; {ideal}. What helps most ({best.name}): {times(best.gain)}."
+    return f"{waits}; {ideal}. What helps most ({best.name}): {gain_in_words(best.gain, best.interval)}."
 
 
 STRUCTURE = ("start", "batches", "stragglers", "transport", "delivery")
@@ -57,6 +71,8 @@ def _limit(case: Case, found: list[Finding]) -> str:
     """Returns the stage that limits the loop: of several that would help, the one that explains the most by itself."""
     if case.keeps_up:
         return "training"
+    if case.machine_is_busy:
+        return "machine"
     gains = {stage: max(one.gain or 0.0 for one in found if one.stage == stage) for stage in {f.stage for f in found}}
     best = max(gains.values(), default=0.0)
     for stage in STRUCTURE:

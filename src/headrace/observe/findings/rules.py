@@ -10,8 +10,10 @@ import numpy as np
 
 from headrace.observe.diagnosis import Finding
 from headrace.observe.findings.case import Case
+from headrace.observe.findings.certainty import machine
+from headrace.observe.findings.simulation import Rules
 from headrace.observe.findings.workload import Even, Kept, Split, Without, Workload, percentile
-from headrace.observe.recording import MAIN, Setting, stage_seconds
+from headrace.observe.recording import MAIN, Setting
 from headrace.observe.words import seconds, size, some
 
 WORTH = 1.05
@@ -39,13 +41,32 @@ Rule = Callable[[Case], Iterator[Finding]]
 def _training(case: Case) -> Iterator[Finding]:
     if not case.keeps_up:
         return
-    loop = float(np.median(stage_seconds(case.rows)["loop"]))
+    loop = float(np.median(case.stages["loop"]))
+    when = "of the time" if not case.prepared.seconds else "of the time behind the first batches"
     yield Finding(
         "training-limits",
         "training",
-        f"The loader keeps up: the loop waited {case.steady_share:.1%} of the time. A step of training takes "
+        f"The loader keeps up: the loop waited {case.steady_share:.1%} {when}. A step of training takes "
         f"{seconds(loop)}; a faster loader would make the loop {case.ideal_gain:.2f} times as fast.",
         "Nothing in the loader. Make the step faster: larger batches, mixed precision, a compiled model.",
+    )
+
+
+def _first_batch(case: Case) -> Iterator[Finding]:
+    """What is prepared once is no property of the batches: it is said, and left out of all other figures."""
+    found = case.prepared
+    if not found.seconds:
+        return
+    count = int(found.at.sum())
+    which = "The first batch" if count == 1 else f"Each of {count} first batches of a worker"
+    took = f"took {seconds(found.seconds)}" if count == 1 else f"took up to {seconds(found.seconds)}"
+    yield Finding(
+        "slow-first-batch",
+        "start",
+        f"{which} {took}, the others {seconds(found.usual)}: something is prepared once, such as a file that is "
+        "decoded whole. All other figures and predictions are without it.",
+        "Prepare it before the loader is made, keep the workers (persistent_workers=True), or pack the data (headrace "
+        "pack), which then open at once.",
     )
 
 
@@ -69,6 +90,7 @@ def _start(case: Case) -> Iterator[Finding]:
             "worker_init_fn does short.",
             gain,
             {"persistent_workers": True},
+            case.interval(Kept()),
         )
 
 
@@ -93,6 +115,7 @@ def _too_few(case: Case) -> Iterator[Finding]:
         f"{advice}.",
         gain,
         change,
+        case.interval(rules=case.rules_with(count)),
     )
 
 
@@ -102,9 +125,9 @@ def _too_many(case: Case) -> Iterator[Finding]:
     if case.setting.tuned or count >= now or (now < 2 and count > 0):
         return
     if count == 0:
-        if gain < WORTH * max(case.gain(Kept()), 1.0):
-            return  # starting workers costs more than handing over
-        stages = stage_seconds(case.rows)
+        if gain < WORTH:
+            return
+        stages = case.stages
         each = float(np.mean(stages["load"] + stages["collate"]))
         handing = float(np.mean(stages["send"] + stages["open"])) + case.latency
         because = ""
@@ -117,8 +140,12 @@ def _too_many(case: Case) -> Iterator[Finding]:
             "num_workers=0 (or num_workers='auto', which decides while it runs).",
             gain,
             {"num_workers": 0},
+            case.interval(rules=case.rules_with(0)),
         )
     elif count < now - 1 or gain >= WORTH:
+        interval = None
+        if gain >= WORTH:
+            interval = case.interval(rules=case.rules_with(count))
         saved = case.memory_with(now - count, case.rules.prefetch)
         yield Finding(
             "too-many-workers",
@@ -129,6 +156,7 @@ def _too_many(case: Case) -> Iterator[Finding]:
             f"num_workers={count}.",
             max(gain, 1.0),
             {"num_workers": count},
+            interval,
         )
 
 
@@ -138,19 +166,22 @@ def _stragglers(case: Case) -> Iterator[Finding]:
     slow = made[made > 3 * usual]
     if case.rules.workers < 2 or not len(slow) or case.gain(Even()) < WORTH:
         return
-    options: list[tuple[float, str, dict[str, object]]] = []
+    options: list[tuple[float, str, dict[str, object], Rules]] = []
     for prefetch in (4, 8, 16):
         if case.memory_with(case.rules.workers, prefetch) < case.setting.memory / 2 or not case.setting.memory:
-            gain = case.gain(rules=replace(case.rules, prefetch=prefetch))
-            options.append((gain, f"prefetch_factor={prefetch}: more batches ahead.", {"prefetch_factor": prefetch}))
+            rules = replace(case.rules, prefetch=prefetch)
+            advice = f"prefetch_factor={prefetch}: more batches ahead."
+            options.append((case.gain(rules=rules), advice, {"prefetch_factor": prefetch}, rules))
     if not case.rules.free and not case.setting.is_stream:
-        gain = case.gain(rules=replace(case.rules, free=True))
-        options.append((gain, "seed=0: then batches go to whichever worker is free, in the same order.", {"seed": 0}))
+        rules = replace(case.rules, free=True)
+        advice = "seed=0: then batches go to whichever worker is free, in the same order."
+        options.append((case.gain(rules=rules), advice, {"seed": 0}, rules))
     if case.rules.in_order:
-        gain = case.gain(rules=replace(case.rules, in_order=False))
-        options.append((gain, "in_order=False: batches come as they are ready.", {"in_order": False}))
-    best = max(gain for gain, _, _ in options)
-    gain, advice, change = next(one for one in options if one[0] >= 0.97 * best)
+        rules = replace(case.rules, in_order=False)
+        advice = "in_order=False: batches come as they are ready."
+        options.append((case.gain(rules=rules), advice, {"in_order": False}, rules))
+    best = max(gain for gain, _, _, _ in options)
+    gain, advice, change, rules = next(one for one in options if one[0] >= 0.97 * best)
     if gain >= WORTH:
         yield Finding(
             "stragglers",
@@ -161,6 +192,7 @@ def _stragglers(case: Case) -> Iterator[Finding]:
             advice,
             gain,
             change,
+            case.interval(rules=rules),
         )
 
 
@@ -180,6 +212,7 @@ def _batches(case: Case) -> Iterator[Finding]:
             f"batch_size={samples // 4}, with gradient accumulation over 4 steps if training needs the large batch.",
             gain,
             {"batch_size": samples // 4},
+            case.interval(Split(4)),
         )
 
 
@@ -217,7 +250,8 @@ def cure_for(part: str, setting: Setting) -> str:
 def _stages(case: Case) -> Iterator[Finding]:
     if case.work is None or case.keeps_up:
         return
-    for part, gain in stage_gains(case.work, case.base).items():
+    for part, change in stage_changes(case.work).items():
+        gain = case.gain(change)
         if gain < WORTH or case.work.parts[part] < 0.1:
             continue
         where = next((place.where for place in case.recording.places if place.kind == part and place.where), "")
@@ -227,31 +261,31 @@ def _stages(case: Case) -> Iterator[Finding]:
             f"{MADE_OF[part].capitalize()} is {case.work.parts[part]:.0%} of making a batch"
             + (f", most of it in {where}." if where else "."),
             cure_for(part, case.setting),
-            min(gain, case.ideal_gain),
+            gain,
+            interval=case.interval(change),
         )
 
 
-def stage_gains(work: Workload, base: float) -> dict[str, float]:
-    """Returns for each part of making a batch how many times as fast the loop would be if it cost nothing."""
-    gains = {}
+def stage_changes(work: Workload) -> dict[str, Without]:
+    """Returns for each part of making a batch what is gone if it costs nothing."""
+    changes = {}
     cpu_parts = {part: share for part, share in work.parts.items() if part not in ("read", "send")}
     cpu_whole = max(sum(cpu_parts.values()), 1e-12)
     for part, share in work.parts.items():
         if part == "read":
-            change = Without(wait=1.0)
+            changes[part] = Without(wait=1.0)
         elif part == "send":
-            change = Without(send=1.0)
+            changes[part] = Without(send=1.0)
         else:
-            change = Without(cpu=min(share / cpu_whole, 1.0))
-        gains[part] = base / max(work.changed(change).seconds(), 1e-9)
-    return gains
+            changes[part] = Without(cpu=min(share / cpu_whole, 1.0))
+    return changes
 
 
 def _delivery(case: Case) -> Iterator[Finding]:
     if case.work is None:
         return
     gain = case.gain(Without(open=1.0))
-    stages = stage_seconds(case.rows)
+    stages = case.stages
     pinned, opened = float(stages["pin"].mean()), float(stages["open"].mean())
     if gain >= WORTH and pinned + opened > 0:
         pins = pinned > opened
@@ -264,6 +298,7 @@ def _delivery(case: Case) -> Iterator[Finding]:
             if not pins
             else "Smaller batches in bytes: uint8, normalised on the device.",
             gain,
+            interval=case.interval(Without(open=1.0)),
         )
 
 
@@ -282,6 +317,7 @@ def _threads(case: Case) -> Iterator[Finding]:
             "backend='thread', if the data set stands several threads at once: see docs/workers.md.",
             gain,
             {"backend": "thread"},
+            case.interval(Without(send=1.0, open=1.0)),
         )
 
 
@@ -313,7 +349,7 @@ def _memory(case: Case) -> Iterator[Finding]:
 
 
 def _made(case: Case) -> np.ndarray:
-    stages = stage_seconds(case.rows)
+    stages = case.stages
     made: np.ndarray = stages["load"] + stages["collate"] + stages["send"]
     return made
 
@@ -329,6 +365,7 @@ def _workers(count: int) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    _training, _start, _too_few, _too_many, _stragglers, _batches, _stages, _delivery, _threads, _memory,
+    machine, _training, _first_batch, _start, _too_few, _too_many, _stragglers, _batches, _stages, _delivery, _threads,
+    _memory,
 )  # fmt: skip
 """All of them."""

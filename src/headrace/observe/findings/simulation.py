@@ -59,6 +59,11 @@ class Work:
     def __len__(self) -> int:
         return len(self.cpu)
 
+    def taken(self, places: npt.NDArray[np.int64]) -> Work:
+        """Returns the work of these batches, in this order; starting takes the same share of it."""
+        arrays = {name: getattr(self, name)[places] for name in ("wait", "cpu", "send", "open", "pin", "loop")}
+        return replace(self, **arrays, start=self.start * len(places) / max(len(self), 1))
+
     def split(self, parts: int) -> Work:
         """Returns the same work in batches of a `parts`-th of the size; what a batch costs in any case stays."""
 
@@ -88,8 +93,11 @@ def seconds_for(work: Work, rules: Rules) -> float:
         return 0.0
     if rules.workers == 0:
         made = work.wait + work.cpu
-        warm = np.maximum(made - COLD, WARM * made) if work.in_workers else made
-        return float((warm + work.pin + work.loop).sum())
+        if work.in_workers:
+            # A batch that mostly waits (for a disk, a server) waits as long in any process: its core seconds shrink.
+            shrinks = np.where(work.wait > work.cpu, work.cpu, made)
+            made = made - np.minimum(COLD, (1 - WARM) * shrinks)
+        return float((made + work.pin + work.loop).sum())
     return _Play(work, rules).run()
 
 

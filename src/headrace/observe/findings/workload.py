@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.observe.findings.simulation import Rules, Seconds, Work, seconds_for
-from headrace.observe.recording import Batches, Recording, stage_seconds
+from headrace.observe.preparing import steady_batches, steady_stages
+from headrace.observe.recording import Batches, Recording
 
 PLAYED = 512
 """Batches that are played through, at most: the latest ones."""
@@ -28,6 +30,9 @@ class Workload:
     """Whether the first of these epochs is the loader's first."""
     parts: Mapping[str, float]
     """Shares of making a batch, 0 to 1, by core seconds and waiting: `KINDS`, "collate", "send"."""
+    took: tuple[Seconds, ...] = ()
+    """Of each batch of each epoch, the seconds of waiting and training that were measured. The first batch of an epoch
+    takes what is usual: starts are not in it."""
 
     @property
     def batches(self) -> int:
@@ -41,6 +46,29 @@ class Workload:
     def ideal_seconds(self) -> float:
         """Returns how long they take if a loader costs nothing."""
         return float(sum(work.loop.sum() for work in self.epochs))
+
+    def took_seconds(self) -> float:
+        """Returns how long the batches took in truth, without the starts of epochs."""
+        return float(sum(took.sum() for took in self.took))
+
+    def drawn(self, chance: np.random.Generator, most: int) -> Workload:
+        """Returns as many batches, `most` at most, drawn from these in blocks of neighbours (a block bootstrap).
+
+        Neighbours stay together, since slow times of a disk or a machine last for several batches.
+        """
+        epochs: list[Work] = []
+        took: list[Seconds] = []
+        left = most
+        for work, seconds in zip(reversed(self.epochs), reversed(self.took), strict=True):
+            count = min(len(work), left)
+            if not count:
+                break
+            places = _blocks(len(work), count, chance)
+            epochs.insert(0, work.taken(places))
+            took.insert(0, seconds[places])
+            left -= count
+        is_first = self.is_first and len(epochs) == len(self.epochs)
+        return replace(self, epochs=tuple(epochs), took=tuple(took), is_first=is_first)
 
     def changed(self, change: Change) -> Workload:
         """Returns it with something else in the place of each epoch that the change is for."""
@@ -110,21 +138,30 @@ class Kept(Change):
         return replace(work, start=0.0)
 
 
+def _blocks(length: int, count: int, chance: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Returns `count` places of 0 to `length`, as blocks of neighbours; behind the end comes 0."""
+    size = max(round(count ** (1 / 3)), 1)
+    starts = chance.integers(0, length, -(-count // size))
+    places = (starts[:, None] + np.arange(size)[None, :]) % length
+    return np.asarray(places.ravel()[:count], np.int64)
+
+
 def _evened(seconds: Seconds) -> Seconds:
     return np.full_like(seconds, seconds.mean() if len(seconds) else 0.0)
 
 
 def workload_of(recording: Recording) -> Workload | None:
     """Returns what the latest batches took; None if too little is known."""
-    rows = recording.batches[-PLAYED:]
+    rows = steady_batches(recording.batches)[-PLAYED:]
     if len(rows) < 2 or np.isnan(rows["begun"]).all():
         return None
     setting = recording.setting
     rules = Rules(setting.num_workers, setting.prefetch_factor, setting.in_order, setting.free, max(setting.cores, 1))
-    stages = stage_seconds(rows)
+    stages = {name: seconds[-PLAYED:] for name, seconds in steady_stages(recording.batches).items()}
     starts = {epoch.epoch: epoch.began for epoch in recording.epochs}
     loop = _loops(rows, stages)
-    epochs = []
+    took = _took(rows, stages)
+    epochs, taken = [], []
     for epoch in np.unique(rows["epoch"]):
         own = rows["epoch"] == epoch
         epochs.append(
@@ -132,19 +169,33 @@ def workload_of(recording: Recording) -> Workload | None:
                 rows[own], {name: one[own] for name, one in stages.items()}, loop[own], starts.get(epoch), rules.workers
             )
         )
-    return Workload(tuple(epochs), rules, int(rows["epoch"][0]) == 0, _parts(recording, rows, stages))
+        taken.append(took[own])
+    is_first = int(rows["epoch"][0]) == 0
+    return Workload(tuple(epochs), rules, is_first, _parts(recording, rows, stages), tuple(taken))
 
 
-def _loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
-    """Returns the seconds of training behind each batch, without waiting for a core; float64 [n].
+def _took(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
+    """Returns for each batch the seconds of waiting and training, float64 [n]; see `Workload.took`."""
+    waited = stages["wait"].copy()
+    first = rows["number"] == 0
+    if not first.all():
+        waited[first] = np.minimum(waited[first], np.median(waited[~first]))
+    return np.asarray(waited + _known_loops(rows, stages), np.float64)
 
-    Behind the last one of an epoch, where it is not known, what is usual.
-    """
+
+def _known_loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
+    """Returns the seconds of training behind each batch; behind the last one of an epoch, what is usual."""
     loop = stages["loop"].copy()
     known = np.zeros(len(rows), bool)
     known[:-1] = rows["epoch"][1:] == rows["epoch"][:-1]
     usual = float(np.median(loop[known])) if known.any() else 0.0
     loop[~known] = usual
+    return loop
+
+
+def _loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
+    """Returns the seconds of training behind each batch, without waiting for a core; float64 [n]."""
+    loop = _known_loops(rows, stages)
     cpu, queued = (float(np.nansum(rows[name])) for name in ("main_cpu", "loop_queued"))
     total = float(loop.sum())
     if total > 0 and queued > 0:  # it was shared out evenly, so that only its sum is known

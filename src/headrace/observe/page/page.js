@@ -4,7 +4,7 @@ window.addEventListener("error", (event) => {
 });
 
 const STAGES = ["train", "start", "wait", "open", "pin", "load", "collate", "send"];
-const NAMES = { train: "training", start: "starting an epoch", wait: "waiting", open: "opening", pin: "pinning", load: "loading", collate: "collating", send: "sending" };
+const NAMES = { train: "training", start: "starting or preparing", wait: "waiting", open: "opening", pin: "pinning", load: "loading", collate: "collating", send: "sending" };
 const SIGNS = { started: "▸", died: "✕", hung: "‖", added: "+", retired: "−", decided: "◆" };
 const INNER = ["open", "pin"], LOWER = 0.45; // drawn over the wait that they are a part of, below this share of its height
 const EPOCH_ROW = 16, AXIS_ROW = 20, TOP = EPOCH_ROW + AXIS_ROW, GAP = 4, STRIP = 6;
@@ -21,19 +21,23 @@ function pieces(data) {
   const put = (worker, begin, end, stage, i) => {
     if (begin !== null && end !== null && end > begin) lanes.get(worker)?.push([begin, end, stage, i]);
   };
+  const late = new Set(data.prepared); // batches in front of which something was prepared once
   const cut = data.left_out ? data.left_out[0] : -1;
   for (let i = 0; i < data.count; i++) {
     const asked = at("asked", i), delivered = at("delivered", i), worker = b.worker[i];
     const chain = [at("begun", i), at("loaded", i), at("collated", i), worker < 0 ? null : at("sent", i)];
-    put(-1, asked, delivered, "wait", i);
-    ["load", "collate", "send"].forEach((stage, k) => put(worker, chain[k], chain[k + 1], stage, i));
+    put(-1, asked, delivered, late.has(i) ? "start" : "wait", i);
+    ["load", "collate", "send"].forEach((stage, k) => {
+      if (!late.has(i)) put(worker, chain[k], chain[k + 1], stage, i);
+      else if (worker >= 0) put(worker, chain[k], chain[k + 1], stage === "load" ? "start" : stage, i);
+    });
     if (delivered !== null) {
       const from = asked === null ? -Infinity : asked;
       const pinning = Math.max(from, delivered - (at("pinned", i) || 0));
       put(-1, Math.max(from, pinning - (at("opened", i) || 0)), pinning, "open", i);
       put(-1, pinning, delivered, "pin", i);
     }
-    if (i + 1 < data.count && i + 1 !== cut && b.epoch[i] === b.epoch[i + 1]) put(-1, delivered, at("asked", i + 1), "train", i);
+    if (i + 1 < data.count && i + 1 !== cut && b.epoch[i] === b.epoch[i + 1]) put(-1, delivered, at("asked", i + 1), i === data.first_step ? "start" : "train", i);
   }
   const first = new Map();
   for (let i = data.count - 1; i >= 0; i--) if (b.number[i] === 0) first.set(b.epoch[i], i);

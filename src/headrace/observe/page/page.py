@@ -27,11 +27,13 @@ def page(
     recordings: Sequence[Recording],
     diagnoses: Sequence[Diagnosis],
     machine: Mapping[str, str],
+    command: str = "",
 ) -> str:
     """Returns a whole file of HTML that shows the recordings, one after the other.
 
     seconds: how long was measured. diagnoses: those of the recordings, in the same order; where the labels differ, the
     one with the recording's label counts, and a recording may have none. machine: what to say of it, name by name.
+    command: what to run next; "" where nothing follows.
     """
     recordings = [one if one.totals else replace(one, totals=totals_of(one.batches)) for one in recordings]
     most = budget(len(recordings))
@@ -47,6 +49,7 @@ def page(
         subtitle=_subtitle(seconds, len(recordings)),
         contents=contents(recordings, matched),
         sections="\n".join(sections) or '<p class="none">No loader was used.</p>',
+        command=_next(command),
         machine=pairs(machine),
         style=_file("page.css"),
         script=script,
@@ -64,6 +67,12 @@ def _diagnosis_of(place: int, recording: Recording, diagnoses: Sequence[Diagnosi
 def _subtitle(seconds: float, recordings: int) -> str:
     loaders = "1 loader" if recordings == 1 else f"{count(recordings)} loaders"
     return f"{loaders}, measured for {in_words(seconds)}"
+
+
+def _next(command: str) -> str:
+    if not command:
+        return ""
+    return f'<h2>What to run next</h2><p class="next"><code>{text(command)}</code></p>'
 
 
 def _hash(script: str) -> str:

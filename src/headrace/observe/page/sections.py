@@ -13,7 +13,7 @@ from headrace.observe.page.timeline import MOST_EVENTS, began
 from headrace.observe.page.wording import prose, text
 from headrace.observe.recording import EpochTimes, Event, Place, Recording, Setting
 from headrace.observe.stats import stats_of
-from headrace.observe.words import UNKNOWN, count, digits, percent, seconds, size, times
+from headrace.observe.words import UNKNOWN, count, digits, gain_in_words, percent, seconds, size, times
 
 MOST_ROWS = 100
 """Rows of the tables of events and epochs: the latest ones."""
@@ -25,7 +25,8 @@ def contents(recordings: Sequence[Recording], diagnoses: Sequence[Diagnosis | No
         return ""
     items = []
     for place, (recording, diagnosis) in enumerate(zip(recordings, diagnoses, strict=True)):
-        waits = f' <span class="quiet">waits {percent(diagnosis.wait_share)}</span>' if diagnosis else ""
+        share = stats_of(recording).wait_share
+        waits = f' <span class="quiet">waits {percent(share)}</span>' if diagnosis else ""
         items.append(f'<li>{place + 1}. <a href="#loader-{place}">{text(recording.label)}</a>{waits}</li>')
     return f'<nav aria-label="Loaders"><ol>{"".join(items)}</ol></nav>'
 
@@ -64,10 +65,9 @@ def _key_figures(recording: Recording, diagnosis: Diagnosis | None) -> str:
     stats = stats_of(recording)
     is_known = stats.looped > 0
     per_second = diagnosis.samples_per_second if diagnosis else stats.samples_per_second
-    waiting = diagnosis.wait_share if diagnosis else stats.wait_share
     figures = [
         ("samples per second", digits(per_second) if is_known else UNKNOWN),
-        ("of the time waiting", percent(waiting) if is_known else UNKNOWN),
+        ("of the time waiting", percent(stats.wait_share) if is_known else UNKNOWN),
         ("as fast at best", times(diagnosis.ideal_gain) if diagnosis and is_known else UNKNOWN),
         ("batches", count(stats.batches)),
         ("to the first batch", seconds(stats.first_batch)),
@@ -95,7 +95,7 @@ def _findings(diagnosis: Diagnosis | None, setting: Setting) -> str:
 def _card(finding: Finding) -> str:
     gain = ""
     if finding.gain is not None and math.isfinite(finding.gain):
-        gain = f'<span class="gain"><b>{times(finding.gain)}</b> predicted</span>'
+        gain = f'<span class="gain"><b>{gain_in_words(finding.gain, finding.interval)}</b> predicted</span>'
     advice = f'<p class="advice">{prose(finding.advice)}</p>' if finding.advice else ""
     arguments = ", ".join(f"{name}={value!r}" for name, value in finding.change.items())
     change = f'<p class="change"><code>DataLoader(..., {text(arguments)})</code></p>' if arguments else ""
@@ -113,13 +113,14 @@ BUTTONS = (
 )
 LANES = (
     ("train", "training"),
-    ("start", "starting an epoch"),
+    ("start", "starting or preparing"),
     ("wait", "waiting"),
     ("open", "opening"),
     ("pin", "pinning"),
     ("load", "loading"),
     ("collate", "collating"),
     ("send", "sending"),
+    ("blank", "idle"),
 )
 SIGNS = {"started": "▸", "died": "✕", "hung": "‖", "added": "+", "retired": "\u2212", "decided": "◆"}
 """What marks the kinds of events; page.js has them too."""
@@ -165,6 +166,8 @@ def _is_drawn(stage: str, drawing: Mapping[str, Any]) -> bool:
     columns = {"open": "opened", "pin": "pinned", "load": "loaded", "collate": "collated", "send": "sent"}
     if stage in columns:
         return any(drawing["batches"][columns[stage]] or ())
+    if stage == "blank":
+        return bool(drawing["workers"])
     return stage != "start" or bool(drawing["epochs"])
 
 
@@ -172,24 +175,22 @@ def _stages(recording: Recording) -> str:
     main, workers = shares.main_pieces(recording), shares.worker_pieces(recording)
     if not main and not workers:
         return ""
-    left = (
-        f"<div><h4>Main process</h4>{stacked_bar(main, 'Time of the main process')}{_inside(main)}</div>"
-        if main
-        else ""
-    )
+    left = ""
+    if main:
+        waits = _inside(main, stats_of(recording).wait_share)
+        left = f"<div><h4>Main process</h4>{stacked_bar(main, 'Time of the main process')}{waits}</div>"
     right = f"<div><h4>Workers, together</h4>{stacked_bar(workers, 'Time of the workers')}</div>" if workers else ""
     if not right and not shares.is_inline(recording):
         right = '<div><h4>Workers</h4><p class="none">What the workers do was not measured.</p></div>'
     return f'<h3>Where the time goes</h3><div class="two">{left}{right}</div>'
 
 
-def _inside(pieces: Sequence[shares.Piece]) -> str:
+def _inside(pieces: Sequence[shares.Piece], waiting: float) -> str:
     """Returns what says that some of the pieces are a part of waiting, as the key figure counts it."""
-    names = [piece.label for piece in pieces if piece.stage not in ("train", "wait")]
+    names = [piece.label for piece in pieces if piece.stage not in ("train", "wait", "first")]
     if not names:
         return ""
     said = f"{', '.join(names[:-1])} and {names[-1]} happen" if len(names) > 1 else f"{names[0]} happens"
-    waiting = sum(piece.seconds for piece in pieces[1:]) / sum(piece.seconds for piece in pieces)
     return f'<p class="quiet">{said.capitalize()} while the loop waits, in all {percent(waiting)} of the time.</p>'
 
 
@@ -216,7 +217,7 @@ def _places(places: Sequence[Place]) -> str:
         f'<tr><td>{text(place.kind)}</td><td class="where">{text(place.where)}</td><td class="amount">'
         f'<span class="bar"><span style="width:{min(1.0, max(0.0, place.share)):.1%}"></span></span>'
         f'<span class="number">{percent(place.share)}</span></td></tr>'
-        for place in places
+        for place in shares.by_line(places)
     )
     head = '<thead><tr><th scope="col">does</th><th scope="col">where</th><th scope="col">of loading</th></tr></thead>'
     table = f'<table class="places">{head}<tbody>{rows}</tbody></table>'

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.observe.recording import MAIN, Batches, Recording, stage_seconds
+from headrace.observe.preparing import steady_stages
+from headrace.observe.recording import MAIN, Batches, Place, Recording, stage_seconds
 from headrace.observe.stats import stats_of
+
+SOURCE_LINE = re.compile(r"\(([^()]+:\d+)\)$")
+"""The file and line at the end of a place, such as "Photos.decode (train.py:12)"."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -33,18 +39,44 @@ def main_pieces(recording: Recording) -> list[Piece]:
     Batches are opened, pinned and, without workers, made while the loop waits: waiting is what is left of that.
     """
     totals = recording.totals
-    starting = max(0.0, stats_of(recording).waited - totals.get("wait", 0.0))
+    once = _once(recording)
+    starting = max(0.0, stats_of(recording).waited - totals.get("wait", 0.0)) + once["wait"]
     making = ("load", "collate") if is_inline(recording) else ()
-    inside = [Piece(stage, _LABELS[stage], totals.get(stage, 0.0)) for stage in (*making, "open", "pin")]
-    inside = [piece for piece in inside if piece.seconds > 0]
-    waited = max(0.0, totals.get("wait", 0.0) - sum(piece.seconds for piece in inside))
+    inside = []
+    for stage in (*making, "open", "pin"):
+        seconds = totals.get(stage, 0.0) - once.get(stage, 0.0)
+        if seconds > 0:
+            inside.append(Piece(stage, _LABELS[stage], seconds))
+    waited = max(0.0, totals.get("wait", 0.0) - once["wait"] - sum(piece.seconds for piece in inside))
     pieces = [
-        Piece("train", "training loop", totals.get("loop", 0.0)),
+        Piece("train", "training loop", totals.get("loop", 0.0) - once["loop"]),
         Piece("wait", "waiting for a batch", waited),
         *inside,
-        *([Piece("start", "starting epochs", starting)] if starting > 0 else []),
     ]
+    if starting > 0:
+        pieces.append(Piece("start", "starting and preparing", starting))
+    if once["loop"] > 0:
+        pieces.append(Piece("first", "first training step", once["loop"]))
     return pieces if sum(piece.seconds for piece in pieces) > 0 else []
+
+
+def _once(recording: Recording) -> dict[str, float]:
+    """Returns for each stage the seconds of what is done once, in front of a first batch or in the first step."""
+    whole, steady = stage_seconds(recording.batches), steady_stages(recording.batches)
+    return {stage: float((seconds - steady[stage]).sum()) for stage, seconds in whole.items()}
+
+
+def by_line(places: Sequence[Place]) -> list[Place]:
+    """Returns the places with those of one source line made one, whose share is their sum; largest share first."""
+    lines: dict[str, list[Place]] = {}
+    for place in places:
+        found = SOURCE_LINE.search(place.where)
+        lines.setdefault(found.group(1) if found else place.where, []).append(place)
+    joined = []
+    for same in lines.values():
+        kinds = ", ".join(dict.fromkeys(place.kind for place in same))
+        joined.append(Place(kinds, same[0].where, sum(place.share for place in same)))
+    return sorted(joined, key=lambda place: -place.share)
 
 
 def worker_pieces(recording: Recording) -> list[Piece]:

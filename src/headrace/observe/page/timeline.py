@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.observe.preparing import first_step, prepared
 from headrace.observe.recording import MAIN, Batches, Event, Recording
 
 MOST_BATCHES = 6_000
@@ -64,6 +65,8 @@ def timeline(recording: Recording, most: int = MOST_BATCHES) -> dict[str, Any] |
     return {
         "batches": columns,
         "count": len(rows),
+        "prepared": np.flatnonzero(prepared(rows).at).tolist(),
+        "first_step": first_step(rows),
         "workers": _workers(recording, rows),
         "left_out": [_first(most), left_out] if left_out else None,
         "events": [_event(event, zero) for event in recording.events[-MOST_EVENTS:] if np.isfinite(event.time)],

@@ -1,0 +1,50 @@
+"""What to run next, after what was found out about a script's loaders."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.observe.diagnosis import Diagnosis, Finding
+
+OPTION_NAMES = {
+    "num_workers": "--num-workers",
+    "prefetch_factor": "--prefetch-factor",
+    "persistent_workers": "--persistent-workers",
+    "pin_memory": "--pin-memory",
+    "multiprocessing_context": "--start-method",
+    "on_error": "--on-error",
+    "quarantine": "--quarantine",
+    "sample_timeout": "--sample-timeout",
+}
+"""The options of `headrace run` that stand for arguments of a loader."""
+
+
+def next_command(diagnoses: Sequence[Diagnosis], script: str, arguments: Sequence[str], *, as_module: bool) -> str:
+    """Returns the command that follows from the first finding of the first diagnosis that has one.
+
+    Where the finding is a change of arguments, the command tries it. Where the machine was busy, the script is measured
+    again. All else begins with what could be had at best.
+    """
+    words = ["-m", script, *arguments] if as_module else [script, *arguments]
+    target = shlex.join(words)
+    first = next((one.findings[0] for one in diagnoses if one.findings), None)
+    if first is not None and first.stage == "machine":
+        return f"headrace run {target}"
+    options = _options(first)
+    if options:
+        return f"headrace run {options} {target}"
+    return f"headrace doctor --ideal {target}"
+
+
+def _options(finding: Finding | None) -> str:
+    """Returns the change of a finding as options; "" if it is not one of arguments that have options."""
+    if finding is None or not finding.change or not finding.change.keys() <= OPTION_NAMES.keys():
+        return ""
+    return " ".join(_option(name, value) for name, value in finding.change.items())
+
+
+def _option(name: str, value: Any) -> str:
+    option = OPTION_NAMES[name]
+    return option if value is True else f"{option} {shlex.quote(str(value))}"
