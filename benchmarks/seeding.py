@@ -75,7 +75,8 @@ def main() -> None:
             rates[name].append(rate(loader, expected))
     for name, found in rates.items():
         ratios = [own / other for own, other in zip(found, rates["torch"], strict=True)]
-        middle, best = statistics.median(ratios), max(found) / max(rates["torch"])
+        middle = statistics.median(ratios)
+        best = max(found) / max(rates["torch"])
         print(
             f"{name:26} {statistics.median(found):12,.0f} samples/s   {middle:5.2f} of torch (best rates: {best:.2f})"
         )
