@@ -1,19 +1,30 @@
-"""headrace: a drop-in superset of `torch.utils.data`."""
+"""headrace: a drop-in superset of `torch.utils.data`.
 
-from headrace import samplers, transforms, writers
-from headrace.core.part import shard
+Names are loaded when they are first used: `import headrace` itself imports neither torch nor anything else that is
+large, so that the command line starts at once and a program pays for the parts that it uses.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from headrace.core.printable import guard_log
-from headrace.core.streams import rng
-from headrace.dataset.compact import compact
-from headrace.dataset.image_folder import ImageFolder
-from headrace.dataset.staged.staged import Staged
-from headrace.dataset.staged.steps import step
-from headrace.dataset.stored import open
-from headrace.faults.quarantine import load_quarantine
-from headrace.formats.columns import Ragged
-from headrace.loader import DataLoader
-from headrace.state.snapshot import merge_states
 from headrace.version import __version__
+
+if TYPE_CHECKING:
+    from headrace import samplers, transforms, writers
+    from headrace.core.part import shard
+    from headrace.core.streams import rng
+    from headrace.dataset.compact import compact
+    from headrace.dataset.image_folder import ImageFolder
+    from headrace.dataset.staged.staged import Staged
+    from headrace.dataset.staged.steps import step
+    from headrace.dataset.stored import open
+    from headrace.faults.quarantine import load_quarantine
+    from headrace.formats.columns import Ragged
+    from headrace.loader import DataLoader
+    from headrace.state.snapshot import merge_states
 
 __all__ = [
     "DataLoader",
@@ -32,5 +43,39 @@ __all__ = [
     "transforms",
     "writers",
 ]
+
+_HOMES = {
+    "DataLoader": "headrace.loader",
+    "ImageFolder": "headrace.dataset.image_folder",
+    "Ragged": "headrace.formats.columns",
+    "Staged": "headrace.dataset.staged.staged",
+    "compact": "headrace.dataset.compact",
+    "load_quarantine": "headrace.faults.quarantine",
+    "merge_states": "headrace.state.snapshot",
+    "open": "headrace.dataset.stored",
+    "rng": "headrace.core.streams",
+    "shard": "headrace.core.part",
+    "step": "headrace.dataset.staged.steps",
+}
+"""The module of each public name."""
+
+_MODULES = {"samplers", "transforms", "writers"}
+"""Public names that are modules themselves."""
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name when it is first used; after that it is a plain attribute of the package."""
+    if name in _MODULES:
+        return importlib.import_module(f"headrace.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 guard_log()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import warnings
 from collections.abc import Callable, Iterable
@@ -316,6 +317,8 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
         return samples // share if self.drop_last else -(-samples // share)
 
     def _get_iterator(self) -> Any:
+        if self.num_workers:
+            operator.index(self.num_workers)  # torch takes 2.0, too, until an epoch begins: a TypeError
         if makes_batches(self.dataset, self.collate_fn) and callable(prepare := getattr(self.dataset, "prepare", None)):
             prepare()
         if self.backend == "auto" and self._own.tuner is not None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-
-from rich.console import Console, ConsoleOptions, RenderResult
+from typing import TYPE_CHECKING
 
 from headrace.observe.diagnosis import Diagnosis
 from headrace.observe.findings.diagnose import diagnose
 from headrace.observe.recorder import Recorder
 from headrace.observe.recording import Recording
-from headrace.observe.report import report
 from headrace.observe.stats import LoaderStats, stats_of
-from headrace.observe.terminal import html, plain_text
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 OnStats = Callable[[LoaderStats], None]
 
@@ -59,15 +59,21 @@ class Report:
         self.diagnosis = diagnose(recording)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from headrace.observe.report import report  # with rich, which takes long to load
+
         yield report(self.recording, self.diagnosis)
 
     def __str__(self) -> str:
+        from headrace.observe.terminal import plain_text
+
         return plain_text(lambda console: console.print(self), WIDTH)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Returns what a notebook shows of it."""
+        from headrace.observe.terminal import html
+
         return html(lambda console: console.print(self), NOTEBOOK_WIDTH)
 
 

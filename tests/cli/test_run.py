@@ -142,7 +142,7 @@ def test_a_script_without_a_loader_is_told_so(script: Path) -> None:
 
 def test_a_missing_script_is_named_with_the_cure(tmp_path: Path) -> None:
     result = headrace("run", tmp_path / "nowhere.py")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "no such script" in result.stderr
     assert "nowhere.py" in result.stderr
     assert "Traceback" not in result.stderr
@@ -150,7 +150,7 @@ def test_a_missing_script_is_named_with_the_cure(tmp_path: Path) -> None:
 
 def test_figures_that_could_not_be_written_are_noticed_before_the_run(script: Path, tmp_path: Path) -> None:
     result = headrace("run", "--json", tmp_path / "nowhere" / "report.json", script)
-    assert (result.returncode, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout) == (2, "")
     assert "cure:     make the folder first" in result.stderr
 
 
@@ -212,7 +212,7 @@ def test_a_script_survives_bad_samples_and_deaths_unmodified(tmp_path: Path) -> 
     assert skipped.stdout == "39\n"
     assert headrace("run", str(script)).returncode == 1
     plain = headrace("run", "--plain", "--on-error", "skip", str(script))
-    assert plain.returncode == 1
+    assert plain.returncode == 2
     assert "torch's own loader cannot do this" in plain.stderr
 
 

@@ -9,6 +9,7 @@ import torch
 from .batches import Point
 from .datasets import Numbers, Stream
 from .running import forked, numbers, with_and_without_workers
+from .torches import ignores_the_device_of_pinning, warns_of_no_accelerator
 
 pytestmark = with_and_without_workers
 
@@ -28,9 +29,10 @@ def delivered(loader: Any) -> tuple[list[Any], list[str]]:
     """All batches of an epoch, and the texts of the warnings on the way."""
     with pytest.warns(UserWarning) as caught:
         batches = list(loader)
-    return batches, [str(warning.message) for warning in caught]
+    return batches, [str(warning.message) for warning in caught if warning.category is UserWarning]
 
 
+@warns_of_no_accelerator
 @without_accelerator
 def test_pinning_without_an_accelerator_is_warned_of_and_left_out(Loader: Any, num_workers: int) -> None:
     loader = Loader(Numbers(5), batch_size=2, pin_memory=True, **forked(num_workers))
@@ -39,12 +41,14 @@ def test_pinning_without_an_accelerator_is_warned_of_and_left_out(Loader: Any, n
     assert [False] * 3 == [batch.is_pinned() for batch in batches]
 
 
+@warns_of_no_accelerator
 @without_accelerator
 def test_pinning_a_stream_without_an_accelerator_is_warned_of_too(Loader: Any, num_workers: int) -> None:
     batches, texts = delivered(Loader(Stream(1), pin_memory=True, **forked(num_workers)))
     assert ([[0]] * max(num_workers, 1), [NO_ACCELERATOR]) == (numbers(batches), texts)
 
 
+@ignores_the_device_of_pinning
 @without_accelerator
 def test_a_device_for_pinning_is_warned_of_first(Loader: Any, num_workers: int) -> None:
     loader = Loader(Numbers(1), pin_memory=True, pin_memory_device="cuda", **forked(num_workers))
@@ -52,12 +56,14 @@ def test_a_device_for_pinning_is_warned_of_first(Loader: Any, num_workers: int) 
     assert ([[0]], [OLD_DEVICE, NO_ACCELERATOR]) == (numbers(batches), texts)
 
 
+@warns_of_no_accelerator
 @without_accelerator
 def test_every_epoch_warns_again(Loader: Any, num_workers: int) -> None:
     loader = Loader(Numbers(1), pin_memory=True, **forked(num_workers))
     assert [[NO_ACCELERATOR]] * 2 == [delivered(loader)[1] for _ in range(2)]
 
 
+@ignores_the_device_of_pinning
 def test_a_device_alone_means_nothing(Loader: Any, num_workers: int) -> None:
     assert numbers(Loader(Numbers(1), pin_memory_device="cuda", **forked(num_workers))) == [[0]]
 

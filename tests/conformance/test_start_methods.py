@@ -10,6 +10,7 @@ import torch
 from . import datasets
 from .datasets import Drawing, Failing, Numbers, ShardedStream, Witness, tag_dataset
 from .running import failure_of, forked_only, numbers, processes_only, told
+from .torches import warns_of_what_cannot_be_pickled
 
 pytestmark = [processes_only, forked_only]
 
@@ -94,6 +95,7 @@ def test_a_stream_is_sharded_over_workers_of_a_fork_server(Loader: Any) -> None:
     assert list(loader) == [0, 1, 2, 3, 4]
 
 
+@warns_of_what_cannot_be_pickled
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_dataset_that_cannot_be_pickled_is_warned_of_and_refused(Loader: Any, method: str) -> None:
     class Local(Numbers):

@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from .batches import into_array
 from .datasets import Numbers, Stream
 from .running import forked, forked_only, numbers, processes_only, with_and_without_workers
+from .torches import message
 
 NEGATIVE_WORKERS = "num_workers option should be non-negative; use num_workers=0 to disable multiprocessing."
 NEGATIVE_TIMEOUT = "timeout option should be non-negative"
@@ -147,14 +148,14 @@ def test_an_empty_dataset_cannot_be_shuffled(Loader: Any) -> None:
 def test_no_prefetching_is_refused_only_when_iterated(Loader: Any) -> None:
     loader = Loader(Numbers(4), **forked(1), prefetch_factor=0)
     with pytest.raises(
-        AssertionError, match=r"^prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter$"
+        AssertionError, match=message("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
     ):
         iter(loader)
 
 
 def test_a_timeout_without_workers_is_refused_only_when_iterated(Loader: Any) -> None:
     loader = Loader(Numbers(4), timeout=1)
-    with pytest.raises(AssertionError, match=r"^_SingleProcessDataLoaderIter requires timeout == 0$"):
+    with pytest.raises(AssertionError, match=message("_SingleProcessDataLoaderIter requires timeout == 0")):
         iter(loader)
 
 
@@ -362,3 +363,21 @@ def test_a_loader_with_an_open_persistent_iterator_cannot_be_pickled(Loader: Any
     next(iter(loader))
     with pytest.raises(NotImplementedError, match="cannot be pickled"):
         pickle.dumps(loader)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch's unfinished iterator
+def test_a_float_as_number_of_workers_fails_when_an_epoch_begins(Loader: Any) -> None:
+    loader = Loader(Numbers(4), num_workers=2.0)
+    assert loader.num_workers == 2.0
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        iter(loader)
+
+
+def test_zero_as_a_float_means_no_workers(Loader: Any) -> None:
+    assert numbers(Loader(Numbers(4), batch_size=2, num_workers=0.0)) == [[0, 1], [2, 3]]
+
+
+@forked_only
+def test_true_as_number_of_workers_means_one(Loader: Any) -> None:
+    assert numbers(Loader(Numbers(4), batch_size=2, num_workers=True)) == [[0, 1], [2, 3]]

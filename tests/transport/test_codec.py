@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import pickle
+import sys
 from typing import Any
 
 import numpy as np
@@ -201,6 +202,14 @@ def test_a_read_only_array_arrives_writable_as_by_plain_pickle(wire: Wire, make:
     assert one.flags.f_contiguous == pickle.loads(pickle.dumps(array, 4)).flags.f_contiguous
     one[...] = 0
     assert not array.flags.writeable
+
+
+def test_an_array_whose_dtype_names_the_byte_order_of_the_machine_arrives() -> None:
+    named = np.dtype("f8").newbyteorder("<" if sys.byteorder == "little" else ">")
+    array = np.array([1.0, 2.0], named)
+    assert array.dtype.byteorder in "<>"
+    arrived = pickle.loads(dumps(array))
+    assert array.tolist() == arrived.tolist()
 
 
 @pytest.mark.parametrize("length", [4, LARGE])

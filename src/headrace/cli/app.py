@@ -1,11 +1,13 @@
-"""The `headrace` command."""
+"""The `headrace` command: what it takes. Commands import what they need when they run, so that help comes at once."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,21 +30,26 @@ from headrace.cli.options import (
     Seconds,
     TraceFile,
     check_doctor,
+    check_is_no_option,
     number_or_auto,
 )
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, UsageError, explain
 from headrace.core.machine import cores
-from headrace.observe.terminal import Terminal
 from headrace.version import __version__
 
 app = typer.Typer(
     name="headrace",
     help="Feeds data to PyTorch training: faster, and it tells where the time goes.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich takes longer to load than all else that help needs
     add_completion=False,
 )
-errors = Terminal(stderr=True)
+
+WRONG_CALL: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises for a wrong call: click's UsageError, of which recent versions of typer have a copy."""
+
+WRONG_USAGE = 2
+"""The status of a command that was called wrongly; other errors end with 1."""
 
 
 class OnError(StrEnum):
@@ -61,12 +68,45 @@ class StartMethod(StrEnum):
 
 
 def main() -> None:
-    """Runs the command line; a headrace error is printed without a traceback and ends with status 1."""
+    """Runs the command line.
+
+    An error of headrace, and a wrong call, is printed without a traceback. The status is 2 if the command was called
+    wrongly, and 1 after all other errors.
+    """
     try:
-        app()
+        with _calls_checked():
+            status = app(prog_name="headrace", standalone_mode=False)
+    except UsageError as error:
+        _print_error(error)
+        sys.exit(WRONG_USAGE)
     except HeadraceError as error:
-        errors.print(f"headrace: {error}", style="red", markup=False, highlight=False, emoji=False, soft_wrap=True)
+        _print_error(error)
         sys.exit(1)
+    except typer.Abort:
+        typer.echo("Aborted.", err=True)
+        sys.exit(1)
+    sys.exit(status)
+
+
+@contextlib.contextmanager
+def _calls_checked() -> Iterator[None]:
+    """Turns typer's errors about a wrong call into `UsageError`, so that all wrong calls read alike."""
+    try:
+        yield
+    except WRONG_CALL as error:
+        wrong: Any = error
+        context = wrong.ctx
+        place = "headrace" if context is None else context.command_path
+        said = wrong.format_message()
+        what = said[:1].lower() + said[1:].rstrip(".")
+        raise UsageError(explain(what, place=place, cure=f"`{place} --help` says what it takes")) from error
+
+
+def _print_error(error: HeadraceError) -> None:
+    from headrace.observe.terminal import Terminal
+
+    console = Terminal(stderr=True)
+    console.print(f"headrace: {error}", style="red", markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _version(wanted: bool) -> None:
@@ -75,13 +115,17 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def headrace(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Feeds data to PyTorch training: faster, and it tells where the time goes."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(WRONG_USAGE)
 
 
 @app.command(
@@ -114,9 +158,7 @@ def run(
     live: Live = False,
 ) -> None:
     """Run a training script, unmodified, through headrace's loader, and say how long it waited for data."""
-    from headrace.cli.run import Outputs, run_and_report
-    from headrace.measure.replacing import Way
-
+    check_is_no_option(script, "headrace run")
     defaults = {
         "num_workers": number_or_auto(num_workers, "--num-workers", 0),
         "prefetch_factor": number_or_auto(prefetch_factor, "--prefetch-factor", 1),
@@ -128,6 +170,9 @@ def run(
         "sample_timeout": sample_timeout,
     }
     given = {name: value for name, value in defaults.items() if value is not None}
+    from headrace.cli.run import Outputs, run_and_report
+    from headrace.measure.replacing import Way
+
     status = run_and_report(
         script,
         arguments or [],
@@ -294,10 +339,11 @@ def doctor(
     json_output: Annotated[bool, typer.Option("--json", help="Of data or --plan: print all figures as JSON.")] = False,
 ) -> None:
     """Say where the time goes in a training script, in loading some data, or in the steps of a pipeline."""
-    from headrace.cli.bench import numbers_in
-
+    check_is_no_option(target, "headrace doctor")
     is_script = target is not None and (module or target.endswith(".py"))
     check_doctor(context, "plan" if plan is not None else "script" if is_script else "data")
+    from headrace.cli.bench import numbers_in
+
     numbers = numbers_in(workers, "--workers") if workers is not None else None
     if plan is not None:
         from headrace.cli.doctor import run_plan

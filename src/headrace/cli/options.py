@@ -57,6 +57,18 @@ def number_or_auto(given: str | None, option: str, least: int) -> int | Literal[
     )
 
 
+def check_is_no_option(target: str | None, command: str) -> None:
+    """Raises `UsageError` if what should be a script or data is an unknown option.
+
+    Such options are not refused by typer: what follows the script belongs to the script.
+    """
+    if target is None or not target.startswith("-"):
+        return
+    what = f"no such option: {target}"
+    cure = f"`{command} --help` says what it takes; options of the script go behind the script"
+    raise UsageError(explain(what, place=command, cure=cure))
+
+
 OF_DOCTOR = {
     "script": {"target", "arguments", "seconds", "report", "plain", "ideal", "module"},
     "data": {"target", "seconds", "batch_size", "workers", "json_output"},

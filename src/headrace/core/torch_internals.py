@@ -78,9 +78,22 @@ class CountingInfo(WorkerInfo):
 
 def make_worker_info(number: int, count: int, seed: int, dataset: Any, *, watched: bool, thread: bool) -> WorkerInfo:
     """Returns what `get_worker_info()` shall return; `watched` if it must record that the workers were counted."""
-    knows_threads = any(field.name == "worker_method" for field in dataclasses.fields(WorkerInfo))
-    more: dict[str, Any] = {"worker_method": "thread"} if thread and knows_threads else {}
-    return (CountingInfo if watched else WorkerInfo)(id=number, num_workers=count, seed=seed, dataset=dataset, **more)
+    fields: dict[str, Any] = {"id": number, "num_workers": count, "seed": seed, "dataset": dataset}
+    if thread and _info_knows_threads():
+        fields["worker_method"] = "thread"
+    kind = CountingInfo if watched else WorkerInfo
+    return kind(**fields)
+
+
+def _info_knows_threads() -> bool:
+    """Tells whether this torch's worker information has the field `worker_method`.
+
+    Older versions of torch (2.6 is one) have a plain class there, which has no list of fields and takes any attribute.
+    """
+    kind: Any = WorkerInfo
+    if not dataclasses.is_dataclass(kind):
+        return False
+    return any(field.name == "worker_method" for field in dataclasses.fields(kind))
 
 
 def enter_worker_process() -> None:

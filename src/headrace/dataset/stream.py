@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-from torch.utils.data import IterableDataset
 
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, explain
 from headrace.core.part import current_part, shard
 from headrace.core.streams import rng
 from headrace.dataset import gather
+from headrace.dataset.stream_steps import FluentStream
 from headrace.faults.causes import is_never_skipped
 from headrace.formats.columns import Array, Block, Keys, concatenated
 from headrace.formats.tar_reader import new_bytes
@@ -44,8 +44,8 @@ class Sharded(Protocol):
         """
 
 
-class StoredStream(IterableDataset[dict[str, Any]]):
-    """Samples one after the other; made by `StoredDataset.stream`.
+class StoredStream(FluentStream):
+    """Samples, each a dict, one after the other; made by `StoredDataset.stream`.
 
     Shards (where there are fewer shards than workers: runs of neighbours) are dealt out over the workers of all ranks,
     each to exactly one. Resumes in mid-epoch without reading again, apart from the samples that were being mixed.
@@ -68,6 +68,10 @@ class StoredStream(IterableDataset[dict[str, Any]]):
             units = list(shard(reader.blocks()))
         seed = int(rng().integers(1 << 62)) if self._shuffle else 0
         return StreamIterator(self._dataset, units, self._shuffle, seed)
+
+    def encoded(self, part: str | int | None) -> StoredStream:
+        """See `FluentStream.encoded`."""
+        return StoredStream(self._dataset.encoded(part), self._shuffle)
 
     def __repr__(self) -> str:
         return f"stream of {self._dataset!r}"

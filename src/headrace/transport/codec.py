@@ -169,8 +169,11 @@ def _reduce_array(array: npt.NDArray[Any]) -> Any:
 
 
 def _is_foreign(dtype: np.dtype[Any]) -> bool:
-    """True for another byte order than the machine's. Structured types have none of their own; pickle leaves them."""
-    return dtype.byteorder in "<>"  # NumPy writes "=" for the machine's own
+    """True for another byte order than the machine's. Structured types have none of their own; pickle leaves them.
+
+    `byteorder` does not say it: `dtype.newbyteorder("<")` keeps the "<" on a little-endian machine.
+    """
+    return dtype.names is None and not dtype.isnative
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

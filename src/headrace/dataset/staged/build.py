@@ -26,7 +26,6 @@ from headrace.dataset.staged.running import Columns, Data, Pipeline, as_columns,
 from headrace.dataset.staged.sample_columns import fitted
 from headrace.dataset.staged.sources import Source, copied
 from headrace.dataset.staged.steps import Step
-from headrace.formats import arrow
 from headrace.formats.columns import Block, Keys, concatenated
 from headrace.formats.columns import joined as end_to_end
 from headrace.formats.registry import open_writer
@@ -96,6 +95,8 @@ class Work:
         room, block = self.room, made.block
 
         def write(path: Path) -> None:
+            from headrace.formats import arrow  # with pyarrow, which takes long to load
+
             with contextlib.closing(arrow.write_file(path, block.schema)) as file:
                 file.append(block)
             path.with_name(path.name + LAYOUT).write_text(json.dumps(to_json(made.node)))
@@ -319,6 +320,8 @@ def into_memory(parts: list[Columns]) -> Columns:
 
 def assemble(work: Work, room: Room, target: Path, format: str) -> Node:
     """Writes the pieces of a room as stored data. Returns the layout of the samples."""
+    from headrace.formats import arrow
+
     nodes = []
     for piece in range(work.pieces):
         path = room.file(piece)

@@ -23,10 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.filesize import decimal
-from rich.table import Table
 
 from headrace.core.batch_memory import OwnMemory
 from headrace.core.errors import SampleError, UsageError
@@ -38,12 +34,14 @@ from headrace.dataset.staged.cache import cached_block
 from headrace.dataset.staged.running import Columns, Data, Pipeline, as_columns, named
 from headrace.dataset.staged.sources import Source, copied, source_of
 from headrace.dataset.stored import StoredDataset
-from headrace.formats import arrow
 from headrace.observe.memory import machine_memory
 from headrace.observe.terminal import plain_text
 from headrace.observe.words import seconds as in_words
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from headrace.dataset.staged.staged import Staged
 
 BATCHES = 6
@@ -124,6 +122,10 @@ class Plan:
 
     def tables(self) -> list[Table]:
         """Returns the tables that it prints."""
+        from rich.box import SIMPLE_HEAD
+        from rich.filesize import decimal
+        from rich.table import Table
+
         steps = Table(
             box=SIMPLE_HEAD, title=f"Measured on {self.looked_at:,} of {self.samples:,} samples", title_justify="left"
         )
@@ -263,6 +265,8 @@ def _through_cache(
     parts: list[Columns] | None, batch_size: int, staged: Staged, folder: Path
 ) -> tuple[float, float, float] | None:
     """Returns bytes a sample, and seconds a sample to read it from a cache in memory, and to write it to the disk."""
+    from headrace.formats import arrow  # with pyarrow, which takes long to load
+
     if not parts:
         return None
     try:

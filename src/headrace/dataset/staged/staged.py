@@ -26,7 +26,6 @@ from headrace.dataset.staged.sources import copied, source_of
 from headrace.dataset.staged.steps import Step, as_steps
 from headrace.dataset.stored import StoredDataset
 from headrace.formats.registry import format_named
-from headrace.observe.progress import samples_bar
 
 if TYPE_CHECKING:
     from headrace.dataset.staged.planning import Plan
@@ -236,6 +235,8 @@ class Staged(Fluent, Dataset[Any]):
             raise UsageError(explain("only a data set of known length can be kept", found=found, expected=expected))
         length, steps = len(self.dataset), self.initial_transform
         self._where = MEMORY if where == MEMORY else folder_named(where)
+        from headrace.observe.progress import samples_bar  # with rich, which takes long to load
+
         format_named(format)
 
         def work() -> tuple[Any, float]:
