@@ -92,6 +92,7 @@ class ForEngines:
     """What engines ask a loader for, besides torch's attributes."""
 
     dataset: Any
+    num_workers: int
     _dataset_kind: int
     _index_sampler: Any
 
@@ -164,5 +165,16 @@ class ForEngines:
         return random_state(self)
 
     def dataset_state(self) -> Any:
-        """Returns the state of the data set, from which new copies are made; None: it has none. For the record."""
-        return self.dataset.state_dict() if is_stateful(self.dataset) else None
+        """Returns the state of the data set that batches are made from here; None: it has none, or workers have copies.
+
+        Copies in new workers are as the loader's own data set is: a resumed run makes them in the same way. That one
+        cannot be asked for its state, since it may have none before it is iterated. For the record of an epoch.
+        """
+        if self.num_workers > 0 or self._own.tuner is not None:
+            return None
+        if not is_stateful(self.dataset):
+            return None
+        try:
+            return self.dataset.state_dict()
+        except Exception:  # noqa: BLE001 - before it is iterated it may have no state yet, and say so in any way
+            return None

@@ -100,21 +100,116 @@ def test_all_epochs_are_those_of_a_run_without_interruption(dataset: Any, crew: 
                 epochs.append(batches)
             over = stop is None or stop == len(epochs[epoch])
             rest = ([] if over else [epochs[epoch][stop:]]) + epochs[epoch + 1 :]
-            fresh_copies = crew["num_workers"] and not crew.get("persistent_workers")
-            resumed = loader(7 if fresh_copies else 0)  # new workers get copies of the loader's own data set
+            resumed = loader(7 if crew["num_workers"] else 0)  # workers get copies of the loader's own data set
             resumed.load_state_dict(state)
             assert [lists(resumed) for _ in rest] == rest, f"epoch {epoch}, behind {stop} batches"
 
 
 def test_a_state_before_the_first_epoch_holds_the_data_set_s() -> None:
-    for crew in CREWS:
-        loader = headrace.DataLoader(CountingEpochs(5), batch_size=2, **crew)
-        state = loader.state_dict()
-        again = headrace.DataLoader(CountingEpochs(), batch_size=2, **crew)
-        again.load_state_dict(state)
-        first = lists(again)
-        assert first == lists(loader)
-        assert {row[2] for batch in first for row in batch} == {5}
+    loader = headrace.DataLoader(CountingEpochs(5), batch_size=2)
+    state = loader.state_dict()
+    again = headrace.DataLoader(CountingEpochs(), batch_size=2)
+    again.load_state_dict(state)
+    first = lists(again)
+    assert first == lists(loader)
+    assert {row[2] for batch in first for row in batch} == {5}
+
+
+class StateWhileIterated(IterableDataset[int]):
+    """Has a state only once it is iterated, as its own iterator."""
+
+    def __iter__(self) -> StateWhileIterated:
+        self.given = 0
+        return self
+
+    def __next__(self) -> int:
+        if self.given >= 6:
+            raise StopIteration
+        self.given += 1
+        return self.given
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.given = state["given"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_can_be_taken_of_a_data_set_that_has_none_before_it_is_iterated(workers: int) -> None:
+    def loader() -> Any:
+        return headrace.DataLoader(StateWhileIterated(), num_workers=workers)
+
+    straight = loader()
+    fresh = straight.state_dict()
+    iterator = iter(straight)
+    head = [next(iterator).tolist()]
+    for state, before in ((fresh, []), (straight.state_dict(), head)):
+        resumed = loader()
+        resumed.load_state_dict(state)
+        assert before + lists(resumed) == lists(loader())
+
+
+class OwnOrder:
+    """An iterator that decides on its order when it is made."""
+
+    def __init__(self) -> None:
+        self.seed = int(torch.randint(10**6, ()))
+        self.given = 0
+
+    def __iter__(self) -> OwnOrder:
+        return self
+
+    def __next__(self) -> list[int]:
+        if self.given >= 4:
+            raise StopIteration
+        self.given += 1
+        return [self.seed, self.given]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seed": self.seed, "given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.seed = state["seed"]
+        self.given = state["given"]
+
+
+class Ordered(IterableDataset[list[int]]):
+    def __iter__(self) -> OwnOrder:
+        return OwnOrder()
+
+
+def test_an_iterator_that_has_given_nothing_yet_keeps_what_it_has_drawn() -> None:
+    straight = headrace.DataLoader(Ordered(), batch_size=None)
+    iterator = iter(straight)
+    state = straight.state_dict()
+    resumed = headrace.DataLoader(Ordered(), batch_size=None)
+    resumed.load_state_dict(state)
+    assert list(resumed) == list(iterator)
+
+
+def test_workers_that_resume_before_their_first_batch_have_their_own_numbers() -> None:
+    """The state of the main process's data set is not theirs: with its generator all would draw the same."""
+
+    class Drawing(CountingRows):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.randint(10**6, ())
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"generator": torch.get_rng_state()}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            torch.set_rng_state(state["generator"])
+
+    def loader() -> Any:
+        generator = torch.Generator().manual_seed(4)
+        return headrace.DataLoader(Drawing(), batch_size=2, num_workers=2, generator=generator)
+
+    straight = loader()
+    state = straight.state_dict()
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert lists(resumed) == lists(straight)
 
 
 def test_samples_count_on_after_a_resume() -> None:

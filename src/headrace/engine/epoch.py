@@ -268,7 +268,7 @@ class EpochIterator(DeliveringIterator):
 
     # -- iterable data -----------------------------------------------------------------------------------------------
 
-    def _start_stream(self, loader: Any, draws: Draws, random: OrderStates | None) -> EpochRecord:
+    def _start_stream(self, loader: Any, _: Draws, random: OrderStates | None) -> EpochRecord:
         terms, resume = self._terms, self._terms.resume
         lanes, first, before = self._num_workers, 0, 0
         progress = StreamProgress({})
@@ -281,7 +281,8 @@ class EpochIterator(DeliveringIterator):
             held, before = resume["lanes"], resume["samples"]
             lanes, first, self._states = held["count"], held["first"], dict(held["states"])
             progress = StreamProgress(self._states, resume["batches"], held["next"])
-        return EpochRecord(terms, progress, random, draws, lanes, first, terms.deal, samples_before=before)
+        nothing = Draws("", "")  # no order is drawn
+        return EpochRecord(terms, progress, random, nothing, lanes, first, terms.deal, samples_before=before)
 
     # -- both --------------------------------------------------------------------------------------------------------
 

@@ -57,6 +57,8 @@ class InlineIterator(EpochIterator):
         with self._surroundings(), ReplayBar(self._dataset) as bar:
             for failure in self._host.begin(self.beginning(), bar.report).values():
                 raise failure
+        if not self._is_map and not self._terms.deal and 0 not in self._progress.lanes and self.record.lanes == 0:
+            self._progress.lanes[0] = self._host.state(0)  # of an iterator that may have drawn numbers already
         self._recorder.prepared()
 
     def _surroundings(self) -> contextlib.AbstractContextManager[None]:

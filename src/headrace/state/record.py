@@ -19,7 +19,7 @@ class Origin(Protocol):
         """Returns the states of the generators that the next order would be drawn from; None: it is not drawn."""
 
     def dataset_state(self) -> Any:
-        """Returns the state of the loader's own data set, from which new copies are made; None: it has none."""
+        """Returns the state of the data set that batches are made from here; None: it has none, or workers have it."""
 
 
 class Terms(NamedTuple):
@@ -162,7 +162,7 @@ class EpochRecord:
         return None if dataset_state is None else at_beginning(dataset_state, dealt=self.terms.deal)
 
     def _with_those_not_begun(self, states: Mapping[int, Any], state_of_others: Callable[[], Any]) -> dict[int, Any]:
-        """Returns the states of all lanes: those that have not made a batch yet are as the loader's own data set is."""
+        """Returns the states of all lanes: one that has made no batch yet is as the loader's own data set is."""
         complete = dict(states)
         not_begun = [lane for lane in range(max(self.lanes, 1)) if lane not in complete]
         state = state_of_others() if not_begun else None
