@@ -61,9 +61,9 @@ def refused(monkeypatch: pytest.MonkeyPatch, command: Command) -> Refused:
     """Runs the command in this process, which must end before any script runs; returns what it says."""
     monkeypatch.setenv("COLUMNS", "100")
 
-    def running(*arguments: object) -> str:
-        status, out, error = command(*arguments)
-        assert (status, out) == (1, "")
+    def running(*arguments: object, status: int = 2) -> str:
+        ended, out, error = command(*arguments)
+        assert (ended, out) == (status, "")
         return error
 
     return running
@@ -185,12 +185,12 @@ def test_a_doctor_looks_at_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [([], "a training script, data, or --plan"), (["nowhere.py"], "no such script"), (["nowhere"], "nowhere")],
+    ("arguments", "said", "status"),
+    [([], "a training script, data, or --plan", 2), (["nowhere.py"], "no such script", 2), (["nowhere"], "nowhere", 1)],
     ids=["nothing", "no script", "no data"],
 )
-def test_a_doctor_says_what_it_wants(arguments: list[str], said: str, refused: Refused) -> None:
-    assert said in refused("doctor", *arguments)
+def test_a_doctor_says_what_it_wants(arguments: list[str], said: str, status: int, refused: Refused) -> None:
+    assert said in refused("doctor", *arguments, status=status)
 
 
 @pytest.mark.parametrize(

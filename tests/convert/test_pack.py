@@ -257,7 +257,7 @@ def test_only_the_columns_that_are_asked_for_come_in_their_order(case: Case) -> 
         assert rows(read(case.target), name) == rows(expected, name)
 
 
-@pytest.mark.parametrize("shards", [1, 3, 7, 500])
+@pytest.mark.parametrize("shards", [1, 3, 7, COUNT])
 def test_there_are_as_many_shards_as_wanted(arrow: Case, shards: int) -> None:
     made = arrow.run(shards=shards)
     parts = sorted(arrow.target.glob("*.arrow"))
@@ -300,7 +300,8 @@ REFUSED: dict[str, Refused] = {
     "no images": (UsageError, lambda root: root / "data", {"resize": 16}, "images"),
     "resize": (UsageError, lambda root: root / "data", {"resize": 0}, "above 0"),
     "quality": (UsageError, lambda root: root / "data", {"quality": 96}, "1 to 95"),
-    "no shards": (UsageError, lambda root: root / "data", {"shards": 0}, "above 0"),
+    "no shards": (UsageError, lambda root: root / "data", {"shards": 0}, "a number from 1 to"),
+    "more shards than samples": (UsageError, lambda root: root / "data", {"shards": 500}, "a number from 1 to"),
     "shards of one file": (UsageError, lambda root: root / "data.h5", {"format": "hdf5", "shards": 2}, "shards"),
     "negative seed": (UsageError, lambda root: root / "data", {"shuffle": -1}, "shuffle"),
     "large seed": (UsageError, lambda root: root / "data", {"shuffle": 1 << 70}, "shuffle"),

@@ -61,7 +61,8 @@ def test_a_state_goes_on_within_the_epoch(crew: Any, stop: int) -> None:
     following = flat(loader)
     resumed = made()
     resumed.load_state_dict(state)
-    assert flat(resumed) == rest
+    if rest:  # else the state is the beginning of the next epoch
+        assert flat(resumed) == rest
     assert flat(resumed) == following
 
 

@@ -21,7 +21,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from headrace.cli.next_command import OPTION_NAMES, next_command
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import MachineError, UsageError, explain
 from headrace.core.machine import cores
 from headrace.core.printable import printable
 from headrace.core.urls import refuse_url
@@ -85,7 +85,7 @@ class Outputs:
                 file.unlink()
 
     def write(self, measurement: Measurement, console: Console, command: str) -> None:
-        """Writes the files, and says where they are. Raises `UsageError` if that fails, for a full disk for example.
+        """Writes the files, and says where they are. Raises `MachineError` if that fails, for a full disk for example.
 
         command: what to run next.
         """
@@ -109,7 +109,7 @@ def _written(file: Path, write: Callable[[Path], object]) -> None:
     try:
         write(file)
     except OSError as error:
-        raise UsageError(explain("the figures were not written", place=file, found=_trouble(error))) from error
+        raise MachineError(explain("the figures were not written", place=file, found=_trouble(error))) from error
 
 
 def _trouble(error: OSError) -> str:
