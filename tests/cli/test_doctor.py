@@ -173,21 +173,21 @@ def test_options_are_explained(run: Command) -> None:
 
 
 WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
-    "no such name": (("pipeline_of_test.py:trian",), 1, "no 'trian'"),
-    "names that are there": (("pipeline_of_test.py:trian",), 1, "train, twice"),
-    "no such script": (("nowhere.py:train",), 1, "no such script"),
-    "no such module": (("nowhere:train",), 1, "no such module"),
-    "no such package": (("nowhere.inner:train",), 1, "no such module"),
-    "no name": (("pipeline_of_test.py",), 1, "names no data set"),
-    "an empty name": (("pipeline_of_test.py:",), 1, "names no data set"),
-    "an empty target": (("",), 1, "names no data set"),
-    "another type": (("pipeline_of_test.py:number",), 1, "no staged data set"),
-    "a function of another type": (("pipeline_of_test.py:wrong",), 1, "no staged data set"),
-    "a function that needs something": (("pipeline_of_test.py:needs",), 1, "argument"),
-    "empty data": (("pipeline_of_test.py:nothing",), 1, "empty data set"),
-    "no number": (("pipeline_of_test.py:train", "--run", "--workers", "two"), 1, "--workers"),
-    "a negative number": (("pipeline_of_test.py:train", "--run", "--workers", "-1"), 1, "--workers"),
-    "no workers": (("pipeline_of_test.py:train", "--run", "--workers", ""), 1, "--workers"),
+    "no such name": (("pipeline_of_test.py:trian",), 2, "no 'trian'"),
+    "names that are there": (("pipeline_of_test.py:trian",), 2, "train, twice"),
+    "no such script": (("nowhere.py:train",), 2, "no such script"),
+    "no such module": (("nowhere:train",), 2, "no such module"),
+    "no such package": (("nowhere.inner:train",), 2, "no such module"),
+    "no name": (("pipeline_of_test.py",), 2, "names no data set"),
+    "an empty name": (("pipeline_of_test.py:",), 2, "names no data set"),
+    "an empty target": (("",), 2, "names no data set"),
+    "another type": (("pipeline_of_test.py:number",), 2, "no staged data set"),
+    "a function of another type": (("pipeline_of_test.py:wrong",), 2, "no staged data set"),
+    "a function that needs something": (("pipeline_of_test.py:needs",), 2, "argument"),
+    "empty data": (("pipeline_of_test.py:nothing",), 2, "empty data set"),
+    "no number": (("pipeline_of_test.py:train", "--run", "--workers", "two"), 2, "--workers"),
+    "a negative number": (("pipeline_of_test.py:train", "--run", "--workers", "-1"), 2, "--workers"),
+    "no workers": (("pipeline_of_test.py:train", "--run", "--workers", ""), 2, "--workers"),
     "no batches": (("pipeline_of_test.py:train", "--run", "--batches", "0"), 2, "--batches"),
     "no epochs": (("pipeline_of_test.py:train", "--epochs", "0"), 2, "--epochs"),
     "no batch": (("pipeline_of_test.py:train", "--batch-size", "0"), 2, "--batch-size"),
@@ -205,7 +205,7 @@ def test_what_is_wrong_is_said_without_a_traceback(run: Command, wrong: str) -> 
 
 def test_a_target_must_be_given(run: Command) -> None:
     status, _, error = run()
-    assert status == 1
+    assert status == 2
     assert "--plan" in error
 
 
@@ -235,5 +235,5 @@ def test_what_a_step_raises_names_the_step_and_the_sample(run: Command) -> None:
 def test_a_module_that_lacks_another_says_which(run: Command, tmp_path: Path) -> None:
     (tmp_path / "here" / "importing_of_test.py").write_text("import nowhere_at_all\n")
     status, _, error = run("--plan", "importing_of_test:x")
-    assert status == 1
+    assert status == 2
     assert "nowhere_at_all" in error
