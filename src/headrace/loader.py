@@ -202,7 +202,9 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
             elastic = getattr(resumable(self._index_sampler), "elastic", bool(self.shard))
             return blank(self._terms(None), self, elastic=elastic)
         supply = self._own.supply
-        delivered = 0 if supply is None or supply.delivered == self.batches_per_epoch else supply.delivered
+        delivered = 0
+        if supply is not None and supply.delivered != self.batches_per_epoch:
+            delivered = supply.delivered
         return {**self._own.record.snapshot(self), "portion": delivered}
 
     def load_state_dict(self, state_dict: Snapshot) -> None:

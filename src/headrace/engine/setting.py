@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from headrace.core.lengths import known_length
 from headrace.core.machine import cores
 from headrace.core.torch_internals import DatasetKind, torch_default_collate
 from headrace.fetch.whole import makes_batches
@@ -39,7 +40,7 @@ def setting_of(
         persistent_workers=loader.persistent_workers,
         start_method=_start_method(loader) if backend == "process" else "",
         is_stream=not is_map,
-        length=_length_of(loader._index_sampler) if is_map else None,
+        length=known_length(loader._index_sampler) if is_map else None,
         pin_memory=loader.pin_memory,
         accelerator=_accelerator(),
         cores=cores(),
@@ -56,14 +57,6 @@ def torch_setting(loader: Any) -> Setting:
     """Returns how a loader of torch's works."""
     backend: Backend = "process" if loader.num_workers else "inline"
     return setting_of(loader, backend=backend, workers=loader.num_workers, kind="torch")
-
-
-def _length_of(sampler: Any) -> int | None:
-    """Returns how many batches an epoch has; None if the sampler cannot say."""
-    try:
-        return len(sampler)
-    except Exception:  # noqa: BLE001 - whatever its user wrote: nobody but us asked for the length here
-        return None
 
 
 def _start_method(loader: Any) -> str:
