@@ -53,6 +53,13 @@ def test_others_that_take_cores_which_nobody_here_wants_do_not_count() -> None:
     assert found["too-few-workers"].gain is not None
 
 
+def test_workers_that_sleep_are_advised_beside_others_that_have_the_cores_for_what_little_they_compute() -> None:
+    sleeps = replace(QUEUED, queued=6 * MS, totals=OTHERS_RUN)
+    found = findings(sleeps)
+    assert "machine-busy" not in found
+    assert {"slow-read", "too-few-workers"} <= set(found)
+
+
 # -- what is certain enough to be advised ------------------------------------------------------------------------------
 
 

@@ -39,7 +39,7 @@ OTHERS = 0.3
 """Cores that other processes take, below which they do not count."""
 
 LOST = 0.15
-"""Share of its running time that a loop may wait for cores which others have, before the machine is called busy."""
+"""Share of its work that a loop may wait for cores which others have, before the machine is called busy."""
 
 
 class Case:
@@ -119,6 +119,14 @@ class Case:
         return float(totals.get("cpu", 0.0)) + float(totals.get("main_cpu", 0.0))
 
     @cached_property
+    def asleep(self) -> float:
+        """Seconds in which workers, all together, made batches and wanted no core: they waited for storage or so."""
+        totals = self.recording.totals
+        made = sum(float(totals.get(stage, 0.0)) for stage in ("load", "collate", "send"))
+        with_cores = float(totals.get("cpu", 0.0)) + float(totals.get("queued", 0.0))
+        return max(made - with_cores, 0.0)
+
+    @cached_property
     def machine_is_busy(self) -> bool:
         """Whether other processes took so many cores that the times of this loop tell little of its loader.
 
@@ -127,7 +135,7 @@ class Case:
         if self.other_cores < OTHERS or self.queued + self.ran <= 0:
             return False
         own_cores = self.recording.totals.get("own_cores", 0.0) / self.recording.totals["looked"]
-        queued_share = self.queued / (self.queued + self.ran)
+        queued_share = self.queued / (self.queued + self.ran + self.asleep)
         return queued_share * self.other_cores / (self.other_cores + own_cores) >= LOST
 
     @property
