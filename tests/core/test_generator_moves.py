@@ -27,7 +27,10 @@ DRAWS: list[Callable[[], Any]] = [
     lambda: np.random.permutation(5),
     lambda: np.random.standard_normal(2),
     lambda: torch.rand(()),
+    lambda: torch.randn(()),
+    lambda: torch.randn((), dtype=torch.float64),
     lambda: torch.randn(16),
+    lambda: [torch.rand(()) for _ in range(624)],
     lambda: torch.rand(5000),
     lambda: torch.randperm(3),
     lambda: torch.nn.functional.dropout(torch.ones(4)),
@@ -43,10 +46,12 @@ def moves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ge
     if request.param == "asked":
         monkeypatch.setattr(generator_moves, "_address_in_python", lambda: None)
         monkeypatch.setattr(generator_moves, "_address_in_numpy", lambda: None)
+        monkeypatch.setattr(generator_moves, "_address_in_torch", lambda _: None)
     made = GeneratorMoves()
     if request.param == "read":
         assert made._python_words is not None, "CPython has its words elsewhere"
         assert made._numpy_words is not None
+        assert made._torch_words is not None, "torch has its words elsewhere"
     return made
 
 
@@ -75,6 +80,42 @@ def test_a_second_normal_deviate_is_noticed(moves: GeneratorMoves) -> None:
     assert not moves.begin(), "the next randn() could not be told"
     np.random.randn()
     assert moves.begin()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_second_normal_deviate_of_torch_is_noticed_and_undone(moves: GeneratorMoves, dtype: torch.dtype) -> None:
+    torch.randn((), dtype=dtype)
+    before = global_states()
+    moves.look_before()
+    assert moves.begin()
+    expected = torch.randn((), dtype=dtype)
+    assert moves.happened()
+    moves.undo()
+    assert before.holds_now()
+    assert torch.equal(torch.randn((), dtype=dtype), expected)
+
+
+def test_what_is_undone_is_the_last_draw_only(moves: GeneratorMoves) -> None:
+    """Also if the program draws between two pieces of work, as a training loop with dropout does."""
+    for _ in range(3):
+        torch.rand(3), random.random(), np.random.rand()
+        moves.look_before()
+        before = global_states()
+        assert moves.begin()
+        torch.rand(3), random.random(), np.random.rand()
+        assert moves.happened()
+        moves.undo()
+        assert before.holds_now()
+
+
+def test_torch_s_generator_is_asked_where_its_words_are_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator()
+    assert generator_moves._torch_words_in(generator) is not None
+    address = generator_moves._torch_words_in(generator)
+    torch.rand((), generator=generator)
+    assert generator_moves._address_in_torch(generator) == address
+    monkeypatch.setattr(generator_moves, "TORCH_BEHIND", 0)  # a reserve that is not seen
+    assert generator_moves._address_in_torch(generator) is None
 
 
 def test_seeding_anew_is_noticed(moves: GeneratorMoves) -> None:

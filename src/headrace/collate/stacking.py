@@ -1,8 +1,8 @@
 """Torch's default collation, with its rules and its registry, writing tensors straight into leased memory.
 
-Only one step of torch's is replaced: the stacking of equal, ordinary tensors, which asks `BatchMemory` for its output.
-All else (containers, registry, error texts) is torch's own code, and where the replaced step does not apply torch's own
-runs instead.
+Two steps of torch's are replaced: the stacking of equal, ordinary tensors, which asks `BatchMemory` for its output, and
+that of plain numbers (`scalars`). All else (containers, registry, error texts) is torch's own code, and where the
+replaced steps do not apply torch's own run instead.
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from headrace.collate.scalars import collate_floats, collate_ints
 from headrace.core.batch_memory import BatchMemory
-from headrace.core.torch_internals import default_collate_fn_map, torch_collate, torch_collate_tensor
+from headrace.core.torch_internals import (
+    default_collate_fn_map,
+    torch_collate,
+    torch_collate_float,
+    torch_collate_int,
+    torch_collate_tensor,
+)
 
 PLAIN = {torch.Tensor}
 REGISTRY = {kind: rule for kind, rule in default_collate_fn_map.items() if kind is not torch.Tensor}
@@ -25,7 +32,13 @@ USUAL: tuple[Any, ...] = ({}, [], (), "", b"", 0, 0.0, np.empty(0), np.float32(0
 """What samples are made of, if not of tensors: torch has rules for these beside its registry."""
 
 SCALARS = {int, float, str}
-"""What holds no tensors: torch's rule for it is called without looking at any other."""
+"""What holds no tensors: its rule is called without looking at any other."""
+
+NUMBERS: tuple[tuple[type, Any, Any], ...] = (
+    (int, torch_collate_int, collate_ints),
+    (float, torch_collate_float, collate_floats),
+)
+"""Kinds of numbers, torch's rule for each, and the one that replaces it."""
 
 DTYPE = attrgetter("dtype")
 REQUIRES_GRAD = attrgetter("requires_grad")
@@ -54,11 +67,23 @@ class SlotCollate:
     def __call__(self, batch: list[Any]) -> Any:
         kind = type(batch[0])
         if kind in SCALARS and kind in default_collate_fn_map:
-            return default_collate_fn_map[kind](batch, collate_fn_map=default_collate_fn_map)  # as torch's code does
-        if default_collate_fn_map.get(torch.Tensor) is not torch_collate_tensor:
-            return torch_collate(batch, collate_fn_map=default_collate_fn_map)
-        registry = {**default_collate_fn_map, torch.Tensor: self.stack}
-        return torch_collate(batch, collate_fn_map=registry)
+            rule = default_collate_fn_map[kind]
+            if rule is torch_collate_int:
+                rule = collate_ints
+            elif rule is torch_collate_float:
+                rule = collate_floats
+            return rule(batch, collate_fn_map=default_collate_fn_map)  # as torch's code does
+        return torch_collate(batch, collate_fn_map=self._registry())
+
+    def _registry(self) -> dict[Any, Any]:
+        """Returns torch's registry of rules with those of this module, except where the user has put in others."""
+        registry = dict(default_collate_fn_map)
+        if registry.get(torch.Tensor) is torch_collate_tensor:
+            registry[torch.Tensor] = self.stack
+        for kind, of_torch, own in NUMBERS:
+            if registry.get(kind) is of_torch:
+                registry[kind] = own
+        return registry
 
     def stack(self, batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         """Stacks tensors along a new first dimension; the entry of torch's registry for tensors."""

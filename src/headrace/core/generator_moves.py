@@ -1,9 +1,9 @@
-"""Tells in two microseconds whether anybody has drawn from the global generators of `random`, NumPy and torch.
+"""Tells in half a microsecond whether anybody has drawn from the global generators of `random`, NumPy and torch.
 
 Asking the generators themselves takes forty: their states are copied into Python objects, word by word. So the memory
-of the two Mersenne Twisters is read as it is: NumPy gives the address (`BitGenerator.ctypes`), and CPython's `random`
-has its words behind the head of the object. Whether they are there is tried out first; where not, as in other
-Pythons, the generators are asked.
+of the three Mersenne Twisters is read as it is: NumPy gives the address (`BitGenerator.ctypes`), CPython's `random` has
+its words behind the head of the object, and torch's generator has them within its C++ object. Whether they are there is
+tried out first; where not, as in other Pythons, the generators are asked.
 """
 
 from __future__ import annotations
@@ -25,6 +25,15 @@ BYTES = (WORDS + 1) * 4
 """With its position among the words: CPython has it in front, NumPy behind."""
 
 
+TORCH_HEAD = struct.Struct("=QiiQ")
+"""How `torch.Generator.get_state()` begins: seed, words left, whether it is seeded, position. 624 uint64 follow."""
+
+TORCH_BEFORE, TORCH_BEHIND = 12, 24
+"""Bytes beside torch's words that drawing changes: words left and position; two normal deviates in reserve."""
+
+TORCH_SEARCHED = 256
+"""Bytes of torch's object in which its words must begin. It is ten times as large, as it holds them all."""
+
 Seen = tuple[Any, Any, Any, bytes]
 """What was seen of the generators: of `random`, the normal deviate that it has in reserve, NumPy's, torch's."""
 
@@ -38,6 +47,8 @@ class GeneratorMoves:
     def __init__(self) -> None:
         self._python_words = _words_at(_address_in_python())
         self._numpy_words = _words_at(_address_in_numpy())
+        self._torch_words = _torch_words_at(_address_in_torch(torch.default_generator))
+        self._torch_state = torch.default_generator.get_state()  # the official one of what `_before` has seen
         self._before: Seen | None = None
         self._looks_before = True
         self.is_sure = True
@@ -56,6 +67,8 @@ class GeneratorMoves:
             state: Any = np.random.get_state(legacy=False)
             if state["has_gauss"]:
                 return False
+        if before is None or seen[3] != before[3]:
+            self._torch_state = torch.default_generator.get_state()
         self._looks_before = before is not None and seen != before
         self._before = seen
         return True
@@ -72,7 +85,7 @@ class GeneratorMoves:
         """Puts the generators back to where they were at `begin`."""
         if self._before is None:
             return
-        (python, gauss, numpy, of_torch), now = self._before, global_states()
+        (python, gauss, numpy, _), now = self._before, global_states()
         if self._python_words is not None:
             position, *words = struct.unpack(f"={WORDS + 1}I", python)
             python = (now.python[0], (*words, position), gauss)
@@ -82,8 +95,7 @@ class GeneratorMoves:
         else:
             name, state_words, *rest = numpy
             numpy = (name, np.frombuffer(state_words, np.uint32), *rest)
-        words_of_torch = torch.frombuffer(bytearray(of_torch), dtype=torch.uint8)
-        set_global_states(GlobalStates(python, numpy, words_of_torch))
+        set_global_states(GlobalStates(python, numpy, self._torch_state))
         self._before = None
         self._looks_before = True
 
@@ -97,7 +109,10 @@ class GeneratorMoves:
             numpy: Any = (state[0], np.asarray(state[1]).tobytes(), *state[2:])
         else:
             numpy = self._numpy_words.tobytes()
-        of_torch = torch.default_generator.get_state().numpy().tobytes()
+        if self._torch_words is None:
+            of_torch = torch.default_generator.get_state().numpy().tobytes()
+        else:
+            of_torch = self._torch_words.tobytes()
         return python, random._inst.gauss_next, numpy, of_torch  # type: ignore[attr-defined]
 
 
@@ -127,3 +142,61 @@ def _address_in_numpy() -> int | None:
     *words, position = struct.unpack(f"={WORDS + 1}I", ctypes.string_at(address, BYTES))
     state = generator.state["state"]
     return address if (state["key"].tolist(), state["pos"]) == (words, position) else None
+
+
+def _torch_words_at(address: int | None) -> memoryview | None:
+    """Returns a view of what drawing changes in torch's generator, whose words begin at an address."""
+    if address is None:
+        return None
+    length = TORCH_BEFORE + WORDS * 4 + TORCH_BEHIND
+    return memoryview((ctypes.c_char * length).from_address(address - TORCH_BEFORE)).cast("B")
+
+
+def _address_in_torch(generator: torch.Generator) -> int | None:
+    """Returns where the words of torch's generator for the CPU lie; None if they are not where torch has had them.
+
+    The object is at::CPUGeneratorImpl, whose last members are at::mt19937 (seed, words left, whether it is seeded,
+    position, words) and two optional normal deviates.
+    """
+    address = _torch_words_in(generator)
+    trial = torch.Generator()
+    of_trial = _torch_words_in(trial)
+    if address is None or of_trial is None or address - _object_of(generator) != of_trial - _object_of(trial):
+        return None
+    return address if _notices_every_draw(trial, of_trial) else None
+
+
+def _object_of(generator: torch.Generator) -> int:
+    """Returns where the C++ object of a generator lies; 0 if torch does not tell."""
+    return int(getattr(generator, "_cdata", 0))
+
+
+def _torch_words_in(generator: torch.Generator) -> int | None:
+    """Returns where in its object a generator has the words that it tells, and its position before them."""
+    own = _object_of(generator)
+    state = generator.get_state().numpy().tobytes()
+    if not own or len(state) < TORCH_HEAD.size + 8 * WORDS:
+        return None
+    _, left, _, position = TORCH_HEAD.unpack_from(state)
+    words = struct.pack(f"={WORDS}I", *struct.unpack_from(f"={WORDS}Q", state, TORCH_HEAD.size))
+    at = ctypes.string_at(own, TORCH_SEARCHED).find(words[:32])
+    if at < TORCH_BEFORE:
+        return None
+    address = own + at
+    before = struct.unpack("=iII", ctypes.string_at(address - TORCH_BEFORE, TORCH_BEFORE))
+    is_there = ctypes.string_at(address, 4 * WORDS) == words and (before[0], before[2]) == (left, position)
+    return address if is_there else None
+
+
+def _notices_every_draw(generator: torch.Generator, address: int) -> bool:
+    """Tells whether each draw changes what is seen, that of a normal deviate in reserve too. Draws."""
+    view = _torch_words_at(address)
+    if view is None:
+        return False
+    seen = {view.tobytes()}
+    for _ in range(2):
+        for draw in (torch.rand, torch.randn):
+            draw((), generator=generator)
+            seen.add(view.tobytes())
+    draws = 4
+    return len(seen) == draws + 1

@@ -21,6 +21,8 @@ from torch.autograd import _profiler_enabled as profiler_enabled  # type: ignore
 from torch.utils.data import _utils, get_worker_info
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 from torch.utils.data._utils.collate import collate as torch_collate
+from torch.utils.data._utils.collate import collate_float_fn as torch_collate_float
+from torch.utils.data._utils.collate import collate_int_fn as torch_collate_int
 from torch.utils.data._utils.collate import collate_tensor_fn as torch_collate_tensor
 from torch.utils.data._utils.collate import default_collate as torch_default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -57,6 +59,8 @@ __all__ = [
     "set_worker_info",
     "sharding_worker_init_fn",
     "torch_collate",
+    "torch_collate_float",
+    "torch_collate_int",
     "torch_collate_tensor",
     "torch_default_collate",
     "torch_pin_memory",
