@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from headrace.transport import leases
 from headrace.transport.arena import Arena
 from headrace.transport.leases import KEEP, LocalMemory, ReturnBox
 from headrace.transport.memory import FileBacking, Region, Slot
@@ -231,6 +232,36 @@ def files_of_at_most(limit: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def shared_memory_of_this_process() -> int:
+    """Bytes of shared memory that count as this process's."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssShmem")) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is counted by Linux only")
+def test_a_huge_batch_is_counted_once_and_its_memory_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "HUGE", 32 * MEGABYTE)
+    region = Arena().borrow()
+    writer = region.ticket().writer()
+    kept_small, _ = writer.take(16 * MEGABYTE)
+    slot, array = writer.take(32 * MEGABYTE)
+    array[:] = 7
+    before = shared_memory_of_this_process()
+    del array
+    writer.finish({slot, kept_small})
+    # Kernels count in portions, up to 64 pages late.
+    assert before - shared_memory_of_this_process() == pytest.approx(32 * MEGABYTE, abs=MEGABYTE)
+    backing = writer._region.backing
+    assert isinstance(backing, FileBacking)
+    lease = region.lease(slot, 32 * MEGABYTE)
+    assert bool((lease == 7).all())
+    held = os.fstat(backing.fd).st_blocks * 512
+    del lease
+    assert held - os.fstat(backing.fd).st_blocks * 512 == 32 * MEGABYTE
+    writer.give_back(region.returned())
+    assert writer.take(32 * MEGABYTE)[0] == slot
 
 
 def test_with_a_limit_on_file_sizes_each_region_has_what_the_limit_allows() -> None:

@@ -28,6 +28,9 @@ SMALL_LOCALLY = 3 << 18
 KEEP = 256 << 20
 """Bytes that may wait in a return box with their pages; what comes back beyond that gives its pages up at once."""
 
+HUGE = 512 << 20
+"""A slot of so many bytes keeps no pages for the next batch: memory counts for more than the time to touch them anew."""
+
 
 class ReturnBox:
     """Collects the slots whose leases have ended, until the region's writer asks for them.
@@ -48,7 +51,8 @@ class ReturnBox:
             return
         self._bytes += slot.capacity
         self._largest = max(self._largest, slot.capacity)
-        if self._bytes > max(KEEP, 4 * self._largest) and not keep_pages:
+        is_too_much = slot.capacity >= HUGE or self._bytes > max(KEEP, 4 * self._largest)
+        if is_too_much and not keep_pages:
             self._region.discard(slot)
         self._slots.append(slot)
 
@@ -128,7 +132,7 @@ class WriterMemory:
         """Returns a slot for `nbytes` bytes of the batch that is being made, and an array over it."""
         with self._lock:
             slot = self._pool.allocate(nbytes)
-        if slot not in self._local:
+        if slot not in self._local or slot.capacity >= HUGE:
             self._region.populate(slot, nbytes)
         array = self._region.view(slot, nbytes)
         self._local[slot] = weakref.ref(array)
@@ -144,6 +148,9 @@ class WriterMemory:
 
     def finish(self, sent: set[Slot]) -> None:
         """Ends a batch: the slots in `sent` now belong to the reader, the others are free again."""
+        for slot in sent:
+            if slot.capacity >= HUGE:
+                self._region.look_away(slot)
         unused = [slot for _, slot, _ in self._batch if slot not in sent]
         self._batch.clear()
         self.give_back(unused)

@@ -174,6 +174,11 @@ class Region:
             with contextlib.suppress(OSError, ValueError):
                 self._chunk(slot.chunk).madvise(MADV_POPULATE_WRITE, slot.offset, nbytes)
 
+    def look_away(self, slot: Slot) -> None:
+        """Has this process not count a shared slot's pages as its own any more. They stay, with what is in them."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._chunk(slot.chunk).madvise(mmap.MADV_DONTNEED, slot.offset, slot.capacity)
+
     def discard(self, slot: Slot) -> None:
         """Gives a slot's pages back to the machine."""
         self.backing.discard(self._chunk(slot.chunk), slot.offset, slot.capacity)
