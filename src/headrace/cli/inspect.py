@@ -31,6 +31,7 @@ from headrace.formats.registry import format_named
 from headrace.formats.schema import Field
 from headrace.formats.tables import BlockReader
 from headrace.observe.terminal import Terminal
+from headrace.observe.words import some
 
 ROWS = 1000
 """Rows over which figures are made, at most."""
@@ -264,14 +265,14 @@ def _cut(text: str, length: int = SHOWN) -> str:
 
 
 def _print(console: Console, about: dict[str, Any]) -> None:
-    size = "size unknown" if about["bytes"] is None else f"{decimal(about['bytes'])} in {about['files']:,} files"
+    size = "size unknown" if about["bytes"] is None else f"{decimal(about['bytes'])} in {some(about['files'], 'file')}"
     manifest = "with a manifest" if about["manifest"] else "no manifest"
     for line in (
         about["place"],
-        f"{about['format']}: {about['title']}, {about['samples']:,} samples, {size}, {manifest}",
+        f"{about['format']}: {about['title']}, {some(about['samples'], 'sample')}, {size}, {manifest}",
     ):
         console.out(escaped(line), highlight=False)
-    title = f"Columns; figures over {about['looked_at']:,} rows"
+    title = f"Columns; figures over {some(about['looked_at'], 'row')}"
     table = Table("name", "type", "", "min", "mean", "max", title=title, title_justify="left", box=SIMPLE_HEAD)
     for column in about["columns"]:
         what = "length" if "length" in column else "value"

@@ -96,7 +96,7 @@ def _unknown(path: Path) -> FormatError:
     expected = "; ".join(f"{name}: {format_named(name).TITLE}" for name in MODULES)
     cure = "name the format: open(..., format=...), or --format on the command line"
     if path.suffix == ".bin":
-        cure += f"; for a flat file of tokens say their type: {EXAMPLE}"
+        cure += f"; for a flat file of tokens say their type: {EXAMPLE}, headrace inspect {path.name} --dtype uint16"
     return FormatError(explain("cannot tell the format of this", place=path, found=found, expected=expected, cure=cure))
 
 

@@ -19,6 +19,7 @@ from headrace.observe.pinned import PinnedRows
 from headrace.observe.recording import MAIN, Batches, EpochTimes, Recording
 from headrace.observe.stats import wait_share, waited_and_looped
 from headrace.observe.words import size as size_text
+from headrace.observe.words import some
 
 EVERY = 0.2
 """Seconds between two drawings, at least."""
@@ -190,7 +191,8 @@ class _Loader:
             main, workers = int(self.recording.memory["main"][-1]), int(self.recording.memory["workers"][-1])
             parts.append(f"memory {size_text(main)}" + (f", workers {size_text(workers)}" if workers else ""))
         if self.recording.bad_samples or self.recording.restarts:
-            parts.append(f"{self.recording.bad_samples:,} bad samples, {self.recording.restarts:,} workers replaced")
+            bad = some(self.recording.bad_samples, "bad sample")
+            parts.append(f"{bad}, {some(self.recording.restarts, 'worker')} replaced")
         waited, looped = waited_and_looped(self.recording)
         if self.recording.totals:
             parts.append(f"waited {wait_share(waited, looped):.0%} so far")

@@ -29,7 +29,7 @@ KEEP = 256 << 20
 """Bytes that may wait in a return box with their pages; what comes back beyond that gives its pages up at once."""
 
 HUGE = 512 << 20
-"""A slot of so many bytes keeps no pages for the next batch: memory counts for more than the time to touch them anew."""
+"""A slot of so many bytes keeps no pages for the next batch: memory counts for more than the time to touch them."""
 
 
 class ReturnBox:
