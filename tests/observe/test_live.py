@@ -87,7 +87,7 @@ def test_the_rows_say_what_the_figures_are() -> None:
     assert [row.split(" ", 2)[:2] for row in rows[2:4]] == [["worker", "0"], ["worker", "1"]]
     assert rows[2].endswith("100%  load 50%, collate 25%, send 25%")
     assert [rows[2].count(sign) for sign in "█▓▒·"] == [15, 7, 8, 0]
-    assert rows[4] == "2.0 batches in flight, 0.5 ready; 2 bad samples, 1 workers replaced"
+    assert rows[4] == "2.0 batches in flight, 0.5 ready; 2 bad samples, 1 worker replaced"
     assert rows[5:] == ["decided: two are enough"]
 
 
