@@ -113,7 +113,7 @@ def test_workers_may_be_spawned(script: Path) -> None:
         ("sys.exit(7)", 7, ""),
         ("sys.exit('no luck')", 1, "no luck"),
         ("sys.exit()", 0, ""),
-        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("raise KeyboardInterrupt", 130, "    raise KeyboardInterrupt\nKeyboardInterrupt\n"),
     ],
 )
 def test_the_script_s_own_end_is_the_command_s_and_the_report_comes_all_the_same(
@@ -131,6 +131,28 @@ def test_a_module_runs_as_with_python_m(script: Path) -> None:
     result = headrace("run", "-m", "train", "x", cwd=script.parent)
     assert result.returncode == 0
     assert result.stdout.splitlines()[-1] == "headrace.loader 0 None True"
+
+
+def test_a_stream_that_repeats_is_said_before_what_would_be_faster(script: Path) -> None:
+    script.write_text("""
+import time
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+class Everything(IterableDataset):
+    def __iter__(self):
+        for number in range(60):
+            time.sleep(0.002)
+            yield torch.tensor(number)
+
+for batch in DataLoader(Everything(), batch_size=4, num_workers=2):
+    pass
+""")
+    result = headrace("run", script)
+    assert result.returncode == 0
+    lines = [line for line in result.stderr.splitlines() if line.startswith("train.py:12: ")]
+    assert lines[0].startswith("train.py:12: The workers' streams of Everything begin with the same batch.")
+    assert len(lines) == 2
 
 
 def test_a_script_without_a_loader_is_told_so(script: Path) -> None:

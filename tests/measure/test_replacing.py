@@ -65,6 +65,36 @@ print([batch.tolist() for batch in again] == [batch.tolist() for batch in loader
 
 
 @both_ways
+def test_headrace_s_own_loader_is_measured_too(way: list[str], tmp_path: Path) -> None:
+    script = """
+import pickle
+import torch
+import headrace
+from headrace import DataLoader
+
+def main():
+    loader = DataLoader(torch.arange(40), batch_size=4, shuffle=True, seed=3, num_workers=2)
+    print(sorted(torch.cat(list(loader)).tolist()) == list(range(40)))
+    for batch in headrace.DataLoader(torch.arange(6), batch_size=2):
+        pass
+    for batch in torch.utils.data.DataLoader(torch.arange(6), batch_size=3):
+        pass
+    again = pickle.loads(pickle.dumps(loader))
+    print(type(again) is type(loader), isinstance(loader, headrace.DataLoader), len(again))
+
+main()
+"""
+    lines, figures, said = under_run(tmp_path, script, *way)
+    assert lines == ["True", "True True 10"]
+    assert [(loader["label"], loader["kind"], loader["batches"]) for loader in figures["loaders"]] == [
+        ("train.py:8", "headrace", 10),
+        ("train.py:10", "headrace", 3),
+        ("train.py:12", "torch" if way else "headrace", 2),
+    ]
+    assert ("with headrace's and torch's loader," if way else "with headrace's loader,") in said
+
+
+@both_ways
 def test_subclasses_may_name_the_type_of_their_samples(way: list[str], tmp_path: Path) -> None:
     script = """
 from typing import TypeVar

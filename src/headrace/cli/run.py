@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from headrace.observe.chrome_trace import write_trace
 from headrace.observe.diagnosis import Diagnosis
 from headrace.observe.findings.certainty import BUSY
 from headrace.observe.findings.diagnose import diagnose
+from headrace.observe.findings.traps import WRONG_DATA
 from headrace.observe.live import LiveView
 from headrace.observe.memory import machine_memory
 from headrace.observe.page.page import page
@@ -237,8 +238,8 @@ def _outcome(script: str, arguments: Sequence[str], measurement: Measurement, *,
             return ended.code or 0
         sys.stderr.write(f"{ended.code}\n")
         return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("KeyboardInterrupt\n")
+    except KeyboardInterrupt as interrupt:
+        _print_without_our_frames(interrupt)
         return 130
     except Exception as error:  # noqa: BLE001 - whatever the script raises is reported as Python would
         _print_without_our_frames(error)
@@ -246,7 +247,7 @@ def _outcome(script: str, arguments: Sequence[str], measurement: Measurement, *,
     return 0
 
 
-def _print_without_our_frames(error: Exception) -> None:
+def _print_without_our_frames(error: BaseException) -> None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(("headrace.", "runpy")):
         trace = trace.tb_next
@@ -273,7 +274,8 @@ def report(measurement: Measurement, console: Console) -> None:
         if record.digest is not None:
             console.print(f"{record.label}: checksum of its batches {record.digest:08x}")
     for diagnosis in _diagnoses(measurement):
-        console.print(_advice(diagnosis), soft_wrap=True, highlight=False, markup=False)
+        for line in (*_wrong_data(diagnosis), _advice(diagnosis)):
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
     for option, labels in measurement.unused_defaults.items():
         places = ", ".join(sorted(set(labels)))
         console.print(f"{OPTION_NAMES.get(option, option)} was not used at {places}: {_reason(option)}.")
@@ -283,7 +285,8 @@ def _say_how_long(measurement: Measurement, used: Sequence[LoaderRecord], consol
     name, seconds = Path(measurement.script).name, measurement.seconds
     looped = sum(record.looped for record in used)
     share = wait_share(measurement.waited, looped)
-    whose = "a loader that costs nothing" if measurement.ideal else f"{used[0].kind}'s loader"
+    kinds = " and ".join(sorted({f"{record.kind}'s" for record in used}))
+    whose = "a loader that costs nothing" if measurement.ideal else f"{kinds} loader"
     console.print(
         f"\nheadrace: with {whose}, {name} ran {seconds:.1f} s. "
         f"Its loops waited {measurement.waited:.1f} of {looped:.1f} s ([bold]{share:.0%}[/bold]) for data.",
@@ -349,6 +352,13 @@ def _add_row(table: Table, label: str, record: LoaderRecord) -> None:
         f"{record.waited:.2f} s ({share:.0%})",
         first,
     )
+
+
+def _wrong_data(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yields a line for each finding that is about the data themselves."""
+    for one in diagnosis.findings:
+        if one.name in WRONG_DATA:
+            yield f"{diagnosis.label}: {one.sentence} {one.advice}"
 
 
 def _advice(diagnosis: Diagnosis) -> str:

@@ -10,7 +10,8 @@ import torch
 
 from headrace.core.lengths import known_length
 from headrace.core.machine import cores
-from headrace.core.torch_internals import DatasetKind, torch_default_collate
+from headrace.core.part import splits_itself
+from headrace.core.torch_internals import DatasetKind, IterDataPipe, torch_default_collate
 from headrace.fetch.whole import makes_batches
 from headrace.observe.memory import machine_memory
 from headrace.observe.recording import Setting
@@ -40,6 +41,7 @@ def setting_of(
         persistent_workers=loader.persistent_workers,
         start_method=_start_method(loader) if backend == "process" else "",
         is_stream=not is_map,
+        splits=is_map or _is_split(loader),
         length=known_length(loader._index_sampler) if is_map else None,
         pin_memory=loader.pin_memory,
         accelerator=_accelerator(),
@@ -51,6 +53,12 @@ def setting_of(
         own_collate=loader.collate_fn is not torch_default_collate and loader._auto_collation,
         tuned=tuned,
     )
+
+
+def _is_split(loader: Any) -> bool:
+    """Tells whether an iterable data set is split over the workers, as far as that shows."""
+    is_dealt_out = bool(getattr(loader, "shard", None))
+    return is_dealt_out or isinstance(loader.dataset, IterDataPipe) or splits_itself(loader.dataset)
 
 
 def torch_setting(loader: Any) -> Setting:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch.utils.data
 import torch.utils.data.dataloader
 
+import headrace
+import headrace.loader
 from headrace.engine.setting import torch_setting
 from headrace.loader import DataLoader
 from headrace.measure import children
@@ -57,8 +59,8 @@ class Way(NamedTuple):
 def replace_loader(measurement: Measurement, way: Way, defaults: dict[str, Any]) -> None:
     """Makes `torch.utils.data.DataLoader` a measured loader for all code that is imported from now on.
 
-    torchdata's `StatefulDataLoader` is replaced too, if the script imports it, since ours has a state of its own. With
-    `way.plain` it stays as it is, and is not measured.
+    `headrace.DataLoader` is measured as well, with `way.plain` too. torchdata's `StatefulDataLoader` is replaced if the
+    script imports it, since ours has a state of its own. With `way.plain` it stays as it is, and is not measured.
 
     defaults: arguments for calls that do not give them.
     """
@@ -67,7 +69,11 @@ def replace_loader(measurement: Measurement, way: Way, defaults: dict[str, Any])
         measurement.listeners.append(functools.partial(_end_in_time, measurement))
     base = TORCH_LOADER if way.plain else DataLoader
     measured = _measured_class(base, measurement, way, defaults)
+    own = measured
+    if way.plain:
+        own = _measured_class(DataLoader, measurement, way, defaults, found_in=DataLoader.__module__)
     _set_loader(measured)
+    _set_own_loader(own)
 
     @contextmanager
     def with_own_loader(module: Any) -> Iterator[None]:
@@ -87,6 +93,12 @@ def replace_loader(measurement: Measurement, way: Way, defaults: dict[str, Any])
 def _set_loader(loader: type) -> None:
     torch.utils.data.DataLoader = loader  # type: ignore[misc,assignment]
     torch.utils.data.dataloader.DataLoader = loader  # type: ignore[misc,assignment]
+
+
+def _set_own_loader(loader: type) -> None:
+    """Sets the class that `from headrace import DataLoader` gives."""
+    headrace.DataLoader = loader  # type: ignore[misc,assignment]
+    headrace.loader.DataLoader = loader  # type: ignore[misc,assignment]
 
 
 def _end_in_time(measurement: Measurement, _: Recorder, now: float) -> None:
@@ -173,11 +185,12 @@ def _measured_class(
     way: Way,
     defaults: dict[str, Any],
     set_samplers: Callable[[Any], None] = _leave_as_it_is,
+    found_in: str = TORCH_LOADER.__module__,
 ) -> Any:
     """Returns a subclass of `base` whose loaders leave their figures in `measurement`.
 
     The figures begin with the first `__iter__` at the latest: a subclass may never call this `__init__`.
-    `set_samplers` may change those of a new loader.
+    `set_samplers` may change those of a new loader. `found_in`: the module in which it takes the place of `DataLoader`.
     """
     signature = inspect.signature(base)
     measuring = _Measuring(base, measurement, way)
@@ -208,9 +221,9 @@ def _measured_class(
             state: Any = super().__getstate__() if measuring.keeps_own_record else vars(self)
             return {name: value for name, value in state.items() if name != "_measured"}
 
-    # Under this name an unpickled loader finds its class: the measured one, or torch's where nothing was replaced.
+    # Under this name an unpickled loader finds its class: the measured one, or the usual one in an ordinary process.
     MeasuredDataLoader.__name__ = MeasuredDataLoader.__qualname__ = "DataLoader"
-    MeasuredDataLoader.__module__ = "torch.utils.data.dataloader"
+    MeasuredDataLoader.__module__ = found_in
     MeasuredDataLoader.__doc__ = base.__doc__
     return MeasuredDataLoader
 

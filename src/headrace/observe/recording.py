@@ -99,6 +99,8 @@ class Setting:
     persistent_workers: bool = False
     start_method: str = "fork"
     is_stream: bool = False
+    splits: bool = True
+    """Whether each worker has a part of the data; False: as far as is known, each has the whole stream."""
     length: int | None = None
     """Batches of an epoch, where that is known."""
     pin_memory: bool = False

@@ -308,6 +308,16 @@ def test_the_advice_suits_who_collates_and_who_loads() -> None:
     assert "__getitems__" not in findings(together)["slow-load"].advice
 
 
+def test_a_stream_is_not_told_to_fetch_by_key_nor_to_repeat_itself_in_more_workers() -> None:
+    stream = replace(SLOW, workers=1, setting={**SLOW.setting, "is_stream": True})
+    assert "too-few-workers" in findings(stream)
+    assert "__iter__" in findings(stream)["slow-load"].advice
+    for name in ("__getitems__", "Staged"):
+        assert name not in findings(stream)["slow-load"].advice
+    whole = replace(stream, setting={**stream.setting, "splits": False})
+    assert "too-few-workers" not in findings(whole)
+
+
 def test_training_limits_a_loop_from_which_an_ideal_loader_would_gain_little() -> None:
     """It waits for a little more than a twentieth of its time, for handing over."""
     diagnosis = diagnose(recording_of(Loop(load=5 * MS, open=1.4 * MS, loop=20 * MS, workers=2)))

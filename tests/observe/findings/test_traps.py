@@ -25,6 +25,7 @@ from headrace.observe.findings.diagnose import diagnose
 from headrace.observe.findings.traps import TRAPS, findings_of_traps
 from headrace.observe.hazards import hazards
 from headrace.observe.recording import Recording, Setting, Trap
+from tests.observe.findings.steady import Loop, recording_of
 
 FORKED = Setting(backend="process", start_method="fork", num_workers=2)
 
@@ -207,6 +208,31 @@ def test_a_stream_that_cannot_repeat_itself_is_no_trap(options: dict[str, Any]) 
     assert traps(headrace.DataLoader(Numbers(all_of_them), 4, **{"num_workers": 2, **options})) == []
 
 
+class SplitNumbers(Numbers):
+    """The same, split over the workers as it comes."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return headrace.shard(super().__iter__())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "splits"),
+    [
+        (Numbers(all_of_them), {}, False),
+        (Numbers(all_of_them), {"shard": "auto"}, True),
+        (SplitNumbers(all_of_them), {}, True),
+        (Holding(), {}, True),
+    ],
+)
+def test_it_is_known_whether_each_worker_has_a_part_of_the_data(
+    dataset: Any, options: dict[str, Any], splits: bool
+) -> None:
+    loader = headrace.DataLoader(dataset, 4, **options)
+    for _ in loader:
+        pass
+    assert loader.recording.setting.splits is splits
+
+
 def test_every_trap_has_words_and_a_cure() -> None:
     setting = Setting(traps=tuple(Trap(name, f"Here is {name}.") for name in TRAPS))
     found = list(findings_of_traps(Recording(setting=setting)))
@@ -215,5 +241,14 @@ def test_every_trap_has_words_and_a_cure() -> None:
         assert one.sentence.startswith(f"Here is {one.name}. ")
         assert one.advice
         assert (one.gain, one.change) == (None, {})
-    diagnosis = diagnose(Recording(setting=setting))
-    assert diagnosis.findings == tuple(found)  # also of a loader that has delivered nothing yet
+
+
+def test_what_makes_data_wrong_comes_before_what_makes_them_slow() -> None:
+    setting = Setting(traps=tuple(Trap(name, f"Here is {name}.") for name in TRAPS))
+    names = [one.name for one in diagnose(Recording(setting=setting)).findings]  # nothing has been delivered yet
+    wrong, slow = ["generator-copied", "stream-repeats", "handle-shared"], ["python-objects", "not-pinned"]
+    assert names == wrong + slow
+    loop = Loop(load=30e-3, loop=1e-3, workers=2, setting={"traps": (Trap("stream-repeats", ""),)})
+    names = [one.name for one in diagnose(recording_of(loop)).findings]
+    assert names[0] == "stream-repeats"
+    assert "slow-load" in names

@@ -10,7 +10,7 @@ from headrace.observe.diagnosis import Diagnosis, Finding
 from headrace.observe.findings.case import WAITS, Case
 from headrace.observe.findings.certainty import certain, held_on_a_busy_machine
 from headrace.observe.findings.rules import RULES, WORTH
-from headrace.observe.findings.traps import findings_of_traps
+from headrace.observe.findings.traps import WRONG_DATA, findings_of_traps
 from headrace.observe.recording import Recording
 from headrace.observe.words import gain_in_words, seconds, some
 
@@ -20,7 +20,7 @@ def diagnose(recording: Recording) -> Diagnosis:
     case = Case(recording)
     found = [*_of_rules(case), *findings_of_traps(recording)]
     limit = _limit(case, found)
-    found.sort(key=lambda one: (one.stage != limit, one.gain is None, -(one.gain or 0.0)))
+    found.sort(key=lambda one: (one.name not in WRONG_DATA, one.stage != limit, one.gain is None, -(one.gain or 0.0)))
     return Diagnosis(
         label=recording.label,
         summary=_summary(case, found),

@@ -97,8 +97,8 @@ def _start(case: Case) -> Iterator[Finding]:
 def _too_few(case: Case) -> Iterator[Finding]:
     count, gain = case.best_workers
     now = case.rules.workers
-    if case.setting.tuned or count <= now or gain < WORTH:
-        return
+    if case.setting.tuned or not case.setting.splits or count <= now or gain < WORTH:
+        return  # more workers of a stream that is not split repeat it
     change: dict[str, object] = {"num_workers": count}
     if now == 0 and len(case.recording.epochs) > 1:
         change["persistent_workers"] = True
@@ -222,7 +222,8 @@ CURES = {
     "(headrace.Staged(...).cache()). headrace doctor --plan measures the cut.",
     "transform": "Cache what is not random (headrace.Staged(...).cache()), work on whole batches (headrace.step with "
     "batched steps, __getitems__), or move it to the device.",
-    "load": "Load whole batches at once (__getitems__), or compute it once (headrace.Staged(...).cache()).",
+    "load": "Load whole batches at once (__getitems__), or compute what is not random once "
+    "(headrace.Staged(...).cache()).",
     "collate": "Return arrays or tensors of one shape instead of nested Python objects, or whole batches "
     "(__getitems__), which need no collation.",
     "send": "Return tensors or arrays rather than Python objects; smaller dtypes (uint8 images, normalised on the "
@@ -230,9 +231,20 @@ CURES = {
 }
 
 CURES_FOR_BATCHES = {
-    "load": "Read only the columns that training needs, or compute it once (headrace.Staged(...).cache()).",
+    "load": "Read only the columns that training needs, or compute what is not random once "
+    "(headrace.Staged(...).cache()).",
 }
 """Where a data set has the samples of a batch at once already."""
+
+CURES_FOR_STREAMS = {
+    "load": "Read and compute many samples at once in __iter__, as arrays, and yield them one by one; or split the "
+    "stream over workers (headrace.shard on its files).",
+    "transform": "Compute on many samples at once in __iter__, as arrays; split the stream over workers "
+    "(headrace.shard on its files); or move the transform to the device.",
+    "collate": "Return arrays or tensors of one shape instead of nested Python objects, or yield whole batches "
+    "(batch_size=None), which need no collation.",
+}
+"""Where a data set is iterable: it has no keys by which to fetch batches or to cache."""
 
 CURES_FOR_OWN_COLLATION = {
     "collate": "Let default collation do it, which writes straight into the batch; pad with headrace.Ragged or in "
@@ -244,6 +256,8 @@ CURES_FOR_OWN_COLLATION = {
 def cure_for(part: str, setting: Setting) -> str:
     """Returns what to do about a slow part of making a batch."""
     cures = CURES | (CURES_FOR_BATCHES if setting.makes_batches or setting.loads_together else {})
+    if setting.is_stream:
+        cures = CURES | CURES_FOR_STREAMS
     return (cures | (CURES_FOR_OWN_COLLATION if setting.own_collate else {}))[part]
 
 

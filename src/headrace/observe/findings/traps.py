@@ -47,6 +47,10 @@ TRAPS = {
 """By the names of `Trap`. `{}` stands for the particulars."""
 
 
+WRONG_DATA = {name for name, known in TRAPS.items() if known.stage in ("data", "random")}
+"""Findings that are about which samples come, or about what is in them. They come before those about speed."""
+
+
 def findings_of_traps(recording: Recording) -> Iterator[Finding]:
     """Yields a finding for each trap of a recording."""
     for trap in recording.setting.traps:
