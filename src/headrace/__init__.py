@@ -14,6 +14,23 @@ from headrace.version import __version__
 
 if TYPE_CHECKING:
     from headrace import samplers, transforms, writers
+    from headrace.core.errors import (
+        DatasetError,
+        DatasetNotFoundError,
+        FormatError,
+        HeadraceError,
+        MachineError,
+        MissingExtraError,
+        RanksDifferError,
+        SampleError,
+        SampleTimeoutError,
+        StaleCacheError,
+        StateError,
+        TooManyBadSamplesError,
+        TransportError,
+        UsageError,
+        WorkerDiedError,
+    )
     from headrace.core.part import shard
     from headrace.core.streams import rng
     from headrace.dataset.compact import compact
@@ -28,9 +45,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataLoader",
+    "DatasetError",
+    "DatasetNotFoundError",
+    "FormatError",
+    "HeadraceError",
     "ImageFolder",
+    "MachineError",
+    "MissingExtraError",
     "Ragged",
+    "RanksDifferError",
+    "SampleError",
+    "SampleTimeoutError",
     "Staged",
+    "StaleCacheError",
+    "StateError",
+    "TooManyBadSamplesError",
+    "TransportError",
+    "UsageError",
+    "WorkerDiedError",
     "__version__",
     "compact",
     "load_quarantine",
@@ -44,6 +76,8 @@ __all__ = [
     "writers",
 ]
 
+_ERRORS = tuple(name for name in __all__ if name.endswith("Error"))
+
 _HOMES = {
     "DataLoader": "headrace.loader",
     "ImageFolder": "headrace.dataset.image_folder",
@@ -56,6 +90,7 @@ _HOMES = {
     "rng": "headrace.core.streams",
     "shard": "headrace.core.part",
     "step": "headrace.dataset.staged.steps",
+    **dict.fromkeys(_ERRORS, "headrace.core.errors"),
 }
 """The module of each public name."""
 

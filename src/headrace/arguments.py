@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from numbers import Integral
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -65,7 +66,10 @@ def check_arguments(dataset: Any, *, on_error: Any, max_errors: Any, sample_time
             "a number of bytes, or None",
         ),
         "on_stats": (given["on_stats"] is None or callable(given["on_stats"]), "a function, or None"),
-        "batches_per_epoch": (count is None or (_is_whole(count) and count > 0), "a positive whole number, or None"),
+        "batches_per_epoch": (
+            count is None or (_is_whole(count) and 0 < count <= sys.maxsize),
+            "a positive whole number, or None",
+        ),
     }
     for name, (holds, expected) in rules.items():
         if not holds:

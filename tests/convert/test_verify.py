@@ -252,6 +252,16 @@ def test_data_without_samples_are_sound(tmp_path: Path) -> None:
     assert (found.sound, found.samples) == (True, 0)
 
 
+def test_a_file_name_with_a_line_break_stays_in_its_line(tmp_path: Path) -> None:
+    data = write("memmap", tmp_path / "data", [usual("memmap", 3)])
+    (data / "a\nb.txt").write_text("")
+    found = verify(str(data))
+    assert found.problems == [f"{data}/a\\nb.txt: not in the manifest"]
+    with pytest.raises(HeadraceError) as caught:
+        verify(str(data / "a\nb.txt"), format="npy")
+    assert "a\\nb.txt" in str(caught.value)
+
+
 def test_a_long_list_of_problems_is_cut_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 4)
     found = verify(str(write("arrow", tmp_path / "data.arrow", [block(words=["\udcff"] * 9)])))

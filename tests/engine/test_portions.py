@@ -70,7 +70,7 @@ def test_no_data_are_an_empty_epoch() -> None:
     assert list(headrace.DataLoader([], batches_per_epoch=3)) == []  # type: ignore[arg-type, var-annotated]
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 2.0, True])
+@pytest.mark.parametrize("wrong", [0, -1, 2.0, True, 10**30])
 def test_it_is_a_positive_whole_number(wrong: Any) -> None:
     with pytest.raises(UsageError, match="a positive whole number"):
         headrace.DataLoader([1], batches_per_epoch=wrong)  # type: ignore[arg-type]

@@ -91,7 +91,7 @@ def test_the_log_names_the_first_ones_and_sums_up(caplog: pytest.LogCaptureFixtu
     [
         {"on_error": "ignore"}, {"on_error": 3}, {"max_errors": -1}, {"max_errors": 1.5}, {"max_errors": "many"},
         {"max_errors": True}, {"sample_timeout": 0}, {"sample_timeout": -2}, {"sample_timeout": "1"},
-        {"max_errors": float("nan")}, {"sample_timeout": float("inf")},
+        {"max_errors": float("nan")}, {"sample_timeout": float("inf")}, {"sample_timeout": 1e30},
     ],
     ids=str,
 )  # fmt: skip

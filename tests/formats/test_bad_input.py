@@ -247,3 +247,13 @@ def as_nobody(action: Callable[[], object]) -> str:
     os.waitpid(pid, 0)
     with os.fdopen(reading, "rb") as pipe:
         return pipe.read().decode()
+
+
+def test_a_head_that_is_no_python_is_not_taken_for_a_pickle(tmp_path: Path) -> None:
+    head = b"{'descr': '<f8', 'fortran_order': False, 'shape': (10**99,), }"
+    size = len(head).to_bytes(2, "little")
+    (tmp_path / "data.npy").write_bytes(b"\x93NUMPY\x01\x00" + size + head + bytes(64))
+    with pytest.raises(FormatError) as caught:
+        open_reader(tmp_path / "data.npy")
+    assert "restore the file" in str(caught.value)
+    assert "allow_pickle" not in str(caught.value)

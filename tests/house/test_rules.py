@@ -95,7 +95,8 @@ def test_the_tree_names_no_path_of_a_machine() -> None:
 
 
 def test_the_public_words_are_few_and_known() -> None:
-    assert sorted(headrace.__all__) == [
+    words = [name for name in headrace.__all__ if not name.endswith("Error")]
+    assert sorted(words) == [
         "DataLoader",
         "ImageFolder",
         "Ragged",

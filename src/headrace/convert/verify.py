@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.errors import FormatError, SampleError
+from headrace.core.printable import printable
 from headrace.core.shortage import check_shortage
 from headrace.core.urls import refuse_url
 from headrace.dataset.images import decode_image, holds_images
@@ -93,22 +94,26 @@ def _check_files(place: str, found: Verified) -> None:
         file = path / name if path.is_dir() else path
         found.files += 1
         if name not in there:
-            found.add(f"{file}: missing")
+            found.add(f"{_named(file)}: missing")
             continue
         try:
             actual = checksum(file)
         except OSError as error:
             check_shortage(error, file, "reading a file")
-            found.add(f"{file}: {error.strerror}")
+            found.add(f"{_named(file)}: {error.strerror}")
             continue
         found.checksums += 1
         if actual != expected:
             what = "bytes" if actual[0] != expected[0] else "checksum"
-            found.add(
-                f"{file}: another {what} than when it was written ({actual[0]:,} bytes, {expected[0]:,} expected)"
-            )
+            sizes = f"{actual[0]:,} bytes, {expected[0]:,} expected"
+            found.add(f"{_named(file)}: another {what} than when it was written ({sizes})")
     for name in sorted(there - set(manifest.files)) if path.is_dir() else []:
-        found.add(f"{path / name}: not in the manifest")
+        found.add(f"{_named(path / name)}: not in the manifest")
+
+
+def _named(file: Path) -> str:
+    """Returns a file's name in one line, whatever characters are in it."""
+    return printable(str(file), kept="")
 
 
 def _readable(reader: Reader, run: range, found: Verified) -> Iterator[tuple[int, Block]]:

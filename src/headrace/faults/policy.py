@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -62,7 +63,7 @@ def check_fault_arguments(*, on_error: Any, max_errors: Any, sample_timeout: Any
             "a whole number, a share between 0.0 and 1.0, or None",
         ),
         "sample_timeout": (
-            sample_timeout is None or (seconds and 0 < sample_timeout < float("inf")),
+            sample_timeout is None or (seconds and 0 < sample_timeout <= threading.TIMEOUT_MAX),
             sample_timeout,
             "seconds, more than 0, or None",
         ),

@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import re
 import tokenize
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -298,7 +299,7 @@ def npy_from(data: memoryview) -> Array:
 
 def cure_of(error: BaseException) -> str:
     """Returns what to do about a failure of NumPy."""
-    if "bject" not in str(error):
+    if not re.search(r"\b(Object arrays|[Pp]ython objects)\b", str(error)):
         return "restore the file"
     return (
         "if you trust whoever made it, np.load(..., allow_pickle=True) what it was made of, and save it as numbers, "
