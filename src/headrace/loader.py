@@ -285,6 +285,25 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
         return Portion(self._own.supply, self.batches_per_epoch)
 
     def _iterate(self) -> Any:
+        before = self._own.before_epoch()
+        try:
+            return self._iterate_once()
+        except BaseException:
+            # It may come from a signal handler, at any line. Nothing was delivered, so the epoch has not begun.
+            self._iterator = None  # workers that were kept may have been told of it
+            self._own.go_back(before)
+            self._keep_datasets()
+            raise
+
+    def _keep_datasets(self) -> None:
+        """Has new workers go on with the states of the data set that the workers had which were kept until now."""
+        record = self._own.record
+        if record is None or self._own.resume is not None:
+            return
+        if record.finished and record.keeps_datasets and self.num_workers and record.progress.lanes:
+            self.load_state_dict(self.state_dict())
+
+    def _iterate_once(self) -> Any:
         resume, epoch, announced = self._own.resume, self._own.epoch, self._own.announced
         iterator = self._begin_epoch()
         if resume is None or not resume["batches"] or not isinstance(iterator, EpochIterator):

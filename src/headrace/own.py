@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from headrace.arguments import Backend
 from headrace.core.torch_internals import DatasetKind
@@ -35,6 +35,16 @@ class Seeding:
 
     tries_without: bool = True
     """Whether batches are made without seeds first: nobody has seen the data set draw."""
+
+
+class BeforeEpoch(NamedTuple):
+    """What beginning an epoch changes; see `Own`."""
+
+    epoch: int
+    announced: bool
+    resume: Snapshot | None
+    draws: str | None
+    record: EpochRecord | None
 
 
 @dataclass
@@ -70,6 +80,14 @@ class Own:
     seeding: Seeding = field(default_factory=Seeding)
     tuner: Tuner | None = None
     """What decides on the number of workers or of batches ahead."""
+
+    def before_epoch(self) -> BeforeEpoch:
+        """Returns what `go_back` needs if the epoch that is about to begin does not begin after all."""
+        return BeforeEpoch(self.epoch, self.announced, self.resume, self.draws, self.record)
+
+    def go_back(self, before: BeforeEpoch) -> None:
+        """Makes it as if the epoch had not begun."""
+        self.epoch, self.announced, self.resume, self.draws, self.record = before
 
     def without_resources(self) -> Own:
         """Returns what another process can have of it, too."""

@@ -43,8 +43,9 @@ class Numbers(IterableDataset[int]):
 def interrupt_at(request: pytest.FixtureRequest) -> Iterator[Callable[[int], None]]:
     """Has a real signal come at the n-th line of headrace's own code that runs from here on.
 
-    Left out are the lines behind the assignment by which `__next__` hands a batch out: there is no call and no jump any
-    more, and only at those Python runs handlers. (A trace function, which the test needs, would run one there.)
+    Left out are the lines behind the assignment by which `__next__` hands a batch out, and the ends of `with` blocks:
+    there is no call and no jump any more, and only at those Python runs handlers. (A trace function, which the test
+    needs, would run one there.)
     """
     before = signal.getsignal(signal.SIGUSR1)
 
@@ -61,7 +62,7 @@ def interrupt_at(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Non
             if "headrace" not in frame.f_code.co_filename or "tests" in frame.f_code.co_filename:
                 return None
             source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-            if event == "line" and source not in HANDED_OUT:
+            if event == "line" and source not in HANDED_OUT and not source.startswith("with "):
                 left -= 1
                 if left == 0:
                     sys.settrace(None)
@@ -108,6 +109,69 @@ def test_the_state_says_what_the_loop_got(interrupt_at: Callable[[int], None], d
         if len(delivered) < len(whole):  # else the next epoch comes
             assert delivered + rest == whole, f"interrupted at line {line}"
     assert interrupted > len(LINES) // 2
+
+
+class Counting(Rows):
+    """Its state is how many samples each copy has made."""
+
+    made = 0
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.made += 1
+        return torch.tensor([index, self.made])
+
+    def state_dict(self) -> dict[str, int]:
+        return {"made": self.made}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.made = state["made"]
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "inline": {},
+    "thread": {"num_workers": 2, "backend": "thread"},
+    "process": {"num_workers": 2},
+    "kept": {"num_workers": 2, "persistent_workers": True},
+    "automatic": {"num_workers": "auto"},
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("options", WAYS.values(), ids=list(WAYS))
+@pytest.mark.parametrize("seed", [None, 5])
+def test_an_epoch_whose_beginning_is_interrupted_has_not_begun(
+    interrupt_at: Callable[[int], None], options: dict[str, Any], seed: int | None
+) -> None:
+    """It begins when the loader is iterated again, or a loader that was given the state."""
+    step = 110 if options.get("num_workers") else 9
+    interrupted = 0
+    for line in range(1, 2000, step):
+        with_seed = {"shuffle": True, "seed": seed} if seed is not None else {}
+        loader = headrace.DataLoader(Counting(), batch_size=4, **with_seed, **options)
+        straight = headrace.DataLoader(Counting(), batch_size=4, **with_seed, **options)
+        first, second = ([batch.tolist() for batch in straight] for _ in range(2))
+        epoch = line % 2
+        if epoch:
+            assert [batch.tolist() for batch in loader] == first
+        interrupt_at(line)
+        try:
+            iter(loader)
+        except (KeyboardInterrupt, Interruption):
+            interrupted += 1
+        else:
+            has_come = sys.gettrace() is None
+            sys.settrace(None)
+            if has_come:
+                continue  # Python itself drops what is raised in functions that are called at a fork
+            break  # `iter` has fewer lines
+        state = loader.state_dict()
+        assert state["epoch"] + state["finished"] == epoch
+        assert state["batches"] == 0 or state["finished"]
+        resumed = headrace.DataLoader(Counting(), batch_size=4, **with_seed, **options)
+        resumed.load_state_dict(state)
+        for again in (loader, resumed):
+            assert [batch.tolist() for batch in again] == (second if epoch else first), f"interrupted at line {line}"
+    assert interrupted > 2
 
 
 def test_the_record_stays_in_step(interrupt_at: Callable[[int], None]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import multiprocessing.util
 import random
 import threading
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter as TorchIterator
 from torch.utils.data.dataloader import _DatasetKind as DatasetKind
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as TorchProcessIterator
 from torch.utils.data.dataloader import _sharding_worker_init_fn as sharding_worker_init_fn
+from torch.utils.data.dataloader import _share_dist_seed as draw_shared_seed
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
@@ -48,6 +50,7 @@ __all__ = [
     "apply_sharding",
     "compute_with_one_thread",
     "default_collate_fn_map",
+    "draw_shared_seed",
     "enter_worker_process",
     "make_worker_info",
     "profiler_enabled",
@@ -193,5 +196,9 @@ def reraise(wrapped: Any) -> NoReturn:
 
 
 def python_is_exiting() -> bool:
-    """True once the interpreter has begun to shut down, when processes and pipes must be left alone."""
-    return _utils is None or _utils.python_exit_status is not False
+    """True once the interpreter has begun to shut down, when processes and pipes must be left alone.
+
+    torch and multiprocessing note it at different times, and multiprocessing ends daemons as soon as it does.
+    """
+    torch_is_exiting = _utils is None or _utils.python_exit_status is not False
+    return torch_is_exiting or multiprocessing.util.is_exiting()

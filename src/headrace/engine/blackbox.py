@@ -39,6 +39,7 @@ class BlackBox:
         """Makes a new one; with `descriptor`, opens one that came from another process."""
         self._fd = nameless_file() if descriptor is None else descriptor
         self._close = weakref.finalize(self, close_in, os.getpid(), self._fd)
+        self._close.atexit = False  # a daemon thread may use it to the very end, and the system closes it then
         if descriptor is None:
             os.ftruncate(self._fd, mmap.PAGESIZE)
         self._page = mmap.mmap(self._fd, mmap.PAGESIZE)

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from headrace.core.streams import global_states, global_states_kept, set_global_states
-from headrace.core.torch_internals import DatasetKind
+from headrace.core.streams import global_states, set_global_states
+from headrace.core.torch_internals import DatasetKind, IterDataPipe
 from headrace.core.world import World
 from headrace.fetch.fetcher import is_stateful
 from headrace.order.sampler import ElasticSampler
 from headrace.state.generators import OrderStates
-from headrace.state.record import Terms
+from headrace.state.record import Draws, Terms
 
 
 def resumable(index_sampler: Any) -> Any:
@@ -26,8 +26,11 @@ def resumable(index_sampler: Any) -> Any:
 
 
 def random_state(loader: Any) -> OrderStates | None:
-    """Returns the states of the generators that an order may be drawn from, as they are now; None if none is."""
-    if loader._dataset_kind == DatasetKind.Iterable or resumable(loader._index_sampler) is not None:
+    """Returns the states of the generators that an order or a base seed may be drawn from; None if neither is."""
+    is_stream = loader._dataset_kind == DatasetKind.Iterable
+    draws_order = not is_stream and resumable(loader._index_sampler) is None
+    draws_base_seed = loader.seed is None
+    if not draws_order and not draws_base_seed:
         return None
     return OrderStates(global_states(), [generator.get_state() for generator in generators(loader)])
 
@@ -39,18 +42,62 @@ def set_random_state(loader: Any, states: OrderStates) -> None:
         generator.set_state(state)
 
 
+class Redrawing:
+    """An order that is being drawn again, and what becomes of the user's global generators behind it."""
+
+    def __init__(self, states: OrderStates) -> None:
+        """states: where the interrupted run began to draw."""
+        self._users = global_states()
+        self._goes_on = states.all.holds_now()
+
+    def has_drawn_before_the_first_batch(self) -> None:
+        """Notes that all is drawn that an epoch draws before the loop asks for its first batch.
+
+        The state may have been taken at this place. If the user's generators are here too, they go on from here.
+        """
+        self._goes_on = self._goes_on or self._users.holds_now()
+
+    def leave(self) -> None:
+        """Puts the global generators back, unless they were where the interrupted run had them."""
+        if not self._goes_on:
+            set_global_states(self._users)
+
+
 @contextlib.contextmanager
-def drawing_from(loader: Any, states: OrderStates) -> Iterator[None]:
+def drawing_from(loader: Any, states: OrderStates) -> Iterator[Redrawing]:
     """Has what is drawn meanwhile come from generators in these states.
 
-    The global generators are then put back, since they belong to the user, unless they were in these states already:
-    then they go on as if the order had been drawn from them, which it was in the interrupted run. Generators of the
-    loader's own stay where the drawing leaves them.
+    The global generators are then put back, since they belong to the user, unless they were where the interrupted run
+    had them: then they go on as if the order had been drawn from them. Generators of the loader's own stay where the
+    drawing leaves them.
     """
-    restored = contextlib.nullcontext() if states.all.holds_now() else global_states_kept()
-    with restored:
-        set_random_state(loader, states)
-        yield
+    redrawing = Redrawing(states)
+    set_random_state(loader, states)
+    try:
+        yield redrawing
+    finally:
+        redrawing.leave()
+
+
+def pattern_of_draws(dataset: Any, *, workers: bool, persistent: bool) -> Draws:
+    """Returns what torch's iterator draws at the beginning of an epoch.
+
+    With workers torch begins the first epoch two times. A further epoch of the same workers draws no base seed.
+    """
+    shared = "p" if isinstance(dataset, IterDataPipe) else ""
+    again = "i" + shared
+    first = shared + "is"
+    if workers:
+        first += again
+    if persistent:
+        return Draws(first, again)
+    return Draws(first, first)
+
+
+def pattern_of_reset(dataset: Any) -> Draws:
+    """Returns what torch's iterator draws at the beginning of a further epoch of the same workers."""
+    again = pattern_of_draws(dataset, workers=True, persistent=True).later
+    return Draws(again, again)
 
 
 def generators(loader: Any) -> list[torch.Generator]:

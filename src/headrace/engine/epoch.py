@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from headrace.core.counter import stream_key
-from headrace.core.streams import global_states_kept
-from headrace.core.torch_internals import DatasetKind, TorchIterator
+from headrace.core.streams import GlobalStates, global_states, global_states_kept
+from headrace.core.torch_internals import DatasetKind, TorchIterator, draw_shared_seed
 from headrace.engine.delivering import DeliveringIterator
 from headrace.engine.drawing import (
     announce,
@@ -21,6 +21,8 @@ from headrace.engine.drawing import (
     dealing_of,
     drawing_from,
     own_base_seed,
+    pattern_of_draws,
+    pattern_of_reset,
     position_in,
     random_state,
     resumable,
@@ -30,7 +32,7 @@ from headrace.engine.lane import Begin, Cargo
 from headrace.engine.lengths import batches_of, samples_of
 from headrace.engine.ranks import rank_watch
 from headrace.engine.setting import Backend, setting_of
-from headrace.fetch.fetcher import Positioned, is_stateful
+from headrace.fetch.fetcher import Positioned, is_stateful, may_have_states
 from headrace.fetch.whole import makes_batches
 from headrace.observe.hazards import hazards
 from headrace.order.key_arrays import key_arrays
@@ -70,9 +72,9 @@ class EpochIterator(DeliveringIterator):
                     self._shared_seed = seed_of_pipes  # torch draws a second one, and its workers use the first
             self._num_workers = workers
             self._sampler_iter = self._indices(self._sampler_iter)
-        first = "isi" if workers else "is"
-        later = "i" if workers and loader.persistent_workers else first
-        self._start_epoch(loader, Draws(first, later), before)
+        persistent = bool(workers) and loader.persistent_workers
+        draws = pattern_of_draws(self._dataset, workers=bool(workers), persistent=persistent)
+        self._start_epoch(loader, draws, before)
         self._begin_record(loader, began, fresh=True)
 
     def _reopen(self, loader: Any) -> None:
@@ -87,7 +89,7 @@ class EpochIterator(DeliveringIterator):
         with own_base_seed(loader, terms):
             TorchIterator._reset(self, loader)
         self._sampler_iter = self._indices(self._sampler_iter)
-        self._start_epoch(loader, Draws("i", "i"), before, kept)
+        self._start_epoch(loader, pattern_of_reset(self._dataset), before, kept)
         self._begin_record(loader, began, fresh=False)
 
     def _begin_record(self, loader: Any, began: float, *, fresh: bool) -> None:
@@ -132,6 +134,7 @@ class EpochIterator(DeliveringIterator):
         self._pending: Delivery | None = None
         self._leaving = 0
         self._ready: tuple[Any] | None = None
+        self._behind_order: GlobalStates | None = None
         if terms.draws is not None:
             if terms.resume is None and random is not None:
                 set_random_state(loader, random)
@@ -144,6 +147,7 @@ class EpochIterator(DeliveringIterator):
         self.record = start(loader, draws, random)
         self.record.keeps_datasets = self._num_workers == 0 or loader.persistent_workers
         self._carry_datasets(loader, kept)
+        self._untold = self._lanes_that_tell()
         self._planned = batches_of(loader) if self._is_map else None
         self._ledger.begin_epoch(samples_of(loader) if self._is_map else None)
         uneven = getattr(resumable(self._index_sampler), "uneven", "pad")
@@ -171,6 +175,27 @@ class EpochIterator(DeliveringIterator):
         if told is not None:
             self._states = states
 
+    def _lanes_that_tell(self) -> set[int]:
+        """Returns the lanes that are to tell the state with which they begin.
+
+        What is drawn in `worker_init_fn` or when an iterator is made must come again after a resume, also for a lane
+        that has delivered nothing yet. A dealt-out stream has no lanes of its own, and where nothing has a state, there
+        is nothing to tell. A lane that goes on from a state is as that state says.
+        """
+        if self._terms.deal or not may_have_states(self._dataset, is_map=self._is_map):
+            return set()
+        resume = self._terms.resume
+        goes_on = resume is not None and resume["lanes"] is not None
+        told = set(self._states) if goes_on else set()
+        return set(range(max(self.record.lanes, 1))) - told
+
+    def note_beginnings(self, states: Mapping[int, Any]) -> None:
+        """Notes the states with which lanes begin; None: a lane has none, or could not begin."""
+        for lane, state in states.items():
+            if lane in self._untold and state is not None:
+                self._progress.lanes[lane] = state
+        self._untold -= states.keys()
+
     # -- map-style data ----------------------------------------------------------------------------------------------
 
     def _start_map(self, loader: Any, draws: Draws, random: OrderStates | None) -> EpochRecord:
@@ -188,6 +213,10 @@ class EpochIterator(DeliveringIterator):
             self._drawn, self._offset = resume["batches"], resume["samples"] * self._sampler_ranks
             random_before = decoded(resume["random"])
             if sampler is not None and resume["sampler"] is not None:
+                if random_before is not None:
+                    random = random_before
+                    draws = Draws(resume["draws"] or draws.now, draws.later)
+                    self._redraw_seeds(loader, random, draws.now.replace("i", ""), resume["batches"])
                 sampler.load_state_dict(resume["sampler"])
                 self._sampler_iter = self._indices()
                 self._offset = position_in(resume["sampler"], self._offset)
@@ -205,20 +234,42 @@ class EpochIterator(DeliveringIterator):
 
     def _redraw(self, loader: Any, random: OrderStates, draws: str, batches: int) -> None:
         """Draws the order again that was drawn when the epoch began, up to where it goes on."""
-        with drawing_from(loader, random):
+        with drawing_from(loader, random) as redrawing:
             self._draw(loader, draws)
+            if not batches:
+                redrawing.has_drawn_before_the_first_batch()
             rest = islice(self._sampler_iter, batches, None)
             self._sampler_iter = chain(list(islice(rest, 1)), rest)  # a sampler may draw only when it is first asked
+            self._behind_order = global_states()
+        self._renew_base_seed(batches)
+
+    def _redraw_seeds(self, loader: Any, random: OrderStates, draws: str, batches: int, *, renew: bool = True) -> None:
+        """Draws the seeds again that were drawn when the epoch began. `renew`: as for new random numbers."""
+        with drawing_from(loader, random) as redrawing:
+            self._draw(loader, draws)
+            if not batches:
+                redrawing.has_drawn_before_the_first_batch()
+            self._behind_order = global_states()
+        if renew:
+            self._renew_base_seed(batches)
+
+    def _renew_base_seed(self, batches: int) -> None:
+        """Has workers draw other random numbers behind these batches than for them."""
         if batches:
             self._base_seed = stream_key(int(self._base_seed), batches) & SEED_BITS
 
     def _draw(self, loader: Any, draws: str) -> None:
         """Draws what an epoch draws at its beginning, see `Draws`."""
+        shared = []
         for draw in draws:
             if draw == "i":
                 self._sampler_iter = self._indices()
-            else:
+            elif draw == "s":
                 self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
+            else:
+                shared.append(draw_shared_seed(loader.generator, self._pg))
+        if shared:
+            self._shared_seed = shared[0]  # torch draws a second one, and its workers use the first
 
     def _indices(self, begun: Iterator[Any] | None = None) -> Iterator[Any]:
         """Begins an iteration over the index sampler, or goes on with one that torch began.
@@ -268,7 +319,7 @@ class EpochIterator(DeliveringIterator):
 
     # -- iterable data -----------------------------------------------------------------------------------------------
 
-    def _start_stream(self, loader: Any, _: Draws, random: OrderStates | None) -> EpochRecord:
+    def _start_stream(self, loader: Any, draws: Draws, random: OrderStates | None) -> EpochRecord:
         terms, resume = self._terms, self._terms.resume
         lanes, first, before = self._num_workers, 0, 0
         progress = StreamProgress({})
@@ -281,8 +332,22 @@ class EpochIterator(DeliveringIterator):
             held, before = resume["lanes"], resume["samples"]
             lanes, first, self._states = held["count"], held["first"], dict(held["states"])
             progress = StreamProgress(self._states, resume["batches"], held["next"])
-        nothing = Draws("", "")  # no order is drawn
-        return EpochRecord(terms, progress, random, nothing, lanes, first, terms.deal, samples_before=before)
+        if terms.seed is not None:
+            draws = Draws("", "")  # neither an order nor a base seed is drawn
+        elif resume is not None and resume["random"] is not None:
+            random = decoded(resume["random"])
+            draws = Draws(resume["draws"] or draws.now, draws.later)
+            self._redraw_stream(loader, random, draws.now, resume["batches"])
+        return EpochRecord(terms, progress, random, draws, lanes, first, terms.deal, samples_before=before)
+
+    def _redraw_stream(self, loader: Any, random: OrderStates | None, draws: str, batches: int) -> None:
+        """Draws again what was drawn when the epoch began.
+
+        Lanes that read samples again begin with the same seeds: they may have drawn the order of their samples.
+        """
+        replays = any(state["dataset"] is None and state["iterator"] is None for state in self._states.values())
+        if random is not None:
+            self._redraw_seeds(loader, random, draws, batches, renew=not replays)
 
     # -- both --------------------------------------------------------------------------------------------------------
 
@@ -298,6 +363,7 @@ class EpochIterator(DeliveringIterator):
             states=self._states,
             killers=dict(self._ledger.killers),
             unseeded_first=self._seeding.tries_without,
+            tell=bool(self._untold),
         )
 
     @property

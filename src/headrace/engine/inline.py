@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.collate.stacking import SlotCollate
 from headrace.core.mark import TASK, private_mark
+from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe, apply_sharding, torch_default_collate
 from headrace.device.pinning import pin
@@ -55,15 +56,22 @@ class InlineIterator(EpochIterator):
         self._is_seeded = draws and self._terms.seed is not None
         self._is_alone = self._is_map and self.record.lanes == 0  # then the lane touches nothing but generators
         with self._surroundings(), ReplayBar(self._dataset) as bar:
-            for failure in self._host.begin(self.beginning(), bar.report).values():
+            for failure in self._host.begin(self.beginning(), bar.report, self._resumed_generators()).values():
                 raise failure
-        if not self._is_map and not self._terms.deal and 0 not in self._progress.lanes and self.record.lanes == 0:
-            self._progress.lanes[0] = self._host.state(0)  # of an iterator that may have drawn numbers already
+        if not self._is_map:  # of which the loader's own data set is the only copy
+            self.note_beginnings(self._host.states_at_beginning())
         self._recorder.prepared()
 
     def _surroundings(self) -> contextlib.AbstractContextManager[None]:
         """What is around the making of a batch: here it happens between the lines of the user's own program."""
         return surroundings_kept(random=self._terms.seed is not None)
+
+    def _resumed_generators(self) -> ResumedGenerators:
+        """Returns what becomes of the global generators while a state is loaded: they are the user's."""
+        resume = self._terms.resume
+        if resume is None or self._terms.seed is not None:
+            return ResumedGenerators()
+        return ResumedGenerators(self._behind_order, had_iterator=resume["lanes"] is not None)
 
     def _make(self, lane: int, index: Any) -> Made:
         if self._alarm is None:

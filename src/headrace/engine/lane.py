@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 from headrace.core.counter import stream_key
 from headrace.core.mark import IDLE, STAGE, START, Mark
 from headrace.core.part import Place, enter_place, place_kept
+from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.streams import SampleStreams, begin_stream, global_states_kept
 from headrace.core.torch_internals import (
     DatasetKind,
@@ -89,6 +90,8 @@ class Begin(NamedTuple):
     """Whether to find out if they are drawn from."""
     unseeded_first: bool = False
     """Whether batches are made without seeds first, because the data set is not known to draw random numbers."""
+    tell: bool = False
+    """Whether workers tell the states with which their lanes begin."""
 
 
 class Made(NamedTuple):
@@ -123,6 +126,7 @@ class Lane:
         self._streams: SampleStreams | None = None
         self._unseeded: Unseeded | None = None
         self._place = Place(cargo.world)
+        self._told: Any = None  # the state that the epoch began with
 
     def start(self, begin: Begin) -> None:
         """Sets up what lasts longer than an epoch: number, seeds, and the user's `worker_init_fn`."""
@@ -153,9 +157,10 @@ class Lane:
         else:
             set_worker_info(self._info)
 
-    def begin(self, begin: Begin, report: Report) -> None:
+    def begin(self, begin: Begin, report: Report, generators: ResumedGenerators) -> None:
         """Begins an epoch. Raises what the data set's `__iter__` raises."""
         cargo, state = self._cargo, begin.states.get(self._number)
+        self._told = state
         self._fetcher = None
         dataset = self._dataset = reseed_datapipe(self._dataset, begin.shared_seed)
         if begin.announce and hasattr(dataset, "set_epoch"):
@@ -169,7 +174,8 @@ class Lane:
             streams = self._streams = SampleStreams(*words, seed_globals=begin.seed_globals, watch=begin.watch)
         if cargo.dataset_kind == DatasetKind.Map:
             if state is not None:
-                dataset.load_state_dict(state)
+                with generators.loading():
+                    dataset.load_state_dict(state)
             if begin.unseeded_first and self._unseeded is None:
                 self._unseeded = Unseeded(here=self._kind == "inline", shared=self._kind == "thread")
             plain = MapFetcher(
@@ -183,7 +189,7 @@ class Lane:
         place.claimed = place.counted = False
         place.on_claim = None if streams is None else functools.partial(streams.split, *words, *self._words())
         deal = Deal(place, begin.first) if cargo.deal and (not state or state["dealt"]) else None
-        source = Source(dataset, streams, state, self._note.mark)
+        source = Source(dataset, streams, state, self._note.mark, generators)
         fetcher = IterableFetcher(
             source, cargo.auto_collation, self._collate, cargo.drop_last, deal, state,
             guard=self._guard(begin), mark=self._note.mark,
@@ -243,6 +249,21 @@ class Lane:
         """Returns what this lane needs to go on elsewhere after its last batch; None if nothing."""
         return self._fetcher.state() if self._fetcher is not None else None
 
+    def state_at_beginning(self) -> Any:
+        """Returns what this lane needs to begin elsewhere as it began here; None if nothing, or if nobody knows.
+
+        Call it before the first batch. A map-style data set, and the generator of one that is iterable, have run no
+        line since they were told a state. So they are as that state says, also if they take it over later.
+        """
+        if self._fetcher is None:
+            return None
+        if self._told is not None and not (isinstance(self._fetcher, IterableFetcher) and self._fetcher.has_begun):
+            return self._told
+        try:
+            return self._fetcher.state()
+        except Exception:  # noqa: BLE001 - before the first sample there may be no state yet, said in any way
+            return None
+
 
 class LaneHost:
     """The lanes of one worker, of which there may be `workers`."""
@@ -268,8 +289,14 @@ class LaneHost:
         self._lanes: dict[int, Lane] = {}
         self._running: int | None = None
 
-    def begin(self, begin: Begin, report: Report) -> dict[int, BaseException]:
-        """Begins an epoch in every lane. Returns the exceptions of the lanes that could not."""
+    def begin(
+        self, begin: Begin, report: Report, generators: ResumedGenerators | None = None
+    ) -> dict[int, BaseException]:
+        """Begins an epoch in every lane. Returns the exceptions of the lanes that could not.
+
+        generators: what becomes of the user's global generators; None: they are the worker's own.
+        """
+        resumed = ResumedGenerators() if generators is None else generators
         failures: dict[int, BaseException] = {}
         self._mark[STAGE] = START
         numbers = range(self._worker, max(begin.lanes, 1), self._workers)
@@ -281,7 +308,7 @@ class LaneHost:
                 if number in fresh:
                     self._lanes[number].start(begin)
                 self._run(number)
-                self._lanes[number].begin(begin, report)
+                self._lanes[number].begin(begin, report, resumed)
             except Exception as error:  # noqa: BLE001 - the caller raises it in its own way
                 failures[number] = error
             except SystemExit as error:
@@ -298,6 +325,10 @@ class LaneHost:
             is_pipe = isinstance(dataset, (IterDataPipe, MapDataPipe))
             dataset = copy.deepcopy(dataset) if is_pipe else copy.copy(dataset)
         return [dataset if number == 0 else copy.deepcopy(dataset) for number in range(count)]
+
+    def states_at_beginning(self) -> dict[int, Any]:
+        """Returns for each lane what `Lane.state_at_beginning` returns, before the first batch of an epoch."""
+        return {number: lane.state_at_beginning() for number, lane in self._lanes.items()}
 
     def fetch(self, lane: int, index: Any) -> Made:
         """Returns the next batch of a lane; raises as `Lane.fetch`."""

@@ -40,7 +40,8 @@ class Result(NamedTuple):
     """What became of a task.
 
     `status` says what the payload is: "batch" (the parts of a `Made`), "error" (`Failure`, lane's state, losses),
-    "end" (the lane's iterable data set has ended), or, for no task, "replay" (lane, samples done, samples in all).
+    "end" (the lane's iterable data set has ended), or, for no task, "replay" (lane, samples done, samples in all) or
+    "begun" (states with which the worker's lanes begin, by their numbers).
     `slots` and `buffers` are those of `Parcel`. `read` counts the messages that the worker has read, and `freed` are
     slots of the parent's region that it is done with. `times` are the task's, and `seen` says where the worker was met
     lately, and how often (`observe.anatomy`).

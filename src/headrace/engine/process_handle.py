@@ -35,7 +35,8 @@ class ProcessHandle(ABC):
 
     def _own(self, pidfd: int) -> None:
         self.sentinel = pidfd
-        weakref.finalize(self, _close_in, os.getpid(), pidfd)
+        closing = weakref.finalize(self, _close_in, os.getpid(), pidfd)
+        closing.atexit = False  # a daemon thread may use it to the very end, and the system closes it then
 
     @property
     @abstractmethod

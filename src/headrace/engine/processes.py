@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from headrace.core.counter import stream_key
+from headrace.core.leaving import leave_daemon_thread
 from headrace.core.torch_internals import TorchProcessIterator, python_is_exiting
 from headrace.engine.epoch import SEED_BITS
 from headrace.engine.lane import Begin
@@ -124,6 +125,20 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
                 watch.begin()
             self._flush()
 
+    def _await_beginnings(self) -> None:
+        """See `WindowedIterator._await_beginnings`. What goes wrong meanwhile is raised where batches are asked for."""
+        if not self._untold:
+            return
+        self._supervisor.watch.begin()
+        deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
+        while self._untold and self._doom is None:
+            self._take_in(self._team.receive(self._patience(deadline)))
+            self._end_those_that_hang()
+            self._bury_the_dead()
+            self._flush()
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+
     def _patience(self, deadline: float | None) -> float | None:
         """Returns for how many seconds to wait for results; None: for ever."""
         if self._doom is not None and not self._comes_before(self._doom):
@@ -160,6 +175,9 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
             return False  # dropped, and the slots with it
         if result.status == "replay":
             self._bar.report(*decode(arrived.header, arrived.buffers))
+            return False
+        if result.status == "begun":
+            self.note_beginnings(decode(arrived.header, arrived.buffers))
             return False
         if result.status == "end":
             if not self._persistent_workers and self.record.lanes == self._num_workers:
@@ -213,7 +231,10 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
 
     def _bury_the_dead(self) -> None:
         """Has the work of dead workers done again; where that is of no use, keeps the error that says so."""
-        for worker_id in self._team.take_dead():
+        dead = self._team.take_dead()
+        if dead and python_is_exiting():
+            leave_daemon_thread()
+        for worker_id in dead:
             tasks = self._unanswered(worker_id)
             keys = None
             if self._is_map:
@@ -265,8 +286,10 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
             self._end()
 
     def __del__(self) -> None:
-        if not python_is_exiting():
-            self._shutdown_workers()
+        """Does nothing, in the place of torch's: `_end` ends the workers.
+
+        When Python exits, this may run after the globals of this module were set to None. `_end` does nothing then.
+        """
 
 
 def _what_they_do(stacks: str) -> RuntimeError | None:

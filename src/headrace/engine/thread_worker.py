@@ -19,7 +19,10 @@ from headrace.observe.stopwatch import NO_TIMES, Stopwatch, Times
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a task: `status` is "batch", "error" (the payload is a `Failure`), "end", "replay" or "died".
+    """What became of a task.
+
+    `status` is "batch", "error" (the payload is a `Failure`), "end", "replay", "begun" (the payload holds the states
+    with which the worker's lanes begin) or "died".
 
     `times`: of the thread that did it.
     """
@@ -79,6 +82,8 @@ class Worker:
         self.epoch = epoch
         self.ended.clear()
         self.failures = self.host.begin(begin, self._report)
+        if begin.tell:
+            self.outbox.put(Outcome(epoch, -1, "begun", self.host.states_at_beginning(), None))
 
     def make(self, epoch: int, task: int, lane: int, index: Any) -> Outcome:
         """Returns what becomes of a task."""

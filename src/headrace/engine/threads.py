@@ -16,6 +16,7 @@ import weakref
 from typing import Any
 
 from headrace.collate.stacking import SlotCollate
+from headrace.core.leaving import leave_daemon_thread
 from headrace.core.mark import LOAD, private_mark
 from headrace.core.torch_internals import DatasetKind, torch_default_collate
 from headrace.engine.alarm import Alarm, too_slow
@@ -88,6 +89,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
         self._sample_timeout: float | None = loader.sample_timeout
         self._alarm = None if loader.sample_timeout is None else Alarm(loader.sample_timeout)
         self._end = weakref.finalize(self, _stop, self._crew, self._threads)
+        self._was_shut_down = False
 
     @property
     def _workers(self) -> list[threading.Thread]:
@@ -221,6 +223,8 @@ class ThreadIterator(WindowedIterator[Outcome]):
 
     def _collect(self) -> None:
         if not self._end.alive:
+            if not self._was_shut_down:  # Python exits, and has called the finalizer
+                leave_daemon_thread()
             raise RuntimeError("this iterator has been shut down; make a new one with iter(loader)")
         if self._alone:
             with surroundings_kept(random=True):
@@ -237,10 +241,24 @@ class ThreadIterator(WindowedIterator[Outcome]):
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from RuntimeError(
                     "\n".join(self._stack_of(number) for number in self._busy())
                 )
-            for number in self._busy() if self._sample_timeout is not None else ():
-                hangs = self._watch.hangs(number, self._sample_timeout or 0.0)
-                if hangs is not None:
-                    self._abandon(number, *hangs)
+            self._abandon_those_that_hang()
+
+    def _await_beginnings(self) -> None:
+        """See `WindowedIterator._await_beginnings`."""
+        deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
+        self._watch.begin()
+        while self._untold and (deadline is None or time.monotonic() < deadline):
+            if not self._take_in_next(deadline):
+                self._abandon_those_that_hang()
+
+    def _abandon_those_that_hang(self) -> None:
+        """Has the work of threads done by others that take longer than `sample_timeout`."""
+        if self._sample_timeout is None:
+            return
+        for number in self._busy():
+            hangs = self._watch.hangs(number, self._sample_timeout)
+            if hangs is not None:
+                self._abandon(number, *hangs)
 
     def _take_in_next(self, deadline: float | None) -> bool:
         """Files the next outcome. False: none came that is to be delivered, for a while."""
@@ -299,6 +317,9 @@ class ThreadIterator(WindowedIterator[Outcome]):
         if outcome.status == "replay":
             self._bar.report(*outcome.payload)
             return False
+        if outcome.status == "begun":
+            self.note_beginnings(outcome.payload)
+            return False
         if outcome.task not in self._indices_out:
             return False  # of a thread that was left alone, and came back
         if outcome.status == "end":
@@ -321,6 +342,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
         return self._pinned(task, result.payload, result.worker, nbytes, result.times, arrived, opening)
 
     def _shutdown_workers(self) -> None:
+        self._was_shut_down = True
         self._end()
 
 

@@ -59,6 +59,10 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         """Waits until at least one result has come, and files it with `_file` or `_file_end`."""
 
     @abstractmethod
+    def _await_beginnings(self) -> None:
+        """Waits until all `_untold` lanes have told how they begin, or until it is certain that one will not."""
+
+    @abstractmethod
     def _open_result(self, task: int, lane: int, result: Result) -> Any:
         """Calls `_record_delivery` and returns the batch, or raises the exception that came in its place."""
 
@@ -85,6 +89,7 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         for _ in range(self._window.limit):
             self._order_one()
         self._flush()
+        self._await_beginnings()
         self._recorder.prepared()
 
     def _order_one(self) -> None:

@@ -152,6 +152,8 @@ class _Worker:
         """Starts an epoch. What goes wrong here is the result of the first task of the lane."""
         self._ended.clear()
         self._failures = self._host.begin(begin, self._report)
+        if begin.tell:
+            self._send(0, "begun", encode(self._host.states_at_beginning(), self._memory))
 
     def _report(self, lane: int, done: int, total: int) -> None:
         self._send(0, "replay", encode((lane, done, total), self._memory))

@@ -7,6 +7,7 @@ end of an iterable data set; an exception from the data set is raised as it is, 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import getitem
@@ -53,6 +54,13 @@ class Stateful(Protocol):
 def is_stateful(thing: Any) -> TypeGuard[Stateful]:
     """Tells what `isinstance(thing, Stateful)` tells, in a hundredth of the time."""
     return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+
+
+def may_have_states(dataset: Any, *, is_map: bool) -> bool:
+    """Tells whether a data set has a state, or if iterators over it may have one. Generators have none."""
+    if is_map or is_stateful(dataset):
+        return is_stateful(dataset)
+    return not inspect.isgeneratorfunction(getattr(type(dataset), "__iter__", None))
 
 
 class Fetcher(Protocol):

@@ -7,13 +7,16 @@ batches come out as one process would make them, whatever the number of workers.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
+from types import GeneratorType
 from typing import Any, NamedTuple
 
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, explain
 from headrace.core.mark import LOAD, PLACE, STAGE, TOGETHER, Mark, mark_collation, private_mark
 from headrace.core.part import Place
+from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.streams import BATCH, SAMPLE, START, SampleStreams
 from headrace.faults.causes import is_never_skipped
 from headrace.faults.record import BadSample
@@ -37,18 +40,26 @@ class Source:
     """An iterator over a data set that counts, seeds, names the sample that failed, and can be restored."""
 
     def __init__(
-        self, dataset: Any, streams: SampleStreams | None, state: dict[str, Any] | None, mark: Mark | None = None
+        self,
+        dataset: Any,
+        streams: SampleStreams | None,
+        state: dict[str, Any] | None,
+        mark: Mark | None = None,
+        generators: ResumedGenerators | None = None,
     ) -> None:
         self._dataset = dataset
         self._mark = private_mark() if mark is None else mark
         self._ending = Ending()
         self.streams = streams
+        self.generators = ResumedGenerators() if generators is None else generators
         state = state or {}
         if state.get("dataset") is not None and is_stateful(dataset):
-            dataset.load_state_dict(state["dataset"])
+            with self.generators.loading():
+                dataset.load_state_dict(state["dataset"])
         if streams is not None:
             streams.enter(START)
-        self._iterator: Iterator[Any] = iter(dataset)
+        with self.generators.making_iterator():
+            self._iterator: Iterator[Any] = iter(dataset)
         if state.get("iterator") is not None and is_stateful(self._iterator):
             self._iterator.load_state_dict(state["iterator"])
         self._is_stateful = is_stateful(dataset) or is_stateful(self._iterator)
@@ -65,6 +76,14 @@ class Source:
             "dataset": self._dataset.state_dict() if own_dataset else None,
             "iterator": of_iterator,
         }
+
+    @property
+    def has_begun(self) -> bool:
+        """See `IterableFetcher.has_begun`."""
+        iterator = self._iterator
+        if not isinstance(iterator, GeneratorType):
+            return True
+        return inspect.getgeneratorstate(iterator) != inspect.GEN_CREATED
 
     def next(self) -> Any:
         """Returns the next sample. Raises `StopIteration` at the end."""
@@ -167,6 +186,11 @@ class IterableFetcher:
         self._batches = (state or {}).get("batches", 0)
         self._sure = False  # whether the first sample has shown that the stream is to be dealt out
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether any line of the data set's `__iter__` has run; of a generator none has, before its first sample."""
+        return self._source.has_begun
+
     def fetch(self, index: Any) -> Any:
         """See `Fetcher.fetch`."""
         if self._ended:
@@ -207,7 +231,16 @@ class IterableFetcher:
         """Runs through the samples that were delivered before; calls `report(done, all)` now and then."""
         if self._ended:
             return
-        total, passing = self._source.to_replay, StreamBatch(self._guard)
+        total = self._source.to_replay
+        if not total:
+            return
+        with self._source.generators.replaying():
+            self._read_again(total, report)
+        report(total, total)
+
+    def _read_again(self, total: int, report: Callable[[int, int], None]) -> None:
+        """Reads so many samples and throws them away."""
+        passing = StreamBatch(self._guard)
         for done in range(total):
             if done % 256 == 0:
                 report(done, total)
@@ -221,8 +254,6 @@ class IterableFetcher:
                     cure="resume with the data that were there, or begin the epoch anew",
                 )
                 raise UsageError(message) from end
-        if total:
-            report(total, total)
 
     def _whole(self, count: int, memory: BatchMemory) -> Any:
         """Returns a batch that the iterator made itself; None if one by one is how its bad samples are found."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -205,6 +206,8 @@ class _Opened:
         self.starts: Keys | None = None
         self._descriptors: dict[int, int] = {}
         self._lock = threading.Lock()
+        closing = weakref.finalize(self, _close_all, self._descriptors)
+        closing.atexit = False  # the system closes them then
 
     def descriptor(self, number: int, file: str) -> int:
         with self._lock:
@@ -214,9 +217,10 @@ class _Opened:
                 self._descriptors[number] = os.open(file, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             return self._descriptors[number]
 
-    def __del__(self) -> None:
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
+
+def _close_all(descriptors: dict[int, int]) -> None:
+    for descriptor in descriptors.values():
+        os.close(descriptor)
 
 
 def _runs(starts: Array, stops: Array) -> list[tuple[int, int, Array]]:

@@ -115,7 +115,8 @@ class _Delays:
         self._fd: int | None = None
         with contextlib.suppress(OSError):
             self._fd = os.open(ACCOUNT, os.O_RDONLY | os.O_CLOEXEC)
-            weakref.finalize(self, os.close, self._fd)
+            closing = weakref.finalize(self, os.close, self._fd)
+            closing.atexit = False  # a daemon thread may use it to the very end, and the system closes it then
 
     def read(self) -> float:
         """Returns the seconds up to now."""

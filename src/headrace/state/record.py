@@ -49,7 +49,10 @@ class Terms(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """What is drawn from generators when epochs begin: `i` for the sampler's `__iter__`, `s` for the base seed."""
+    """What is drawn from generators when epochs begin.
+
+    `i` for the sampler's `__iter__`, `s` for the base seed, `p` for the seed that the ranks' data pipes share.
+    """
 
     now: str
     """For this epoch."""

@@ -6,8 +6,9 @@ rank, of which epoch:
 
 - `batches`: how many index batches (for iterable data: batches of all lanes) were delivered without a gap;
 - `beyond`: numbers of those that were delivered out of order behind a gap;
-- `sampler`: the state of a sampler that has one; else `random` and `draws`, from which the order is drawn again, and
-  `later_draws`: what each later epoch draws;
+- `sampler`: the state of a sampler that has one;
+- `random` and `draws`, from which the order (of other samplers) and the base seed are drawn again, and `later_draws`:
+  what each later epoch draws;
 - `lanes`: how many workers the data set saw, and pairs of number and state of those that have one;
 - `datasets`: pairs of lane and state, with which copies of a data set that has a state begin the next epoch;
 - `checksum`: CRC-32 of all that, so that damage is noticed before anything is taken from it.
@@ -46,6 +47,9 @@ MOST_LANES = 1 << 16
 """More workers than this have never been; a larger number is damage, and must not be made room for."""
 
 LANES = ("count", "next", "first")
+
+MOST_DRAWS = 5
+"""Of one epoch: with workers a data pipe draws a shared seed, and torch begins two times."""
 
 
 def sealed(state: Snapshot) -> Snapshot:
@@ -116,7 +120,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_draws(value: Any) -> bool:
-    return isinstance(value, str) and set(value) <= {"i", "s"} and len(value) <= 3
+    return isinstance(value, str) and set(value) <= {"i", "s", "p"} and len(value) <= MOST_DRAWS
 
 
 def _is_pairs(value: Any) -> bool:
@@ -146,8 +150,8 @@ def _is_stream_state(value: Any) -> bool:
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "finished": (lambda value: isinstance(value, bool), "True or False"),
     "elastic": (lambda value: isinstance(value, bool), "True or False"),
-    "draws": (_is_draws, "up to three letters, each i or s"),
-    "later_draws": (_is_draws, "up to three letters, each i or s"),
+    "draws": (_is_draws, f"up to {MOST_DRAWS} letters, each i, s or p"),
+    "later_draws": (_is_draws, f"up to {MOST_DRAWS} letters, each i, s or p"),
     "beyond": (
         lambda value: isinstance(value, (list, tuple)) and all(map(_is_count, value)),
         "a list of numbers of batches",
@@ -227,7 +231,10 @@ def part_for(state: Snapshot, world: World) -> Snapshot:
             f"rank {world.rank} of {world.size}, or an order that all ranks share (seed= with shard='auto', "
             "or a sampler of headrace.samplers)",
         )
-    return dict(parts[0])
+    part = dict(parts[0])
+    if part["sampler"] is not None:
+        part["random"] = None  # another rank's base seed: two ranks must not draw the same random numbers
+    return part
 
 
 def next_epoch(state: Snapshot) -> Snapshot:

@@ -29,6 +29,7 @@ class ForkedChild:
         self._close = None
         if reading_end is not None:
             self._close = weakref.finalize(self, close_in, os.getpid(), reading_end)
+            self._close.atexit = False  # a daemon thread may use it to the very end, and the system closes it then
 
     @property
     def gone(self) -> bool:

@@ -88,6 +88,7 @@ class FileBacking:
         self.fd = fd
         self.span = span
         self._close = weakref.finalize(self, close_in, os.getpid(), fd)
+        self._close.atexit = False  # a daemon thread may use it to the very end, and the system closes it then
 
     @classmethod
     def create(cls) -> FileBacking:

@@ -13,6 +13,7 @@ import io
 import mmap
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import context
 from typing import IO, Any, NamedTuple
@@ -90,8 +91,10 @@ class Parcel:
             os.close(self.pickle)
         self.pickle = -1
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Closes both files. Does nothing while Python exits, when module globals such as `os` may be None."""
+        if not exiting():
+            self.close()
 
     def close(self) -> None:
         """Closes both files. May be called twice."""

@@ -1,0 +1,79 @@
+"""Python exits while iterators live: wherever they are held, it exits at once, with its own code and in silence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import builtins, gc, sys, threading, time
+import torch
+import headrace
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        if index >= 100:
+            time.sleep(3)
+        return torch.tensor(index)
+
+def begun(**options):
+    loader = headrace.DataLoader(Rows(), batch_size=2, num_workers=2, **options)
+    iterator = iter(loader)
+    next(iterator)
+    return iterator
+
+class Node:
+    pass
+
+def cycle(**options):
+    node = Node()
+    node.me = node
+    node.iterator = begun(**options)
+    node.iterator.back = node
+
+def iterate(ready, options):
+    for number, batch in enumerate(begun(**options)):
+        if number == 40:
+            ready.set()
+
+def in_daemon(**options):
+    ready = threading.Event()
+    threading.Thread(target=iterate, args=(ready, options), daemon=True).start()
+    ready.wait()
+
+if __name__ == "__main__":
+    {place}
+    sys.exit(7)
+"""
+
+PLACES = {
+    "module globals": "iterator = begun({options})",
+    "globals of a module that is imported by others": "torch.kept = begun({options})",
+    "builtins": "builtins.kept = begun({options})",
+    "reference cycle": "cycle({options})",
+    "reference cycle, frozen": "cycle({options}); gc.freeze()",
+    "daemon thread": "in_daemon({options})",
+}
+
+OPTIONS = {
+    "fork": "",
+    "spawn": "multiprocessing_context='spawn'",
+    "thread": "backend='thread'",
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("place", PLACES)
+def test_python_exits_in_silence_while_an_iterator_lives(place: str, options: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM.replace("{place}", PLACES[place].replace("{options}", OPTIONS[options])))
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.stdout, run.stderr, run.returncode) == ("", "", 7)
