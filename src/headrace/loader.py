@@ -17,7 +17,7 @@ from headrace.core.torch_internals import DatasetKind
 from headrace.core.world import ALONE, current_world, distributed_world
 from headrace.engine.automatic import AutomaticIterator, tuner_for
 from headrace.engine.choosing import advise, choose
-from headrace.engine.drawing import generators, resumable
+from headrace.engine.drawing import generators, names_of_samplers, pattern_of_draws, resumable
 from headrace.engine.epoch import EpochIterator
 from headrace.engine.inline import InlineIterator
 from headrace.engine.lengths import batches_of
@@ -200,12 +200,13 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
             return self._own.resume
         if self._own.record is None:
             elastic = getattr(resumable(self._index_sampler), "elastic", bool(self.shard))
-            return blank(self._terms(None), self, elastic=elastic)
+            draws = pattern_of_draws(self.dataset, workers=self._has_workers, persistent=self.persistent_workers)
+            return blank(self._terms(None), self, draws, elastic=elastic)
         supply = self._own.supply
         delivered = 0
         if supply is not None and supply.delivered != self.batches_per_epoch:
             delivered = supply.delivered
-        return {**self._own.record.snapshot(self), "portion": delivered}
+        return self._own.record.snapshot(self, portion=delivered)
 
     def load_state_dict(self, state_dict: Snapshot) -> None:
         """Has the next iteration go on behind what was delivered when the state was saved.
@@ -234,7 +235,7 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
         self._own.epoch = state["epoch"]
         self._own.resume = state
         self._own.draws = state["later_draws"] or None
-        portion = state.get("portion", 0)
+        portion = state["portion"]
         if self.batches_per_epoch is not None and 0 < portion < self.batches_per_epoch:
             self._own.supply = Supply(self._iterate, portion)
 
@@ -275,6 +276,7 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
             "length": known_length(self.dataset) if is_map else None,
             "seed": self.seed,
             "batch_size": self.batch_size,
+            "samplers": names_of_samplers(self._index_sampler) if is_map else [],
         }
 
     def __iter__(self) -> Any:
@@ -337,6 +339,11 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
         share, samples = (self.batch_size or 1) * size, len(self.dataset)
         return samples // share if self.drop_last else -(-samples // share)
 
+    @property
+    def _has_workers(self) -> bool:
+        """Whether batches are made by workers, as far as it is decided."""
+        return (self.num_workers > 0 or self._own.tuner is not None) and self.backend != "inline"
+
     def _get_iterator(self) -> Any:
         if self.num_workers:
             operator.index(self.num_workers)  # torch takes 2.0, too, until an epoch begins: a TypeError
@@ -346,7 +353,7 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
             self.backend = "process"  # of which there may be none
         if self.backend == "auto" and self.num_workers > 0:
             self.backend = choose(self).backend
-        if (self.num_workers == 0 and self._own.tuner is None) or self.backend == "inline":
+        if not self._has_workers:
             self._own.memory = LOCAL_MEMORY.get()
             return InlineIterator(self, self._own.memory)
         if self.backend == "thread":

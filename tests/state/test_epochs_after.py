@@ -98,11 +98,16 @@ class Taken(NamedTuple):
 
 
 def straight(loader: Any, epoch: int, stop: int, *, at_end: bool) -> Taken:
-    """Runs all epochs; takes a state in one of them behind `stop` batches, or (`at_end`) behind its StopIteration."""
+    """Runs all epochs; takes a state in one of them.
+
+    Behind `stop` batches (-1: before the epoch begins), or (`at_end`) behind its StopIteration.
+    """
     epochs: list[list[Any]] = []
     state: Any = None
     for number in range(EPOCHS):
         batches = []
+        if number == epoch and stop == -1 and not at_end:
+            state = json.loads(json.dumps(loader.state_dict()))
         iterator = iter(loader)
         for count in range(BATCHES + 1):
             if number == epoch and count == stop and not at_end:
@@ -113,7 +118,7 @@ def straight(loader: Any, epoch: int, stop: int, *, at_end: bool) -> Taken:
         if number == epoch and at_end:
             state = json.loads(json.dumps(loader.state_dict()))
         epochs.append(batches)
-    began = [] if at_end or stop == BATCHES else [epochs[epoch][stop:]]
+    began = [] if at_end or stop == BATCHES else [epochs[epoch][max(stop, 0) :]]
     return Taken(epochs, state, began + epochs[epoch + 1 :])
 
 
@@ -122,7 +127,7 @@ def straight(loader: Any, epoch: int, stop: int, *, at_end: bool) -> Taken:
     before=crews,
     after=crews,
     epoch=st.integers(0, 2),
-    stop=st.integers(0, BATCHES),
+    stop=st.integers(-1, BATCHES),
     at_end=st.booleans(),
     twice=st.booleans(),
 )

@@ -25,6 +25,14 @@ def resumable(index_sampler: Any) -> Any:
     return None
 
 
+def names_of_samplers(index_sampler: Any) -> list[str]:
+    """Returns the class of an index sampler, and that of the sampler in it, if there is one."""
+    samplers = [index_sampler]
+    if (inner := getattr(index_sampler, "sampler", None)) is not None:
+        samplers.append(inner)
+    return [type(sampler).__qualname__ for sampler in samplers]
+
+
 def random_state(loader: Any) -> OrderStates | None:
     """Returns the states of the generators that an order or a base seed may be drawn from; None if neither is."""
     is_stream = loader._dataset_kind == DatasetKind.Iterable

@@ -141,7 +141,7 @@ class EpochIterator(DeliveringIterator):
                 self._draw(loader, terms.draws)
             draws = Draws(terms.draws, terms.draws)
         if terms.seed is not None:
-            draws = Draws(*(one.replace("s", "") for one in draws))
+            draws = draws.without_base_seed(terms.seed)
             self._base_seed = stream_key(terms.seed, terms.epoch, terms.world.rank) & SEED_BITS
         start = self._start_map if self._is_map else self._start_stream
         self.record = start(loader, draws, random)

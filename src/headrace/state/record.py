@@ -59,6 +59,10 @@ class Draws(NamedTuple):
     later: str
     """For each of those after it."""
 
+    def without_base_seed(self, seed: int | None) -> Draws:
+        """Returns what is drawn if the loader has this `seed`: then the base seed is not drawn."""
+        return self if seed is None else Draws(self.now.replace("s", ""), self.later.replace("s", ""))
+
 
 @dataclass
 class EpochRecord:
@@ -102,8 +106,8 @@ class EpochRecord:
             self.progress.deliver(delivery, self.lanes)
         self.handed_out = None
 
-    def snapshot(self, loader: Origin) -> Snapshot:
-        """Returns the state after the batch that was delivered last.
+    def snapshot(self, loader: Origin, *, portion: int = 0) -> Snapshot:
+        """Returns the state after the batch that was delivered last. portion: batches of the portion delivered.
 
         Behind the last batch of an epoch it is the state at the beginning of the next one.
         """
@@ -121,6 +125,7 @@ class EpochRecord:
             "world_size": terms.world.size,
             "batches": progress.batches,
             "random": encoded(random),
+            "portion": portion,
             "draws": self.draws.now,
             "later_draws": self.draws.later,
             "datasets": self.datasets(loader) if finished or not progress.batches else None,
@@ -204,7 +209,9 @@ def _pairs(states: Mapping[int, Any]) -> list[list[Any]]:
     return [[number, states[number]] for number in sorted(states)]
 
 
-def blank(terms: Terms, loader: Origin, *, elastic: bool) -> Snapshot:
-    """Returns the state of a loader before its first epoch."""
-    record = EpochRecord(terms, MapProgress(), loader.random_state(), Draws("", ""), 0, 0, elastic)
+def blank(terms: Terms, loader: Origin, draws: Draws, *, elastic: bool) -> Snapshot:
+    """Returns the state of a loader before its first epoch. draws: what its epochs will draw."""
+    record = EpochRecord(
+        terms, MapProgress(), loader.random_state(), draws.without_base_seed(terms.seed), 0, 0, elastic
+    )
     return record.snapshot(loader)

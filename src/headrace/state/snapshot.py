@@ -10,6 +10,8 @@ rank, of which epoch:
 - `random` and `draws`, from which the order (of other samplers) and the base seed are drawn again, and `later_draws`:
   what each later epoch draws;
 - `lanes`: how many workers the data set saw, and pairs of number and state of those that have one;
+- `portion`: how many batches of a portion (`batches_per_epoch=`) were delivered;
+- `samplers`: the classes of the index sampler and of the one in it;
 - `datasets`: pairs of lane and state, with which copies of a data set that has a state begin the next epoch;
 - `checksum`: CRC-32 of all that, so that damage is noticed before anything is taken from it.
 """
@@ -29,9 +31,9 @@ FORMAT, VERSION = "headrace.DataLoader", 2
 
 Snapshot = dict[str, Any]
 
-COUNTS = ("epoch", "rank", "world_size", "batches", "samples")
+COUNTS = ("epoch", "rank", "world_size", "batches", "samples", "portion")
 
-FINGERPRINT = ("dataset", "length", "seed", "batch_size")
+FINGERPRINT = ("dataset", "length", "seed", "batch_size", "samplers")
 """What a loader must agree with to load a state."""
 
 KEYS = (
