@@ -29,10 +29,10 @@ class OrderedSelf(OwnOrder, IterableDataset[list[int]]):
         return self
 
 
-WORKERS: list[dict[str, Any]] = [
+WORKERS: list[Any] = [
     {},
     {"persistent_workers": True},
-    {"multiprocessing_context": "spawn"},
+    pytest.param({"multiprocessing_context": "spawn"}, marks=pytest.mark.stress),
     {"backend": "thread"},
     {"backend": "thread", "persistent_workers": True},
 ]
