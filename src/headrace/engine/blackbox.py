@@ -9,13 +9,13 @@ import os
 import re
 import signal
 import time
-import weakref
 from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
 
+from headrace.core.descriptors import close_with
 from headrace.core.mark import LENGTH, STAGE, UNBORN, Mark
-from headrace.transport.memory import close_in, nameless_file
+from headrace.transport.memory import nameless_file
 
 TELL_STACKS = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (3 if hasattr(signal, "SIGRTMIN") else 0)
 """The signal at which a worker writes down its stacks and goes on. One that nobody else uses, where there are such."""
@@ -38,8 +38,7 @@ class BlackBox:
     def __init__(self, descriptor: int | None = None) -> None:
         """Makes a new one; with `descriptor`, opens one that came from another process."""
         self._fd = nameless_file() if descriptor is None else descriptor
-        self._close = weakref.finalize(self, close_in, os.getpid(), self._fd)
-        self._close.atexit = False  # a daemon thread may use it to the very end, and the system closes it then
+        close_with(self, self._fd)
         if descriptor is None:
             os.ftruncate(self._fd, mmap.PAGESIZE)
         self._page = mmap.mmap(self._fd, mmap.PAGESIZE)

@@ -12,10 +12,11 @@ import contextlib
 import os
 import select
 import signal
-import weakref
 from abc import ABC, abstractmethod
 from multiprocessing import process as multiprocessing_process
 from typing import Any
+
+from headrace.core.descriptors import close_with
 
 
 def pidfds_exist() -> bool:
@@ -35,8 +36,7 @@ class ProcessHandle(ABC):
 
     def _own(self, pidfd: int) -> None:
         self.sentinel = pidfd
-        closing = weakref.finalize(self, _close_in, os.getpid(), pidfd)
-        closing.atexit = False  # a daemon thread may use it to the very end, and the system closes it then
+        close_with(self, pidfd)
 
     @property
     @abstractmethod
@@ -106,8 +106,3 @@ def _readable_for_ever() -> int:
     reading_end, writing_end = os.pipe()
     os.close(writing_end)
     return reading_end
-
-
-def _close_in(pid: int, fd: int) -> None:
-    if os.getpid() == pid:
-        os.close(fd)

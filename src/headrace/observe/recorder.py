@@ -194,13 +194,14 @@ class Recorder:
         fresh = np.array(self.rows).reshape(-1, COLUMNS)
         del self.rows[:]
         self._share_out(fresh)
-        rows = np.concatenate([self._last, _structured(fresh)])
-        self._last = rows[-1:]
-        known = len(rows) - len(fresh)
-        for name, value in totals_of(rows[known:]).items():
+        known = len(self._last)
+        rows = _structured(fresh, behind=self._last)
+        self._last = rows[-1:].copy()
+        stages = stage_seconds(rows)
+        of_fresh = {name: values[known:] for name, values in stages.items()}
+        for name, value in totals_of(rows[known:], of_fresh).items():
             self._totals[name] = self._totals.get(name, 0.0) + value
-        border = stage_seconds(rows)["loop"]
-        self._totals["loop"] += float(border[:known].sum())  # of the row before, which is known only now
+        self._totals["loop"] += float(stages["loop"][:known].sum())  # of the row before, which is known only now
         self._note_first(rows[known:])
         places = np.arange(self._next, self._next + len(fresh)) % HELD
         self._ring[places[-HELD:]] = fresh[-HELD:]
@@ -250,11 +251,14 @@ def _own_name(label: str) -> str:
     return next(name for name in names if name not in _LIVING)
 
 
-def _structured(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.void]:
-    """Returns float64 [n, columns] as `BATCH` [n]."""
-    structured = np.zeros(len(rows), BATCH)
+def _structured(rows: npt.NDArray[np.float64], behind: npt.NDArray[np.void] | None = None) -> npt.NDArray[np.void]:
+    """Returns float64 [n, columns] as `BATCH` [n], behind other rows of that kind."""
+    known = 0 if behind is None else len(behind)
+    structured = np.empty(known + len(rows), BATCH)
+    if behind is not None:
+        structured[:known] = behind
     for column, name in enumerate(BATCH.names or ()):
-        structured[name] = rows[:, column]
+        structured[name][known:] = rows[:, column]
     return structured
 
 

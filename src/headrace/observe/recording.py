@@ -213,12 +213,16 @@ def stage_seconds(batches: Batches) -> dict[str, npt.NDArray[np.float64]]:
         "wait": batches["delivered"] - batches["asked"],
         "loop": loop,
     }
-    return {name: np.nan_to_num(values, nan=0.0).clip(0) for name, values in seconds.items()}
+    return {name: np.where(values > 0, values, 0.0) for name, values in seconds.items()}  # 0 for NaN, too
 
 
-def totals_of(batches: Batches) -> dict[str, float]:
-    """Returns sums over batches: the stages, `batches`, `samples`, `bytes`, `cpu`, `queued` and `loop_cpu`."""
-    totals = {name: float(values.sum()) for name, values in stage_seconds(batches).items()}
+def totals_of(batches: Batches, stages: Mapping[str, npt.NDArray[np.float64]] | None = None) -> dict[str, float]:
+    """Returns sums over batches: the stages, `batches`, `samples`, `bytes`, `cpu`, `queued` and `loop_cpu`.
+
+    stages: those of the batches, if they are known.
+    """
+    known = stage_seconds(batches) if stages is None else stages
+    totals = {name: float(values.sum()) for name, values in known.items()}
     totals |= {
         name: float(np.nansum(batches[name]))
         for name in ("samples", "bytes", "cpu", "queued", "loop_cpu", "main_cpu", "loop_queued")

@@ -14,7 +14,7 @@ import threading
 import weakref
 from typing import Protocol
 
-from headrace.transport.memory import close_in
+from headrace.core.descriptors import close_with
 
 
 class ForkedChild:
@@ -28,8 +28,7 @@ class ForkedChild:
         self._fd = reading_end
         self._close = None
         if reading_end is not None:
-            self._close = weakref.finalize(self, close_in, os.getpid(), reading_end)
-            self._close.atexit = False  # a daemon thread may use it to the very end, and the system closes it then
+            self._close = close_with(self, reading_end)
 
     @property
     def gone(self) -> bool:

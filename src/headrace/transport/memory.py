@@ -16,13 +16,13 @@ import mmap
 import os
 import sys
 import tempfile
-import weakref
 from multiprocessing import reduction
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.core.descriptors import close_with
 from headrace.core.errors import TransportError, explain
 
 if sys.platform != "win32":
@@ -87,8 +87,7 @@ class FileBacking:
         """Takes over a descriptor. `span`: bytes of the file that belong to one region."""
         self.fd = fd
         self.span = span
-        self._close = weakref.finalize(self, close_in, os.getpid(), fd)
-        self._close.atexit = False  # a daemon thread may use it to the very end, and the system closes it then
+        close_with(self, fd)
 
     @classmethod
     def create(cls) -> FileBacking:
@@ -211,12 +210,6 @@ def nameless_file() -> int:
         return os.memfd_create("headrace", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
-
-
-def close_in(pid: int, fd: int) -> None:
-    """Closes a descriptor, but in a forked child or while Python exits does nothing; for finalizers."""
-    if os.getpid() == pid and not sys.is_finalizing():
-        os.close(fd)
 
 
 def _no_room() -> TransportError:

@@ -1,0 +1,24 @@
+"""Descriptors that are closed when the object that owns them is collected."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from typing import Any
+
+
+def close_with(owner: Any, fd: int) -> weakref.finalize[Any, Any]:
+    """Has a descriptor closed when `owner` is collected. Returns the finalizer.
+
+    Not in a forked child, and not while Python exits: a daemon thread may use it to the very end, and then the system
+    closes it.
+    """
+    finalizer = weakref.finalize(owner, _close_in, os.getpid(), fd)
+    finalizer.atexit = False
+    return finalizer
+
+
+def _close_in(pid: int, fd: int) -> None:
+    if os.getpid() == pid and not sys.is_finalizing():
+        os.close(fd)
