@@ -107,7 +107,8 @@ def _check_whole(part: Any, fingerprint: Mapping[str, Any] | None = None) -> Non
         _damaged("rank", part["rank"], f"a number below world_size={part['world_size']}")
     for name, here in (fingerprint or {}).items():
         if part[name] != here and not (name == "batch_size" and part["elastic"]):
-            _refuse(f"this state was saved with another {name}", _shown(part[name]), _shown(here))
+            what = "kind of sampler" if name == "samplers" else name
+            _refuse(f"this state was saved with another {what}", _shown(part[name]), _shown(here))
     decoded(part["random"])
     if part["checksum"] != _checksum(part):
         _refuse(
