@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch
 
 from headrace.core import generator_moves
 from headrace.core.generator_moves import GeneratorMoves
-from headrace.core.streams import global_states
+from headrace.core.streams import global_states, global_states_kept
+from headrace.core.unseeded import Unseeded
+from headrace.transforms.adapters import seeded_globals
 
 DRAWS: list[Callable[[], Any]] = [
     random.random,
@@ -118,6 +121,18 @@ def test_torch_s_generator_is_asked_where_its_words_are_not_found(monkeypatch: p
     assert generator_moves._address_in_torch(generator) is None
 
 
+def test_generators_that_were_put_back_have_not_moved(moves: GeneratorMoves) -> None:
+    """Whatever they leave in memory that does not count, such as a deviate that is no longer in reserve."""
+    assert moves.begin()
+    with global_states_kept():
+        random.gauss(0, 1), torch.randn(()), torch.randn((), dtype=torch.float64), np.random.rand()
+    assert not moves.happened()
+    assert moves.begin()
+    assert not moves.happened()
+    torch.rand(())
+    assert moves.happened()
+
+
 def test_seeding_anew_is_noticed(moves: GeneratorMoves) -> None:
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         moves.look_before()
@@ -136,3 +151,26 @@ def test_a_draw_between_two_pieces_of_work_is_not_taken_for_the_second_s(moves: 
     moves.look_before()
     assert moves.begin()
     assert not moves.happened()
+
+
+def test_a_transform_of_another_thread_that_seeds_and_puts_back_is_no_move() -> None:
+    seeded, may_end = threading.Event(), threading.Event()
+
+    def transform() -> None:
+        with seeded_globals(5):
+            torch.rand(3)
+            seeded.set()
+            may_end.wait(20)
+
+    unseeded = Unseeded(shared=True)
+    assert unseeded.begin()
+    other = threading.Thread(target=transform)
+    other.start()
+    assert seeded.wait(20)
+    looking = threading.Thread(target=unseeded.end)
+    looking.start()
+    looking.join(0.2)  # it must wait; without that it has looked by now
+    may_end.set()
+    looking.join(20)
+    other.join(20)
+    assert not unseeded.suspicious

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -320,6 +321,7 @@ def test_an_on_error_that_hangs_is_named_and_accuses_no_sample() -> None:
 
 
 def test_slow_samples_are_not_taken_for_hanging() -> None:
+    gc.collect()  # iterators that other tests have left wait for their workers: not in a thread that is watched here
     dataset = Faulty(Squares(), {key: Hang(0.15) for key in range(8)})
     for backend in ("process", "thread"):
         loader = DataLoader(dataset, 8, num_workers=1, backend=backend, sample_timeout=1.0)  # type: ignore[arg-type]

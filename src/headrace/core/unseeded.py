@@ -10,6 +10,7 @@ import contextlib
 from typing import Literal
 
 from headrace.core.generator_moves import GeneratorMoves
+from headrace.core.global_turns import global_turn
 from headrace.core.streams import begin_unseeded, end_unseeded, global_states_kept
 
 Verdict = Literal["good", "again", "seed"]
@@ -37,15 +38,23 @@ class Unseeded:
 
     def begin(self) -> bool:
         """A batch is made without seeds from here on. False: draws could not be told, so it must be seeded."""
-        if not self._moves.begin():
-            return False
-        begin_unseeded()
-        return True
+        if self._shared:
+            with global_turn():
+                can_be_told = self._moves.begin()
+        else:
+            can_be_told = self._moves.begin()
+        if can_be_told:
+            begin_unseeded()
+        return can_be_told
 
     def end(self) -> Verdict:
         """The batch is made. Returns what becomes of it."""
         asked = end_unseeded()
-        moved = self._moves.happened()
+        if self._shared:
+            with global_turn():
+                moved = self._moves.happened()
+        else:
+            moved = self._moves.happened()
         if self._shared:
             self.suspicious = moved
             if moved:

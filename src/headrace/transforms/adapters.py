@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import os
 import random
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 from headrace.core.errors import MissingExtraError, UsageError, explain
+from headrace.core.global_turns import global_turn
 from headrace.core.streams import global_states_kept, rng
 from headrace.transforms.decoding import decode
 from headrace.transforms.entries import Names, as_array, as_names, like, refuse_missing
@@ -271,25 +271,10 @@ def _plain(made: Any, original: Any, is_image: bool) -> Any:
     return plain
 
 
-class _Turns:
-    """A lock that is free again in a forked child, where the thread that held it does not exist."""
-
-    def __init__(self) -> None:
-        self._lock, self._process = threading.Lock(), os.getpid()
-
-    def lock(self) -> threading.Lock:
-        if self._process != os.getpid():
-            self.__init__()  # type: ignore[misc]
-        return self._lock
-
-
-_turns = _Turns()
-
-
 @contextlib.contextmanager
 def seeded_globals(seed: int) -> Iterator[None]:
     """Seeds the global generators of torch's CPU, NumPy and `random`, and puts them back; one thread at a time."""
-    with _turns.lock(), global_states_kept():
+    with global_turn(), global_states_kept():
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)
         torch.default_generator.manual_seed(seed)
