@@ -186,8 +186,7 @@ class EpochIterator(DeliveringIterator):
             return set()
         resume = self._terms.resume
         goes_on = resume is not None and resume["lanes"] is not None
-        told = set(self._states) if goes_on else set()
-        return set(range(max(self.record.lanes, 1))) - told
+        return set(range(max(self.record.lanes, 1))) - (set(self._states) if goes_on else set())
 
     def note_beginnings(self, states: Mapping[int, Any]) -> None:
         """Notes the states with which lanes begin; None: a lane has none, or could not begin."""
@@ -310,11 +309,14 @@ class EpochIterator(DeliveringIterator):
                 return number, index
 
     def _positioned(self, index: Any) -> Positioned:
-        if self._auto_collation and not isinstance(index, Sized):
+        is_list = type(index) is list  # as nearly always: it is asked for nothing more
+        if self._auto_collation and not is_list and not isinstance(index, Sized):
             index = list(index)
         count = len(index) if self._auto_collation else 1
         first = self._offset + self._samples * self._sampler_ranks + self._sampler_rank
         positions = range(first, first + count * self._sampler_ranks, self._sampler_ranks)
+        if is_list:
+            return Positioned(index, positions)
         return Positioned(index, getattr(index, "positions", positions))
 
     # -- iterable data -----------------------------------------------------------------------------------------------
