@@ -21,6 +21,7 @@ from headrace.core.counter import stream_key
 from headrace.core.mark import IDLE, STAGE, START, Mark
 from headrace.core.part import Place, enter_place, place_kept
 from headrace.core.resumed_generators import ResumedGenerators
+from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.streams import SampleStreams, begin_stream, global_states_kept
 from headrace.core.torch_internals import (
     DatasetKind,
@@ -309,8 +310,10 @@ class LaneHost:
                     self._lanes[number].start(begin)
                 self._run(number)
                 self._lanes[number].begin(begin, report, resumed)
-            except Exception as error:  # noqa: BLE001 - the caller raises it in its own way
-                failures[number] = error
+            except Exception as error:
+                if is_of_signal_handler(error):
+                    raise
+                failures[number] = error  # the caller raises it in its own way
             except SystemExit as error:
                 if self._kind != "thread":
                     raise

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.core.mark import TASK, Mark, private_mark
+from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.torch_internals import compute_with_one_thread
 from headrace.engine.failure import Failure
 from headrace.engine.lane import Begin, LaneHost
@@ -104,7 +105,9 @@ class Worker:
         except SystemExit as error:
             ended = RuntimeError(f"DataLoader worker thread {lane} was to exit with code {error.code}")
             return self._failed(epoch, task, lane, ended)
-        except Exception as error:  # noqa: BLE001 - raised again in the main thread
+        except Exception as error:
+            if is_of_signal_handler(error):
+                raise  # only in the main thread, when it makes batches itself: this one is made anew
             return self._failed(epoch, task, lane, error)
 
     def _failed(self, epoch: int, task: int, lane: int, error: BaseException) -> Outcome:

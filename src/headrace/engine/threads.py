@@ -228,11 +228,12 @@ class ThreadIterator(WindowedIterator[Outcome]):
             raise RuntimeError("this iterator has been shut down; make a new one with iter(loader)")
         if self._alone:
             with surroundings_kept(random=True):
-                message = self._waiting.pop(0)
+                message = self._waiting[0]
                 worker = self._crew[message[2] % self._num_workers]
                 outcome = self._make_here(worker, message) if message[2] not in worker.ended else None
             if outcome is not None:
                 self._take_in(outcome)
+            self._waiting.remove(message)  # only now: a signal handler may have raised meanwhile
             return
         deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
         self._watch.begin()
