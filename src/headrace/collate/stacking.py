@@ -34,12 +34,6 @@ USUAL: tuple[Any, ...] = ({}, [], (), "", b"", 0, 0.0, np.empty(0), np.float32(0
 SCALARS = {int, float, str}
 """What holds no tensors: its rule is called without looking at any other."""
 
-NUMBERS: tuple[tuple[type, Any, Any], ...] = (
-    (int, torch_collate_int, collate_ints),
-    (float, torch_collate_float, collate_floats),
-)
-"""Kinds of numbers, torch's rule for each, and the one that replaces it."""
-
 DTYPE = attrgetter("dtype")
 REQUIRES_GRAD = attrgetter("requires_grad")
 
@@ -67,11 +61,7 @@ class SlotCollate:
     def __call__(self, batch: list[Any]) -> Any:
         kind = type(batch[0])
         if kind in SCALARS and kind in default_collate_fn_map:
-            rule = default_collate_fn_map[kind]
-            if rule is torch_collate_int:
-                rule = collate_ints
-            elif rule is torch_collate_float:
-                rule = collate_floats
+            rule = _faster(default_collate_fn_map[kind])
             return rule(batch, collate_fn_map=default_collate_fn_map)  # as torch's code does
         return torch_collate(batch, collate_fn_map=self._registry())
 
@@ -80,9 +70,9 @@ class SlotCollate:
         registry = dict(default_collate_fn_map)
         if registry.get(torch.Tensor) is torch_collate_tensor:
             registry[torch.Tensor] = self.stack
-        for kind, of_torch, own in NUMBERS:
-            if registry.get(kind) is of_torch:
-                registry[kind] = own
+        for kind in (int, float):
+            if kind in registry:
+                registry[kind] = _faster(registry[kind])
         return registry
 
     def stack(self, batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
@@ -117,3 +107,12 @@ class SlotCollate:
         """
         if default_collate_fn_map.get(torch.Tensor) is torch_collate_tensor:
             default_collate_fn_map[torch.Tensor] = self.stack
+
+
+def _faster(rule: Any) -> Any:
+    """Returns the rule of this package for numbers in the place of torch's; any other rule as it is."""
+    if rule is torch_collate_int:
+        return collate_ints
+    if rule is torch_collate_float:
+        return collate_floats
+    return rule

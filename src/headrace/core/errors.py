@@ -85,7 +85,8 @@ def explain(
     cure: str | None = None,
 ) -> str:
     """Returns `what` followed by one line for each of place, found, expected and cure that is given."""
-    where = None if place is None else printable(str(place), kept="")  # a file's name may have line breaks
-    parts = (("place", where), ("found", found), ("expected", expected), ("cure", cure))
+    if place is not None:
+        place = printable(str(place), kept="")  # a file's name may have line breaks
+    parts = (("place", place), ("found", found), ("expected", expected), ("cure", cure))
     lines = [f"  {name + ':':<9} {printable(str(value))}" for name, value in parts if value is not None]
     return "\n".join([printable(what), *lines])

@@ -53,17 +53,16 @@ class Unseeded:
         if self._shared:
             with global_turn():
                 moved = self._moves.happened()
-        else:
-            moved = self._moves.happened()
-        if self._shared:
             self.suspicious = moved
             if moved:
                 self._moves.look_before()
-        elif moved and not self._moves.is_sure:
-            self._moves.look_before()
-            return "again"
-        elif moved and self._here:
-            self._moves.undo()
+        else:
+            moved = self._moves.happened()
+            if moved and not self._moves.is_sure:
+                self._moves.look_before()
+                return "again"
+            if moved and self._here:
+                self._moves.undo()
         if not asked and (self._shared or not moved):
             return "good"
         self.first = False

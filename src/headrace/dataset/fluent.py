@@ -33,12 +33,9 @@ class Fluent:
     ) -> Staged:
         """Returns the data with one more step, done at each access (until `.cache` follows); see `headrace.step`."""
         from headrace.dataset.staged.staged import Staged
-        from headrace.dataset.staged.steps import Step, step
+        from headrace.dataset.staged.steps import as_step
 
-        if isinstance(function, Step):
-            given: Step = function
-        else:
-            given = step(function, random=random, batched=batched, on=on, name=name, version=version)
+        given = as_step(function, random=random, batched=batched, on=on, name=name, version=version)
         data = self.encoded(on) if getattr(function, "takes_encoded", False) else self
         return Staged.of(data).with_step(given)
 

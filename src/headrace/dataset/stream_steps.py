@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from torch.utils.data import IterableDataset
 
 from headrace.core.errors import UsageError, explain
-from headrace.dataset.staged.steps import Step, step
+from headrace.dataset.staged.steps import Step, as_step
 
 
 class FluentStream(IterableDataset[Any]):
@@ -30,11 +30,7 @@ class FluentStream(IterableDataset[Any]):
         `DataLoader(seed=)` the step draws from a random stream of each sample. An error of the step is one of that
         sample, which `on_error=` can skip. Raises `UsageError` for a batched step.
         """
-        if isinstance(function, Step):
-            given: Step = function
-        else:
-            given = step(function, random=random, batched=batched, on=on, name=name, version=version)
-
+        given = as_step(function, random=random, batched=batched, on=on, name=name, version=version)
         if given.batched:
             message = explain(
                 "a step of a stream gets one sample at a time",

@@ -185,8 +185,10 @@ class EpochIterator(DeliveringIterator):
         if self._terms.deal or not may_have_states(self._dataset, is_map=self._is_map):
             return set()
         resume = self._terms.resume
-        goes_on = resume is not None and resume["lanes"] is not None
-        return set(range(max(self.record.lanes, 1))) - (set(self._states) if goes_on else set())
+        lanes = set(range(max(self.record.lanes, 1)))
+        if resume is not None and resume["lanes"] is not None:
+            return lanes - set(self._states)
+        return lanes
 
     def note_beginnings(self, states: Mapping[int, Any]) -> None:
         """Notes the states with which lanes begin; None: a lane has none, or could not begin."""
@@ -215,7 +217,7 @@ class EpochIterator(DeliveringIterator):
                 if random_before is not None:
                     random = random_before
                     draws = Draws(resume["draws"] or draws.now, draws.later)
-                    self._redraw_seeds(loader, random, draws.now.replace("i", ""), resume["batches"])
+                    self._redraw(loader, random, draws.now.replace("i", ""), resume["batches"])
                 sampler.load_state_dict(resume["sampler"])
                 self._sampler_iter = self._indices()
                 self._offset = position_in(resume["sampler"], self._offset)
@@ -231,30 +233,20 @@ class EpochIterator(DeliveringIterator):
         elastic = getattr(sampler, "elastic", False)
         return EpochRecord(terms, progress, random, draws, lanes, 0, elastic, sampler_state=state_at)
 
-    def _redraw(self, loader: Any, random: OrderStates, draws: str, batches: int) -> None:
-        """Draws the order again that was drawn when the epoch began, up to where it goes on."""
+    def _redraw(self, loader: Any, random: OrderStates, draws: str, batches: int, *, renew: bool = True) -> None:
+        """Draws again what was drawn when the epoch began: seeds, and an order up to where it goes on.
+
+        With `renew`, workers draw other random numbers behind these batches than for them.
+        """
         with drawing_from(loader, random) as redrawing:
             self._draw(loader, draws)
             if not batches:
                 redrawing.has_drawn_before_the_first_batch()
-            rest = islice(self._sampler_iter, batches, None)
-            self._sampler_iter = chain(list(islice(rest, 1)), rest)  # a sampler may draw only when it is first asked
+            if self._is_map and "i" in draws:
+                rest = islice(self._sampler_iter, batches, None)
+                self._sampler_iter = chain(list(islice(rest, 1)), rest)  # some samplers draw when they are first asked
             self._behind_order = global_states()
-        self._renew_base_seed(batches)
-
-    def _redraw_seeds(self, loader: Any, random: OrderStates, draws: str, batches: int, *, renew: bool = True) -> None:
-        """Draws the seeds again that were drawn when the epoch began. `renew`: as for new random numbers."""
-        with drawing_from(loader, random) as redrawing:
-            self._draw(loader, draws)
-            if not batches:
-                redrawing.has_drawn_before_the_first_batch()
-            self._behind_order = global_states()
-        if renew:
-            self._renew_base_seed(batches)
-
-    def _renew_base_seed(self, batches: int) -> None:
-        """Has workers draw other random numbers behind these batches than for them."""
-        if batches:
+        if renew and batches:
             self._base_seed = stream_key(int(self._base_seed), batches) & SEED_BITS
 
     def _draw(self, loader: Any, draws: str) -> None:
@@ -349,7 +341,7 @@ class EpochIterator(DeliveringIterator):
         """
         replays = any(state["dataset"] is None and state["iterator"] is None for state in self._states.values())
         if random is not None:
-            self._redraw_seeds(loader, random, draws, batches, renew=not replays)
+            self._redraw(loader, random, draws, batches, renew=not replays)
 
     # -- both --------------------------------------------------------------------------------------------------------
 

@@ -61,7 +61,9 @@ class Draws(NamedTuple):
 
     def without_base_seed(self, seed: int | None) -> Draws:
         """Returns what is drawn if the loader has this `seed`: then the base seed is not drawn."""
-        return self if seed is None else Draws(self.now.replace("s", ""), self.later.replace("s", ""))
+        if seed is None:
+            return self
+        return Draws(self.now.replace("s", ""), self.later.replace("s", ""))
 
 
 @dataclass

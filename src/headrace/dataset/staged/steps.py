@@ -151,3 +151,11 @@ def _no_part(sample: Any, key: str | int) -> UsageError:
     elif type(sample) in (tuple, list):
         found = f"a {found} of {len(sample)}"
     return UsageError(explain("a sample has no such part", place=f"on={key!r}", found=found))
+
+
+def as_step(function: Callable[[Any], Any], **words: Any) -> Step:
+    """Returns a step as it is, and of another function the step that `headrace.step` makes with these words."""
+    if isinstance(function, Step):
+        return function
+    made: Step = step(function, **words)
+    return made
