@@ -13,10 +13,10 @@ MATRIX_TESTS := \
 	tests/conformance/test_collate.py tests/conformance/test_hooks.py \
 	tests/conformance/test_iterable.py tests/conformance/test_pinning.py tests/conformance/test_start_methods.py \
 	tests/conformance/test_validation.py tests/conformance/test_workers.py \
-	tests/engine/test_threads.py \
-	tests/state/test_stateful.py tests/state/test_epochs_after.py \
-	tests/dataset/test_stream.py tests/formats/test_round_trip.py tests/formats/test_other_libraries.py \
-	tests/formats/test_other_stores.py tests/transforms/test_adapters.py tests/transport/test_codec.py \
+	tests/workers/test_threads.py \
+	tests/epoch/test_stateful.py tests/epoch/test_epochs_after.py \
+	tests/data/test_stream.py tests/data/formats/test_round_trip.py tests/data/formats/test_other_libraries.py \
+	tests/data/formats/test_other_stores.py tests/transforms/test_adapters.py tests/shared_memory/test_codec.py \
 	tests/observe/test_writers.py tests/cli/test_inspect.py tests/cli/test_run.py tests/cli/test_wrong_calls.py
 MATRIX_MARKS := not stress and not clients
 LOWEST := .venv-matrix/lowest
@@ -75,7 +75,7 @@ test-trixie:
 
 stress: $(STAMP)
 	@$(BIN)/python -m pytest -m stress tests
-	@$(BIN)/python tests/formats/fuzz.py --seconds $(or $(SECONDS),300) --seed $(or $(SEED),$$(date +%s))
+	@$(BIN)/python tests/data/formats/fuzz.py --seconds $(or $(SECONDS),300) --seed $(or $(SEED),$$(date +%s))
 
 check: lint types contracts test
 

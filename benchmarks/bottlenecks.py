@@ -25,7 +25,7 @@ from PIL import Image, ImageFilter
 from torch.utils.data import Dataset
 
 import headrace
-from headrace.observe.diagnosis import Diagnosis, Finding
+from headrace.observe.diagnosis.finding import Diagnosis, Finding
 
 
 def spin(seconds: float) -> None:

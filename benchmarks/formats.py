@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.benchmark.loading import ORDERS, Order, Way
-from headrace.benchmark.measuring import Comparison, Figures, Options, compare
+from headrace.measure.bench.loading import ORDERS, Order, Way
+from headrace.measure.bench.measuring import Comparison, Figures, Options, compare
 from results import Row, Table, number, option, show, write
 
 WORKERS = (0, 2)

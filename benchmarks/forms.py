@@ -30,9 +30,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import headrace
 import results
-from headrace.formats.columns import Block
-from headrace.formats.registry import open_writer
-from headrace.formats.schema import Field, Schema
+from headrace.data.formats.columns import Block
+from headrace.data.formats.registry import open_writer
+from headrace.data.formats.schema import Field, Schema
 
 FORMS = ("raw", "preload", "tensorclass", "tensorclass, memmap", "numpy, memmap")
 BATCH = 64

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from headrace.formats.columns import Block
-from headrace.formats.registry import open_writer
-from headrace.formats.schema import Field, Schema
+from headrace.data.formats.columns import Block
+from headrace.data.formats.registry import open_writer
+from headrace.data.formats.schema import Field, Schema
 
 Loop = Callable[[], Any]
 

@@ -24,10 +24,10 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 
 import headrace
-from headrace.engine.epoch import EpochIterator
-from headrace.observe.anatomy import StackSampler
-from headrace.observe.memory import process_tree
-from headrace.observe.stopwatch import NO_TIMES, Stopwatch
+from headrace.core.memory import process_tree
+from headrace.loader.epoch_iterator import EpochIterator
+from headrace.telemetry.stack_sampler import StackSampler
+from headrace.telemetry.stopwatch import NO_TIMES, Stopwatch
 from transport import BATCH, ReadySamples, epoch
 
 

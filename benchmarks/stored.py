@@ -310,7 +310,7 @@ class Paths(Dataset):
 
 
 def paths(folder: Path, rounds: int, share: float) -> list[Table]:
-    from headrace.dataset.path_table import PathTable
+    from headrace.data.path_table import PathTable
 
     count, reads = int(10_000_000 * share), int(2_000_000 * share)
 
@@ -340,7 +340,7 @@ def paths(folder: Path, rounds: int, share: float) -> list[Table]:
 
 def watched(name: str, loader: Any) -> list[float]:
     """Returns the memory of all processes at the first batch, after an epoch and after a second one, in MB."""
-    from headrace.observe.memory import tree_memory
+    from headrace.core.memory import tree_memory
 
     def rest(iterator: Any) -> None:
         if any(int(batch.sum()) != 50 * len(batch) for batch in iterator):

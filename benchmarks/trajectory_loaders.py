@@ -17,9 +17,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
-from headrace.formats.columns import Block, Ragged
-from headrace.formats.registry import open_writer
-from headrace.formats.schema import Field, Schema
+from headrace.data.formats.columns import Block, Ragged
+from headrace.data.formats.registry import open_writer
+from headrace.data.formats.schema import Field, Schema
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "trajectories"))
 

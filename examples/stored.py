@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 import headrace
-from headrace.convert.pack import pack
-from headrace.convert.plan import Options
-from headrace.convert.verify import verify
+from headrace.data.convert.pack import pack
+from headrace.data.convert.plan import Options
+from headrace.data.convert.verify import verify
 
 ROWS = 20_000
 

@@ -18,9 +18,9 @@ import keyboard
 import numpy as np
 import numpy.typing as npt
 
-from headrace.formats.columns import Block, Ragged
-from headrace.formats.registry import open_writer
-from headrace.formats.schema import Field, Schema
+from headrace.data.formats.columns import Block, Ragged
+from headrace.data.formats.registry import open_writer
+from headrace.data.formats.schema import Field, Schema
 
 Floats = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ from headrace.core.printable import guard_log
 from headrace.version import __version__
 
 if TYPE_CHECKING:
-    from headrace import samplers, transforms, writers
+    from headrace import samplers, transforms
     from headrace.core.errors import (
         DatasetError,
         DatasetNotFoundError,
@@ -31,17 +31,18 @@ if TYPE_CHECKING:
         UsageError,
         WorkerDiedError,
     )
-    from headrace.core.part import shard
-    from headrace.core.streams import rng
-    from headrace.dataset.compact import compact
-    from headrace.dataset.image_folder import ImageFolder
-    from headrace.dataset.staged.staged import Staged
-    from headrace.dataset.staged.steps import step
-    from headrace.dataset.stored import open
+    from headrace.core.rng import rng
+    from headrace.core.sharding import shard
+    from headrace.data.compact import compact
+    from headrace.data.formats.columns import Ragged
+    from headrace.data.image_folder import ImageFolder
+    from headrace.data.staged.staged import Staged
+    from headrace.data.staged.steps import step
+    from headrace.data.stored import open
+    from headrace.epoch.snapshot import merge_states
     from headrace.faults.quarantine import load_quarantine
-    from headrace.formats.columns import Ragged
-    from headrace.loader import DataLoader
-    from headrace.state.snapshot import merge_states
+    from headrace.loader.dataloader import DataLoader
+    from headrace.observe.writers import OpenMetricsWriter, TensorBoardWriter
 
 __all__ = [
     "DataLoader",
@@ -52,6 +53,7 @@ __all__ = [
     "ImageFolder",
     "MachineError",
     "MissingExtraError",
+    "OpenMetricsWriter",
     "Ragged",
     "RanksDifferError",
     "SampleError",
@@ -59,6 +61,7 @@ __all__ = [
     "Staged",
     "StaleCacheError",
     "StateError",
+    "TensorBoardWriter",
     "TooManyBadSamplesError",
     "TransportError",
     "UsageError",
@@ -73,28 +76,29 @@ __all__ = [
     "shard",
     "step",
     "transforms",
-    "writers",
 ]
 
 _ERRORS = tuple(name for name in __all__ if name.endswith("Error"))
 
 _HOMES = {
-    "DataLoader": "headrace.loader",
-    "ImageFolder": "headrace.dataset.image_folder",
-    "Ragged": "headrace.formats.columns",
-    "Staged": "headrace.dataset.staged.staged",
-    "compact": "headrace.dataset.compact",
+    "DataLoader": "headrace.loader.dataloader",
+    "ImageFolder": "headrace.data.image_folder",
+    "Ragged": "headrace.data.formats.columns",
+    "Staged": "headrace.data.staged.staged",
+    "compact": "headrace.data.compact",
     "load_quarantine": "headrace.faults.quarantine",
-    "merge_states": "headrace.state.snapshot",
-    "open": "headrace.dataset.stored",
-    "rng": "headrace.core.streams",
-    "shard": "headrace.core.part",
-    "step": "headrace.dataset.staged.steps",
+    "merge_states": "headrace.epoch.snapshot",
+    "open": "headrace.data.stored",
+    "rng": "headrace.core.rng",
+    "shard": "headrace.core.sharding",
+    "step": "headrace.data.staged.steps",
+    "OpenMetricsWriter": "headrace.observe.writers",
+    "TensorBoardWriter": "headrace.observe.writers",
     **dict.fromkeys(_ERRORS, "headrace.core.errors"),
 }
 """The module of each public name."""
 
-_MODULES = {"samplers", "transforms", "writers"}
+_MODULES = {"samplers", "transforms"}
 """Public names that are modules themselves."""
 
 

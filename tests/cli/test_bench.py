@@ -14,17 +14,17 @@ import pytest
 import torch
 
 import headrace
-from headrace.benchmark import forms, measuring
-from headrace.benchmark.checksum import checksum_of
-from headrace.benchmark.forms import GOOD_FOR, Form
-from headrace.benchmark.loading import Way
-from headrace.benchmark.measuring import Comparison, Figures, Options, compare
 from headrace.cli.bench import options_from, run_bench, sentences, short, slower_with_workers
 from headrace.core.errors import DatasetError, FormatError, UsageError
-from headrace.dataset.blobs import Blobs
-from headrace.formats.columns import Block, block_from
-from headrace.formats.registry import MODULES, open_writer
-from headrace.formats.schema import Field, Schema
+from headrace.data.blobs import Blobs
+from headrace.data.formats.columns import Block, block_from
+from headrace.data.formats.registry import MODULES, open_writer
+from headrace.data.formats.schema import Field, Schema
+from headrace.measure.bench import forms, measuring
+from headrace.measure.bench.checksum import checksum_of
+from headrace.measure.bench.forms import GOOD_FOR, Form
+from headrace.measure.bench.loading import Way
+from headrace.measure.bench.measuring import Comparison, Figures, Options, compare
 
 COUNT = 50
 QUICK = 0.003

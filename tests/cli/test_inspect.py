@@ -16,10 +16,10 @@ from PIL import Image
 import headrace
 from headrace.cli.inspect import CAPTION, ROWS, TILE, looked_at, make_sheet, run_inspect
 from headrace.core.errors import DatasetError, DatasetNotFoundError, MissingExtraError, UsageError
-from headrace.formats.columns import Column, block_from
-from headrace.formats.registry import open_writer
-from headrace.formats.schema import Field, Schema
-from headrace.formats.tables import BlockReader
+from headrace.data.formats.columns import Column, block_from
+from headrace.data.formats.registry import open_writer
+from headrace.data.formats.schema import Field, Schema
+from headrace.data.formats.tables import BlockReader
 
 EVIL = "\x1b[2J\x07 [bold red]:car:[/] \u202e\r\n"
 SCHEMA = Schema(
@@ -288,6 +288,6 @@ def test_an_error_of_the_operating_system_names_the_place(stored: Path, monkeypa
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise PermissionError(13, "Permission denied", "secret.npy")
 
-    monkeypatch.setattr("headrace.dataset.stored.open", refuse)
+    monkeypatch.setattr("headrace.data.stored.open", refuse)
     with pytest.raises(DatasetError, match=r"cannot read the data[\s\S]*secret\.npy[\s\S]*Permission denied"):
         inspect(stored)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.cli.next_command import next_command
-from headrace.observe.diagnosis import Diagnosis, Finding
+from headrace.observe.diagnosis.finding import Diagnosis, Finding
 
 
 def found(stage: str = "workers", **change: Any) -> Diagnosis:

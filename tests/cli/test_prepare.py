@@ -18,9 +18,9 @@ from rich.console import Console
 from headrace.cli import prepare
 from headrace.cli.prepare import CHECKSUMS, CLASSES, Part, prepare_fashion_mnist, prepare_npz_demo, run_prepare
 from headrace.core.errors import DatasetError, FormatError, UsageError
-from headrace.formats import memmap
-from headrace.storage.download import DownloadError, Patience
-from tests.storage.server import Mirror, md5, serving
+from headrace.data.formats import memmap
+from headrace.data.storage.download import DownloadError, Patience
+from tests.data.storage.server import Mirror, md5, serving
 
 SIZES = {"train": 50, "t10k": 20}
 

@@ -17,7 +17,7 @@ from rich.table import Table
 import headrace
 from headrace.core.errors import FormatError, explain
 from headrace.core.printable import printable
-from headrace.observe.terminal import Terminal
+from headrace.telemetry.terminal import Terminal
 
 EVIL = "a\x1b]0;owned\x07\x1b[31mred\u202e\x9b2J"
 SCRIPT = """

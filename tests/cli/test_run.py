@@ -63,7 +63,7 @@ def test_the_script_gets_its_arguments_and_headrace_s_loader(script: Path, tmp_p
     assert result.returncode == 0
     lines = result.stdout.splitlines()
     assert lines[0] == "arguments ['--epochs', '3', '--num-workers', '7'] path True"
-    assert lines[-1] == "headrace.loader 0 None True"
+    assert lines[-1] == "headrace.loader.dataloader 0 None True"
     first, second = report["loaders"]
     assert (first["label"], first["kind"], first["epochs"], first["batches"], first["samples"]) == (
         "train.py:14", "headrace", 2, 10, 80,
@@ -90,20 +90,20 @@ def test_the_report_is_one_sentence_and_a_row_for_each_loader(script: Path) -> N
 
 def test_options_fill_in_what_the_script_does_not_say(script: Path) -> None:
     result = headrace("run", "--num-workers", 2, "--prefetch-factor", 3, "--persistent-workers", script)
-    assert result.stdout.splitlines()[-1] == "headrace.loader 2 3 True"
+    assert result.stdout.splitlines()[-1] == "headrace.loader.dataloader 2 3 True"
     assert "--num-workers was not used at train.py:15: the script sets it there." in result.stderr
 
 
 def test_options_about_workers_leave_loaders_without_workers_alone(script: Path) -> None:
     result = headrace("run", "--prefetch-factor", 3, "--start-method", "fork", script)
     assert result.returncode == 0
-    assert result.stdout.splitlines()[-1] == "headrace.loader 0 None True"
+    assert result.stdout.splitlines()[-1] == "headrace.loader.dataloader 0 None True"
     assert "--prefetch-factor was not used at train.py:14" in result.stderr
 
 
 def test_workers_may_be_spawned(script: Path) -> None:
     result = headrace("run", "--num-workers", 1, "--start-method", "spawn", script)
-    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "headrace.loader 1 2 True")
+    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "headrace.loader.dataloader 1 2 True")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_script_s_own_end_is_the_command_s_and_the_report_comes_all_the_same
 def test_a_module_runs_as_with_python_m(script: Path) -> None:
     result = headrace("run", "-m", "train", "x", cwd=script.parent)
     assert result.returncode == 0
-    assert result.stdout.splitlines()[-1] == "headrace.loader 0 None True"
+    assert result.stdout.splitlines()[-1] == "headrace.loader.dataloader 0 None True"
 
 
 def test_a_stream_that_repeats_is_said_before_what_would_be_faster(script: Path) -> None:

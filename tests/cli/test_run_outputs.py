@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from headrace.observe.words import percent
+from headrace.telemetry.formatting import percent
 from tests.cli.conftest import Command
 
 SCRIPT = """

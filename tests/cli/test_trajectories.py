@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
 import headrace
-from headrace.formats.columns import Ragged
+from headrace.data.formats.columns import Ragged
 
 FOLDER = Path(__file__).parents[2] / "examples" / "trajectories"
 PARTS = ("keyboard", "generate", "features", "augment", "collate", "model")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from headrace.collate.stacking import SlotCollate
-from headrace.transport.leases import LocalMemory
+from headrace.batches.collate import SlotCollate
+from headrace.shared_memory.leases import LocalMemory
 
 NUMBERS = (
     st.integers(-(1 << 70), 1 << 70)
@@ -72,6 +72,6 @@ def test_plain_numbers_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("torch's own rule was asked")
 
-    monkeypatch.setattr("headrace.collate.scalars.torch_collate_int", refuse)
-    monkeypatch.setattr("headrace.collate.scalars.torch_collate_float", refuse)
+    monkeypatch.setattr("headrace.batches.collate_scalars.torch_collate_int", refuse)
+    monkeypatch.setattr("headrace.batches.collate_scalars.torch_collate_float", refuse)
     assert SlotCollate(LocalMemory())([(1, 0.5)] * 2)[0].tolist() == [1, 1]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from headrace.transport.leases import SMALL_LOCALLY
+from headrace.shared_memory.leases import SMALL_LOCALLY
 
 from .batches import remembering
 from .datasets import Rows, ShardedStream

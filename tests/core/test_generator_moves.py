@@ -13,7 +13,7 @@ import torch
 
 from headrace.core import generator_moves
 from headrace.core.generator_moves import GeneratorMoves
-from headrace.core.streams import global_states, global_states_kept
+from headrace.core.rng import global_states, global_states_kept
 from headrace.core.unseeded import Unseeded
 from headrace.transforms.adapters import seeded_globals
 

@@ -16,7 +16,7 @@ import headrace
 from headrace import DataLoader, load_quarantine
 from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError
 from headrace.faults import quarantine
-from headrace.faults.record import BadSample
+from headrace.faults.bad_sample import BadSample
 from headrace.testing import Faulty, Raise
 
 BAD = (3, 8, 9)

@@ -139,7 +139,7 @@ del iterator
 loader = StatefulDataLoader(range(8), batch_size=2, num_workers=1)
 loader.load_state_dict(state)
 print([batch.tolist() for batch in loader], again is StatefulDataLoader, isinstance(loader, StatefulDataLoader))
-print("headrace.loader" in {kind.__module__ for kind in StatefulDataLoader.__mro__})
+print("headrace.loader.dataloader" in {kind.__module__ for kind in StatefulDataLoader.__mro__})
 """
     lines, _, _ = under_run(tmp_path, script, *way)
     assert lines == ["[[2, 3], [4, 5], [6, 7]] True True", str(not way)]
@@ -207,7 +207,7 @@ def test_the_ranks_of_a_launcher_get_the_same_loader_and_report(way: list[str], 
         command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=100, check=False
     )
     assert result.returncode == 0, result.stderr
-    module, kind = ("torch.utils.data.dataloader", "torch") if way else ("headrace.loader", "headrace")
+    module, kind = ("torch.utils.data.dataloader", "torch") if way else ("headrace.loader.dataloader", "headrace")
     batches = "[[0, 1, 2, 3], [4, 5, 6, 7]]"
     assert result.stdout.splitlines() == [f"rank {rank} {module} {batches}" for rank in range(2)]
     figures = json.loads((tmp_path / "figures.json").read_text())

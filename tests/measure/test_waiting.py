@@ -16,12 +16,12 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 
 import headrace
+from headrace.core.memory import tree_memory
 from headrace.measure.measurement import MeasuredLoader, Measurement
 from headrace.measure.waiting import EpochWatch, LoaderRecord
-from headrace.observe.memory import tree_memory
-from headrace.observe.recorder import Recorder
-from headrace.observe.recording import Setting
-from headrace.observe.sizes import batch_length
+from headrace.telemetry.batch_size import batch_length
+from headrace.telemetry.recorder import Recorder
+from headrace.telemetry.recording import Setting
 
 pytestmark = pytest.mark.alone
 

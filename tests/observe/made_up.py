@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from headrace.observe.diagnosis import Diagnosis, Finding
-from headrace.observe.recording import (
+from headrace.observe.diagnosis.finding import Diagnosis, Finding
+from headrace.telemetry.recording import (
     BATCH,
     MAIN,
     MEMORY,

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 import headrace
 from headrace.core.errors import UsageError
 from headrace.observe.chrome_trace import trace_events, write_trace
-from headrace.observe.recording import BATCH, MAIN, MEMORY, EpochTimes, Event, Recording, Setting
+from headrace.telemetry.recording import BATCH, MAIN, MEMORY, EpochTimes, Event, Recording, Setting
 from tests.observe import made_up
 
 REQUIRED = {

@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 
 from headrace.observe.live import EVERY, LiveView, busy_shares, in_flight, samples_per_second, view, wait_share_now
-from headrace.observe.pinned import SCROLL_ALL, PinnedRows
-from headrace.observe.recording import BATCH, EpochTimes, Event, Recording, Setting
+from headrace.observe.terminal_rows import SCROLL_ALL, PinnedRows
+from headrace.telemetry.recording import BATCH, EpochTimes, Event, Recording, Setting
 from tests.observe import made_up
 from tests.observe.terminal import Screen, run_on_terminal
 
@@ -319,7 +319,7 @@ import os, sys
 import numpy as np
 from rich.console import Console
 from headrace.observe.live import EVERY, LiveView, busy_shares, in_flight, samples_per_second, view, wait_share_now
-from headrace.observe.recording import BATCH, Recording
+from headrace.telemetry.recording import BATCH, Recording
 
 def in_a_child(do):
     if os.fork() == 0:

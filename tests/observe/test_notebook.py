@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 import headrace
-from headrace.observe.terminal import Terminal
-from headrace.observed import Report
+from headrace.loader.reporting import Report
+from headrace.telemetry.terminal import Terminal
 from tests.observe import made_up
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from headrace.observe.findings.diagnose import diagnose
+from headrace.observe.diagnosis.diagnose import diagnose
 from headrace.observe.live import view
 from headrace.observe.page.page import page
-from headrace.observe.recording import Recording
 from headrace.observe.report import report
 from headrace.observe.stats import stats_of
-from headrace.observe.words import percent
-from headrace.writers import OpenMetricsWriter, TensorBoardWriter
+from headrace.observe.writers import OpenMetricsWriter, TensorBoardWriter
+from headrace.telemetry.formatting import percent
+from headrace.telemetry.recording import Recording
 from tests.observe import made_up
-from tests.observe.findings.steady import MS, Loop, recording_of
+from tests.observe.diagnosis.steady import MS, Loop, recording_of
 
 
 class Scalars:

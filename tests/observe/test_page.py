@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.observe.diagnosis import Diagnosis, Finding
+from headrace.observe.diagnosis.finding import Diagnosis, Finding
 from headrace.observe.page import wording
 from headrace.observe.page.charts import histogram, memory_area
 from headrace.observe.page.page import page
 from headrace.observe.page.shares import main_pieces, worker_pieces
 from headrace.observe.page.timeline import FIRST_BATCHES, MOST_BATCHES, as_script, timeline
-from headrace.observe.recording import BATCH, MEMORY, Batches, Recording
 from headrace.observe.stats import stats_of
+from headrace.telemetry.recording import BATCH, MEMORY, Batches, Recording
 from tests.observe import made_up
 
 VOID = {"meta", "link", "br", "img", "rect", "line", "path"}

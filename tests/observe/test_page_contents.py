@@ -9,10 +9,10 @@ import pytest
 
 from headrace.observe.page.page import page
 from headrace.observe.page.shares import by_line, main_pieces
-from headrace.observe.recording import Place, Recording, totals_of
 from headrace.observe.stats import stats_of
+from headrace.telemetry.recording import Place, Recording, totals_of
 from tests.observe import made_up
-from tests.observe.findings.steady import Loop, recording_of
+from tests.observe.diagnosis.steady import Loop, recording_of
 from tests.observe.made_up import TIMES
 from tests.observe.test_page import shown
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from headrace.observe.page.page import page
-from headrace.observe.recording import Recording
-from headrace.observe.words import seconds
+from headrace.telemetry.formatting import seconds
+from headrace.telemetry.recording import Recording
 from tests.observe import made_up
 from tests.observe.chromium import CHROMIUM, Page, chromium
 

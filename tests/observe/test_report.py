@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from headrace.observe.diagnosis import Diagnosis, Finding
-from headrace.observe.recording import MAIN, MEMORY, Recording, totals_of
+from headrace.observe.diagnosis.finding import Diagnosis, Finding
 from headrace.observe.report import report
+from headrace.telemetry.recording import MAIN, MEMORY, Recording, totals_of
 
 from .test_stats import batches_of_two_workers
 

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from headrace.observe.recording import BATCH, MAIN, MEMORY, STAGES, EpochTimes, Recording, totals_of
 from headrace.observe.stats import LoaderStats, stats_of
+from headrace.telemetry.recording import BATCH, MAIN, MEMORY, STAGES, EpochTimes, Recording, totals_of
 
 NAN = float("nan")
 

@@ -14,9 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from headrace.core.errors import MissingExtraError, UsageError
-from headrace.observe.recording import MAIN
 from headrace.observe.stats import LoaderStats, StageStats, WorkerStats
 from headrace.observe.writers import OpenMetricsWriter, TensorBoardWriter
+from headrace.telemetry.recording import MAIN
 
 
 def stats(label: str = "train.py:31", batches: int = 100, **more: Any) -> LoaderStats:

@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from headrace.core.errors import UsageError
-from headrace.core.streams import begin_stream, rng
+from headrace.core.rng import begin_stream, rng
 from headrace.transforms import (
     CenterCrop,
     ColorJitter,

@@ -103,7 +103,7 @@ def _calls_checked() -> Iterator[None]:
 
 
 def _print_error(error: HeadraceError) -> None:
-    from headrace.observe.terminal import Terminal
+    from headrace.telemetry.terminal import Terminal
 
     console = Terminal(stderr=True)
     console.print(f"headrace: {error}", style="red", markup=False, highlight=False, emoji=False, soft_wrap=True)
@@ -218,8 +218,8 @@ def pack(
 ) -> None:
     """Convert data from any form to any other, in parallel. Interrupted, it goes on when it is run again."""
     from headrace.cli.pack import run_pack
-    from headrace.convert.pack import defaults_of
-    from headrace.convert.plan import Options
+    from headrace.data.convert.pack import defaults_of
+    from headrace.data.convert.plan import Options
 
     chosen = tuple(columns.split(",")) if columns else None
     options = Options(format or defaults_of(target), chosen, resize, quality, shards, shuffle)
@@ -346,14 +346,14 @@ def doctor(
 
     numbers = numbers_in(workers, "--workers") if workers is not None else None
     if plan is not None:
-        from headrace.cli.doctor import run_plan
+        from headrace.cli.plan import run_plan
 
         status = run_plan(
             plan, batch_size=batch_size, epochs=epochs, measured=run, workers=numbers or [0, cores()],
             batches=batches, json_output=json_output,
         )  # fmt: skip
         raise typer.Exit(status)
-    from headrace.cli.examine import examine, examine_script
+    from headrace.cli.doctor import examine, examine_script
     from headrace.measure.replacing import Way
 
     if target is not None and is_script:

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from headrace.benchmark.forms import GOOD_FOR
-from headrace.benchmark.loading import ORDERS, Way
-from headrace.benchmark.measuring import ROUNDS, Comparison, Figures, Options, compare
 from headrace.core.errors import UsageError, explain
-from headrace.formats.registry import format_named
-from headrace.observe.progress import stages_bar
-from headrace.observe.terminal import Terminal
+from headrace.data.formats.registry import format_named
+from headrace.measure.bench.forms import GOOD_FOR
+from headrace.measure.bench.loading import ORDERS, Way
+from headrace.measure.bench.measuring import ROUNDS, Comparison, Figures, Options, compare
+from headrace.telemetry.progress import stages_bar
+from headrace.telemetry.terminal import Terminal
 
 ALIKE = 1.05
 """Speeds that differ by less than this are not told apart."""

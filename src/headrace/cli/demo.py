@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from headrace.cli.photos import make_photo_folder
-from headrace.observe.memory import PeakMemory
-from headrace.observe.terminal import Terminal
+from headrace.core.memory import PeakMemory
+from headrace.telemetry.terminal import Terminal
 
 
 @dataclass

@@ -1,133 +1,187 @@
-"""`headrace doctor --plan`: where the cut of a pipeline should be, predicted or measured."""
+"""`headrace doctor` on a script or on data: runs it for a while, and says where the time goes."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
 import json
+import logging
+import subprocess
 import sys
+import tempfile
+import time
+import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from rich.box import SIMPLE_HEAD
-from rich.filesize import decimal
 from rich.table import Table
+from torch.utils.data import default_collate
 
-from headrace.benchmark.cuts import MeasuredCut, measure_cuts
+from headrace.cli.run import Outputs, run_and_report
 from headrace.core.errors import UsageError, explain
-from headrace.dataset.staged.planning import Plan
-from headrace.dataset.staged.staged import Staged, unbuilt
-from headrace.observe.progress import stages_bar
-from headrace.observe.terminal import Terminal
-from headrace.observe.words import seconds
+from headrace.core.machine import cores
+from headrace.data.stored import open as open_data
+from headrace.loader.dataloader import DataLoader
+from headrace.loader.reporting import Report
+from headrace.measure.replacing import Way
+from headrace.observe.stats import stats_of
+from headrace.telemetry.formatting import some
+from headrace.telemetry.recording import Recording
+from headrace.telemetry.terminal import Terminal
 
-EXPECTED = (
-    "SCRIPT.py:NAME or MODULE:NAME, where NAME is a headrace.Staged, or a function without arguments that returns one"
-)
+WARM = 0.5
+"""Seconds for which a loader runs before it is measured."""
+
+LOOK = 16
+"""Samples that are looked at to see whether all have one shape."""
 
 
-def run_plan(
-    target: str, *, batch_size: int, epochs: int, measured: bool, workers: Sequence[int], batches: int | None,
-    json_output: bool,
-) -> int:  # fmt: skip
-    """Plans, prints to standard output, and returns the exit status. Raises `HeadraceError`."""
-    staged = staged_at(target)
-    plan = staged.plan(batch_size=batch_size, epochs=epochs)
-    cuts: list[MeasuredCut] = []
-    if measured:
-        with stages_bar("measuring") as report:
-            cuts = measure_cuts(staged, batch_size=batch_size, workers=workers, batches=batches, report=report)
+def examine_script(
+    script: str, arguments: Sequence[str], *, way: Way, as_module: bool, seconds: float, report: Path | None
+) -> int:
+    """Runs a script for so long, and prints what holds it up.
+
+    With `way.ideal` the script is then run once more, with a loader that costs nothing: it writes its files again.
+    Everything but the script's own words goes to standard error. Returns the exit status of the script. Raises
+    `UsageError` if there is no such script.
+    """
+    console = Terminal(stderr=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        real, ideal = Path(scratch) / "real.json", Path(scratch) / "ideal.json"
+        outputs = Outputs(json=real, report=report, seconds=seconds, full=True)
+        real_way = way._replace(ideal=False)
+        status = run_and_report(script, arguments, way=real_way, defaults={}, as_module=as_module, outputs=outputs)
+        figures = json.loads(real.read_text())
+        if not figures["loaders"] or not any(loader["batches"] for loader in figures["loaders"]):
+            console.print(f"headrace: {script} did not get a batch from any DataLoader.", highlight=False)
+            return status
+        if status or not way.ideal:
+            return status
+        console.print("\nOnce more, with the first batch of each loader again and again ...", highlight=False)
+        command = [sys.executable, "-m", "headrace", "run", "--ideal", "--json", str(ideal), "--seconds", str(seconds)]
+        command += [*(["--plain"] if way.plain else []), *(["-m"] if as_module else []), script, *arguments]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode or not ideal.exists():
+            console.print("The script does not run with a batch that repeats, so the prediction stands:")
+            console.print(done.stderr.strip().splitlines()[-1:], markup=False, highlight=False)
+            return status
+        console.print(_ideal_table(figures, json.loads(ideal.read_text())))
+        console.print(
+            "gain: one batch again and again, measured, the time between epochs left out. predicted: from the first "
+            "run alone, its first batches included.",
+            soft_wrap=True,
+        )
+    return status
+
+
+def _ideal_table(real: dict[str, Any], ideal: dict[str, Any]) -> Table:
+    """Compares a run with one whose loaders cost nothing."""
+    table = Table("loader", "samples/s", "with an ideal loader", "gain", "predicted", box=SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    gains = {one["label"]: one["ideal_gain"] for one in real["diagnoses"]}
+    for one, other in zip(real["loaders"], ideal["loaders"], strict=False):
+        if one["samples_per_second"] and other["samples_per_second"]:
+            gain = other["samples_per_second"] / one["samples_per_second"]
+            table.add_row(
+                one["label"],
+                f"{one['samples_per_second']:,.0f}",
+                f"{other['samples_per_second']:,.0f}",
+                f"{gain:.2f}x",
+                f"{gains[one['label']]:.2f}x" if one["label"] in gains else "-",
+            )
+    return table
+
+
+def examine(uri: str | None, batch_size: int, seconds: float, workers: Sequence[int] | None, json_output: bool) -> int:
+    """Loads stored data for so long with each number of workers, and prints what holds the loader up.
+
+    Returns the exit status. Raises `HeadraceError` if there are no such data.
+    """
+    if uri is None:
+        expected = "a training script, data, or --plan SCRIPT.py:NAME"
+        raise UsageError(explain("nothing to look at", place="headrace doctor", found="no target", expected=expected))
+    workers = numbers_to_try() if workers is None else workers
+    dataset = open_data(uri)
+    if not len(dataset):
+        raise UsageError(explain("there is nothing to load", place=uri, found="no samples"))
     console = Terminal()
+    table = Table("workers", "samples/s", "MB/s", "first batch", box=SIMPLE_HEAD, pad_edge=False)
+    differ = _differ_in_size(dataset)
+    recordings = []
+    for count in workers:
+        recording = _recording(dataset, batch_size, count, seconds, collate_fn=apart if differ else None)
+        stats = stats_of(recording)
+        recordings.append((stats, count, recording))
+        table.add_row(
+            str(count), f"{stats.samples_per_second:,.0f}", f"{stats.bytes_per_second / 1e6:,.1f}",
+            f"{stats.first_batch * 1e3:,.0f} ms",
+        )  # fmt: skip
+    _, best, recording = max(recordings, key=lambda one: one[0].samples_per_second)
     if json_output:
-        figures = plan.to_json() | ({"measured": [asdict(cut) for cut in cuts]} if measured else {})
-        console.out(json.dumps(figures, indent=2), highlight=False)
+        figures = [{"workers": count, **stats.as_json()} for stats, count, _ in recordings]
+        console.out(json.dumps({"uri": uri, "best": best, "runs": figures}, indent=2), highlight=False)
         return 0
-    plan.show(console)
-    if measured:
-        console.print(_table(plan, cuts, workers))
+    console.print(f"[bold]{uri}[/bold]: {len(dataset):,} samples, {seconds:g} s with each number of workers")
+    console.print(table)
+    if differ:
+        console.print("The samples differ in size, so that they stay apart in a batch; training would resize them.")
+    console.print(
+        f"num_workers={best} is the fastest. There is no training here, so that all is waiting:", style="bold"
+    )
+    places = max((one.places for _, _, one in recordings), key=len)  # without workers nobody looks where they are
+    console.print(Report(replace(recording, places=places)))
+    console.print(f"headrace bench {uri} compares it with other forms.", highlight=False)
     return 0
 
 
-def staged_at(target: str) -> Staged:
-    """Returns the data set that a script or module defines, its cache left alone. Raises `UsageError`."""
-    where, _, name = target.rpartition(":")
-    if not where or not name:
-        raise UsageError(explain("this names no data set", place="--plan", found=repr(target), expected=EXPECTED))
-    token = unbuilt.set(True)
-    try:
-        module = _script(Path(where)) if where.endswith(".py") else _module(where)
-        found = module
-        for part in name.split("."):
-            if not hasattr(found, part):
-                names = [one for one, value in vars(module).items() if isinstance(value, Staged)]
-                cure = f"there is {', '.join(names)}" if names else None
-                found_text = f"no {part!r}"
-                raise UsageError(
-                    explain("this names no data set", place=where, found=found_text, expected=EXPECTED, cure=cure)
-                )
-            found = getattr(found, part)
-        if callable(found) and not isinstance(found, Staged):
-            found = _called(found, target)
-    finally:
-        unbuilt.reset(token)
-    if not isinstance(found, Staged):
-        raise UsageError(
-            explain("this is no staged data set", place=target, found=type(found).__name__, expected=EXPECTED)
-        )
-    return found
+def _recording(dataset: Any, batch_size: int, workers: int, seconds: float, *, collate_fn: Any) -> Recording:
+    """Loads for so long with so many workers. That they are more than the cores is what is to be tried."""
+    logger = logging.getLogger("headrace")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        logger.setLevel(logging.ERROR)
+        try:
+            options = {"num_workers": workers, "seed": 0, "collate_fn": collate_fn}
+            loader: Any = DataLoader(dataset, batch_size, shuffle=True, **options)
+            _load(loader, seconds)
+        finally:
+            logger.setLevel(level)
+    recording: Recording = loader.recording
+    setting = replace(recording.setting, tuned=True)  # the best number of workers will be what was measured
+    return replace(recording, label=some(workers, "worker"), setting=setting)
 
 
-def _called(function: Any, target: str) -> Any:
-    try:
-        inspect.signature(function).bind()
-    except (TypeError, ValueError) as error:
-        found_text = f"a function that wants more: {error}"
-        raise UsageError(
-            explain("this is no staged data set", place=target, found=found_text, expected=EXPECTED)
-        ) from error
-    return function()
+def _load(loader: Any, seconds: float) -> None:
+    ends = time.perf_counter() + WARM + seconds
+    while time.perf_counter() < ends:
+        for _ in loader:
+            if time.perf_counter() >= ends:
+                return
 
 
-def _module(name: str) -> Any:
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        message = explain("there is no such module", place=name, found=str(error), expected=EXPECTED)
-        raise UsageError(message) from error
+def _differ_in_size(dataset: Any) -> bool:
+    """Returns whether some column of the first samples has arrays of several shapes, which no batch can hold."""
+    samples = [dataset[int(number)] for number in np.linspace(0, len(dataset) - 1, min(len(dataset), LOOK))]
+    shapes = {name: {np.shape(sample[name]) for sample in samples} for name in samples[0]}
+    ragged = {field.name for field in dataset.schema if field.kind == "ragged"}
+    return any(len(found) > 1 for name, found in shapes.items() if name not in ragged)
 
 
-def _script(path: Path) -> Any:
-    """Runs a script as a module of its name, so that what stands behind `if __name__ == "__main__"` does not run."""
-    if not path.is_file():
-        raise UsageError(explain("there is no such script", place=path, found="nothing", expected=EXPECTED))
-    sys.path.insert(0, str(path.resolve().parent))
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    if specification is None or specification.loader is None:
-        raise UsageError(explain("this is no script", place=path, expected=EXPECTED))
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[path.stem] = module
-    specification.loader.exec_module(module)
-    return module
+def apart(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns a batch in which columns of several shapes are lists of tensors."""
+    batch: dict[str, Any] = {}
+    for name in samples[0]:
+        values = [sample[name] for sample in samples]
+        alike = len({np.shape(value) for value in values}) == 1
+        batch[name] = default_collate(values) if alike else [torch.as_tensor(value) for value in values]
+    return batch
 
 
-def _table(plan: Plan, cuts: list[MeasuredCut], workers: Sequence[int]) -> Table:
-    table = Table(box=SIMPLE_HEAD, title="Measured", title_justify="left")
-    heads = ["cut behind", "build", "open", "on disk"]
-    for number in workers:
-        heads += [f"epoch, {number} workers", "peak memory"]
-    for head in heads:
-        table.add_column(head, justify="left" if head == "cut behind" else "right")
-    for cut in cuts:
-        name = f"{cut.cut} {plan.steps[cut.cut].name}" if cut.cut else "nothing kept"
-        if cut.refused is not None:
-            table.add_row(name, *["-"] * (len(heads) - 2), "not possible")
-            continue
-        row = [seconds(cut.build), seconds(cut.load), decimal(cut.bytes)] if cut.cut else ["-", "-", "-"]
-        for epoch in cut.epochs:
-            row += [seconds(epoch.scaled(plan.samples)), decimal(epoch.bytes)]
-        table.add_row(name, *row)
-    return table
+def numbers_to_try() -> list[int]:
+    """Returns the numbers of workers that are worth a look on this machine."""
+    return sorted({0, 1, cores(), 2 * cores()})

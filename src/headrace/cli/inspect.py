@@ -17,21 +17,21 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from headrace.benchmark.disk import bytes_of_files, files_at
 from headrace.core.errors import DatasetError, HeadraceError, SampleError, UsageError, explain
 from headrace.core.extras import extra
 from headrace.core.printable import printable
-from headrace.dataset import stored
-from headrace.dataset.images import decode_image, holds_images
-from headrace.formats import flat
-from headrace.formats.columns import Array, Block, Column, Keys, Ragged
-from headrace.formats.manifest import manifest_path
-from headrace.formats.protocol import Reader
-from headrace.formats.registry import format_named
-from headrace.formats.schema import Field
-from headrace.formats.tables import BlockReader
-from headrace.observe.terminal import Terminal
-from headrace.observe.words import some
+from headrace.data import stored
+from headrace.data.formats import flat
+from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged
+from headrace.data.formats.manifest import manifest_path
+from headrace.data.formats.protocol import Reader
+from headrace.data.formats.registry import format_named
+from headrace.data.formats.schema import Field
+from headrace.data.formats.tables import BlockReader
+from headrace.data.images import decode_image, holds_images
+from headrace.measure.bench.disk import bytes_of_files, files_at
+from headrace.telemetry.formatting import some
+from headrace.telemetry.terminal import Terminal
 
 ROWS = 1000
 """Rows over which figures are made, at most."""

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.observe.diagnosis import Diagnosis, Finding
+from headrace.observe.diagnosis.finding import Diagnosis, Finding
 
 OPTION_NAMES = {
     "num_workers": "--num-workers",

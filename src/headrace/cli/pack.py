@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from headrace.convert.pack import pack
-from headrace.convert.plan import Options
-from headrace.observe.progress import samples_bar
-from headrace.observe.terminal import Terminal
+from headrace.data.convert.pack import pack
+from headrace.data.convert.plan import Options
+from headrace.telemetry.progress import samples_bar
+from headrace.telemetry.terminal import Terminal
 
 
 def run_pack(

@@ -18,14 +18,14 @@ from rich.table import Table
 from headrace.core.errors import DatasetError, HeadraceError, MissingExtraError, UsageError, explain
 from headrace.core.extras import extra
 from headrace.core.urls import refuse_url
-from headrace.formats import idx, memmap, npz, tensordict_memmap
-from headrace.formats.arrays import ColumnsReader
-from headrace.formats.columns import Array
-from headrace.formats.manifest import manifest_path
-from headrace.formats.protocol import Format, Reader
-from headrace.formats.schema import Field, Schema
-from headrace.observe.terminal import Terminal
-from headrace.storage.download import Patience, Report, download_any
+from headrace.data.formats import idx, memmap, npz, tensordict_memmap
+from headrace.data.formats.arrays import ColumnsReader
+from headrace.data.formats.columns import Array
+from headrace.data.formats.manifest import manifest_path
+from headrace.data.formats.protocol import Format, Reader
+from headrace.data.formats.schema import Field, Schema
+from headrace.data.storage.download import Patience, Report, download_any
+from headrace.telemetry.terminal import Terminal
 
 MIRRORS = (
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",

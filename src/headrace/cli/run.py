@@ -23,26 +23,26 @@ from rich.table import Table
 from headrace.cli.next_command import OPTION_NAMES, next_command
 from headrace.core.errors import MachineError, UsageError, explain
 from headrace.core.machine import cores
+from headrace.core.memory import machine_memory
 from headrace.core.printable import printable
 from headrace.core.urls import refuse_url
+from headrace.loader.reporting import Report
 from headrace.measure.children import Plan, children_of, measured_too
 from headrace.measure.measurement import Measurement
 from headrace.measure.replacing import NEED_WORKERS, NOT_PLAIN, Way, replace_loader
 from headrace.measure.run_script import run_script
 from headrace.measure.waiting import LoaderRecord, TimeIsUp
 from headrace.observe.chrome_trace import write_trace
-from headrace.observe.diagnosis import Diagnosis
-from headrace.observe.findings.certainty import BUSY
-from headrace.observe.findings.diagnose import diagnose
-from headrace.observe.findings.traps import WRONG_DATA
+from headrace.observe.diagnosis.certainty import BUSY
+from headrace.observe.diagnosis.diagnose import diagnose
+from headrace.observe.diagnosis.finding import Diagnosis
+from headrace.observe.diagnosis.traps import WRONG_DATA
 from headrace.observe.live import LiveView
-from headrace.observe.memory import machine_memory
 from headrace.observe.page.page import page
 from headrace.observe.report import NOTABLE
 from headrace.observe.stats import wait_share
-from headrace.observe.terminal import Terminal
-from headrace.observe.words import gain_in_words, some
-from headrace.observed import Report
+from headrace.telemetry.formatting import gain_in_words, some
+from headrace.telemetry.terminal import Terminal
 from headrace.version import __version__
 
 WORTH_SAYING = 0.005

@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from headrace.convert.verify import Verified, one_line, verify
 from headrace.core.errors import HeadraceError
-from headrace.observe.progress import samples_bar
-from headrace.observe.terminal import Terminal
+from headrace.data.convert.verify import Verified, one_line, verify
+from headrace.telemetry.progress import samples_bar
+from headrace.telemetry.terminal import Terminal
 
 SHOWN = 20
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.core.streams import GlobalStates, global_states, set_global_states
+from headrace.core.rng import GlobalStates, global_states, set_global_states
 
 WORDS = 624
 """Of the state of a Mersenne Twister."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from headrace.core.streams import GlobalStates, global_states, set_global_states
+from headrace.core.rng import GlobalStates, global_states, set_global_states
 
 
 class ResumedGenerators:

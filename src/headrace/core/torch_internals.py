@@ -37,7 +37,7 @@ from torch.utils.data.dataloader import _share_dist_seed as draw_shared_seed
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
-from headrace.core.part import note_counting
+from headrace.core.sharding import note_counting
 
 __all__ = [
     "MP_STATUS_CHECK_INTERVAL",

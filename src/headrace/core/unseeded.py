@@ -11,7 +11,7 @@ from typing import Literal
 
 from headrace.core.generator_moves import GeneratorMoves
 from headrace.core.global_turns import global_turn
-from headrace.core.streams import begin_unseeded, end_unseeded, global_states_kept
+from headrace.core.rng import begin_unseeded, end_unseeded, global_states_kept
 
 Verdict = Literal["good", "again", "seed"]
 """What becomes of a batch that was made without seeds: it is good; it is made in the same way again, since it is not

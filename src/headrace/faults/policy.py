@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.core.errors import UsageError, explain
-from headrace.faults.record import Action, BadSample
-from headrace.faults.spares import Spares
+from headrace.faults.bad_sample import Action, BadSample
+from headrace.faults.replacements import Spares
 
 OnError = Literal["raise", "skip", "replace"] | Callable[[BadSample], Action]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, explain
-from headrace.faults.record import BadSample
+from headrace.faults.bad_sample import BadSample
 
 CUT_OFF = '{"key":'
 """How a line begins that is one of ours, whole or not."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.measure.waiting import EpochWatch, LoaderRecord, cost_of_watching
-from headrace.observe.findings.diagnose import diagnose
-from headrace.observe.recorder import Listener, Recorder
-from headrace.observe.recording import Recording
+from headrace.observe.diagnosis.diagnose import diagnose
+from headrace.telemetry.recorder import Listener, Recorder
+from headrace.telemetry.recording import Recording
 
 
 @dataclass

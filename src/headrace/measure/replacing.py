@@ -18,15 +18,15 @@ import torch.utils.data
 import torch.utils.data.dataloader
 
 import headrace
-import headrace.loader
-from headrace.engine.setting import torch_setting
-from headrace.loader import DataLoader
+import headrace.loader.dataloader
+from headrace.loader.dataloader import DataLoader
+from headrace.loader.setting import torch_setting
 from headrace.measure import children
 from headrace.measure.importing import around_import
 from headrace.measure.measurement import MeasuredLoader, Measurement
 from headrace.measure.waiting import Digest, EpochWatch, LoaderRecord, Replay, TimeIsUp
-from headrace.observe.labels import label_for
-from headrace.observe.recorder import Recorder
+from headrace.telemetry.labels import label_for
+from headrace.telemetry.recorder import Recorder
 
 TORCH_LOADER: type = torch.utils.data.DataLoader
 
@@ -98,7 +98,7 @@ def _set_loader(loader: type) -> None:
 def _set_own_loader(loader: type) -> None:
     """Sets the class that `from headrace import DataLoader` gives."""
     headrace.DataLoader = loader  # type: ignore[misc,assignment]
-    headrace.loader.DataLoader = loader  # type: ignore[misc,assignment]
+    headrace.loader.dataloader.DataLoader = loader  # type: ignore[misc,assignment]
 
 
 def _end_in_time(measurement: Measurement, _: Recorder, now: float) -> None:

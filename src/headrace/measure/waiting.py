@@ -1,6 +1,6 @@
 """How long a training loop waits for its loader, measured the same way for torch's loader and for ours.
 
-headrace's loader keeps a record of itself (`observe/recorder.py`). `EpochWatch` keeps the same record for torch's own
+headrace's loader keeps a record of itself (`telemetry/recorder.py`). `EpochWatch` keeps the same record for torch's own
 loader, at the price of about a microsecond for each batch.
 """
 
@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.observe.digest import extend_digest
-from headrace.observe.recorder import Recorder
-from headrace.observe.recording import BATCH, MAIN
-from headrace.observe.sizes import batch_bytes, batch_length
 from headrace.observe.stats import stats_of, wait_share
+from headrace.telemetry.batch_size import batch_bytes, batch_length
+from headrace.telemetry.digest import extend_digest
+from headrace.telemetry.recorder import Recorder
+from headrace.telemetry.recording import BATCH, MAIN
 
 Clock = Callable[[], float]
 

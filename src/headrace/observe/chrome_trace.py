@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import UsageError, explain
-from headrace.observe.recording import MAIN, Batches, Event, Recording, without_nan
+from headrace.telemetry.recording import MAIN, Batches, Event, Recording, without_nan
 
 PROCESS = 1_000_000_000
 """The number of the first recording among the processes of the trace: no process of Linux has it."""

@@ -15,11 +15,11 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from headrace.observe.pinned import PinnedRows
-from headrace.observe.recording import MAIN, Batches, EpochTimes, Recording
 from headrace.observe.stats import wait_share, waited_and_looped
-from headrace.observe.words import size as size_text
-from headrace.observe.words import some
+from headrace.observe.terminal_rows import PinnedRows
+from headrace.telemetry.formatting import size as size_text
+from headrace.telemetry.formatting import some
+from headrace.telemetry.recording import MAIN, Batches, EpochTimes, Recording
 
 EVERY = 0.2
 """Seconds between two drawings, at least."""

@@ -11,10 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headrace.observe.diagnosis import Diagnosis, Finding
-from headrace.observe.recording import MAIN, Recording
+from headrace.observe.diagnosis.finding import Diagnosis, Finding
 from headrace.observe.stats import LoaderStats, WorkerStats, stats_of
-from headrace.observe.words import gain_in_words, seconds, size, some
+from headrace.telemetry.formatting import gain_in_words, seconds, size, some
+from headrace.telemetry.recording import MAIN, Recording
 
 NOTABLE = 1.01
 """A predicted gain below this is not worth a word."""

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.observe.preparing import MAKING, prepared
-from headrace.observe.recording import STAGES, Batches, EpochTimes, Recording, stage_seconds, without_nan
+from headrace.telemetry.preparing import MAKING, prepared
+from headrace.telemetry.recording import STAGES, Batches, EpochTimes, Recording, stage_seconds, without_nan
 
 NAN = float("nan")
 

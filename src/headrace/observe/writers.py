@@ -14,8 +14,8 @@ from typing import Any
 
 from headrace.core.errors import UsageError, explain
 from headrace.core.extras import extra
-from headrace.observe.recording import MAIN
 from headrace.observe.stats import LoaderStats, WorkerStats
+from headrace.telemetry.recording import MAIN
 
 
 class TensorBoardWriter:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
-from headrace.observe.memory import process_tree, tree_memory
+from headrace.core.memory import process_tree, tree_memory
 
 SHARED_MEMORY = Path("/dev/shm")
 

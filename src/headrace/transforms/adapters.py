@@ -18,7 +18,7 @@ import torch
 
 from headrace.core.errors import MissingExtraError, UsageError, explain
 from headrace.core.global_turns import global_turn
-from headrace.core.streams import global_states_kept, rng
+from headrace.core.rng import global_states_kept, rng
 from headrace.transforms.decoding import decode
 from headrace.transforms.entries import Names, as_array, as_names, like, refuse_missing
 

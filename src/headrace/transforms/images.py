@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.core.errors import UsageError, explain
-from headrace.core.streams import rng
+from headrace.core.rng import rng
 from headrace.transforms.decoders import Pixels, Size
 from headrace.transforms.decoding import REDUCTIONS, Source, open_source
 from headrace.transforms.drawing import (

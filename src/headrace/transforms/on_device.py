@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headrace.core.counter import stream_key
 from headrace.core.errors import UsageError, explain
-from headrace.core.streams import rng
+from headrace.core.rng import rng
 from headrace.transforms.adapters import SEEDS, seeded_globals
 from headrace.transforms.entries import refuse_missing
 

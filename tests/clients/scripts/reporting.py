@@ -45,7 +45,7 @@ def delivered(numbers: Any) -> None:
 def in_the_loop(loader: Any) -> None:
     """Says whether a loader, or the one that it wraps, is headrace's."""
     loaders = (loader, getattr(loader, "base_dataloader", None))
-    ours = any(kind.__module__ == "headrace.loader" for one in loaders for kind in type(one).__mro__)
+    ours = any(kind.__module__ == "headrace.loader.dataloader" for one in loaders for kind in type(one).__mro__)
     _say(f"class {rank()} {'headrace' if ours else 'torch'}")
 
 

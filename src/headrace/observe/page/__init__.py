@@ -7,6 +7,6 @@ It needs no network and, but for the timeline, no JavaScript.
     shares.py     what the sections show, as figures
     charts.py     bars, histograms and areas
     timeline.py   what the timeline draws, as JSON
-    page.js       draws the timeline; wording.js is observe/words.py once more, for its labels
+    page.js       draws the timeline; wording.js is telemetry/formatting.py once more, for its labels
     wording.py    text as HTML takes it
 """

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from headrace.observe.page.shares import Floats, Piece
 from headrace.observe.page.wording import short, text
-from headrace.observe.words import count, percent, seconds, size
+from headrace.telemetry.formatting import count, percent, seconds, size
 
 BINS = 36
 """Bars of a histogram."""

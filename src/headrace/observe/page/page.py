@@ -9,13 +9,13 @@ from dataclasses import replace
 from importlib.resources import files
 from string import Template
 
-from headrace.observe.diagnosis import Diagnosis
+from headrace.observe.diagnosis.finding import Diagnosis
 from headrace.observe.page.sections import contents, pairs, section
 from headrace.observe.page.timeline import as_script, budget, timeline
 from headrace.observe.page.wording import text
-from headrace.observe.recording import Recording, totals_of
-from headrace.observe.words import count
-from headrace.observe.words import seconds as in_words
+from headrace.telemetry.formatting import count
+from headrace.telemetry.formatting import seconds as in_words
+from headrace.telemetry.recording import Recording, totals_of
 
 SCRIPTS = ("wording.js", "page.js")
 """They become one, in a function of its own."""

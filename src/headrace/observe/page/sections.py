@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.observe.diagnosis import Diagnosis, Finding
+from headrace.observe.diagnosis.finding import Diagnosis, Finding
 from headrace.observe.page import shares
 from headrace.observe.page.charts import histogram, memory_area, stacked_bar
 from headrace.observe.page.timeline import MOST_EVENTS, began
 from headrace.observe.page.wording import prose, text
-from headrace.observe.recording import EpochTimes, Event, Place, Recording, Setting
 from headrace.observe.stats import stats_of
-from headrace.observe.words import UNKNOWN, count, digits, gain_in_words, percent, seconds, size, times
+from headrace.telemetry.formatting import UNKNOWN, count, digits, gain_in_words, percent, seconds, size, times
+from headrace.telemetry.recording import EpochTimes, Event, Place, Recording, Setting
 
 MOST_ROWS = 100
 """Rows of the tables of events and epochs: the latest ones."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.observe.preparing import steady_stages
-from headrace.observe.recording import MAIN, Batches, Place, Recording, stage_seconds
 from headrace.observe.stats import stats_of
+from headrace.telemetry.preparing import steady_stages
+from headrace.telemetry.recording import MAIN, Batches, Place, Recording, stage_seconds
 
 SOURCE_LINE = re.compile(r"\(([^()]+:\d+)\)$")
 """The file and line at the end of a place, such as "Photos.decode (train.py:12)"."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.observe.preparing import first_step, prepared
-from headrace.observe.recording import MAIN, Batches, Event, Recording
+from headrace.telemetry.preparing import first_step, prepared
+from headrace.telemetry.recording import MAIN, Batches, Event, Recording
 
 MOST_BATCHES = 6_000
 """Batches that one timeline draws."""

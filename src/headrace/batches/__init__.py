@@ -1,0 +1,1 @@
+"""Keys to a batch: asks the dataset, deals with bad samples, collates, page-locks."""

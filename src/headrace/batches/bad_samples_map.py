@@ -1,0 +1,240 @@
+"""Fetches batches in which bad samples are skipped or replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headrace.batches.fetch_map import Careful, MapFetcher, note, note_length, split
+from headrace.core.errors import SampleError, explain
+from headrace.core.unseeded import Unseeded
+from headrace.faults.bad_sample import BadSample
+from headrace.faults.classify import is_never_skipped
+from headrace.faults.handler import Guard
+from headrace.faults.replacements import word_of
+
+ROUNDS = 8
+"""How often a batch is collated anew, with other samples in the place of those that could not be collated."""
+
+
+class Entry(NamedTuple):
+    """A sample of the batch that is being made: its place, key and position, and itself where it is loaded alone."""
+
+    place: int
+    key: Any
+    position: int | None
+    sample: Any
+
+
+class GuardedFetcher:
+    """Fetches from a data set with `__getitem__`, and settles what becomes of bad samples.
+
+    A batch that is loaded as a whole is first tried as such. If that fails, each of its samples is tried alone.
+    """
+
+    def __init__(self, plain: MapFetcher, batched: bool, guard: Guard) -> None:
+        self._plain = plain
+        self._batched = batched
+        self._guard = guard
+        self._latest: list[Any] = []
+        """The key of the last good sample, if there was one."""
+
+    def fetch(self, index: Any) -> Any:
+        """See `Fetcher.fetch`."""
+        self._guard.losses.clear()
+        careful = type(index) is Careful
+        index = index.index if careful else index
+        keys, positions = split(index, batched=self._batched)
+        entries: list[Entry] = []
+        failure: Exception | None = None
+        if not careful and not self._guard.killers:
+            samples: list[Any] = []
+            try:
+                batch = self._plain.fetch(index, samples)
+            except Exception as error:
+                if is_never_skipped(error):
+                    raise
+                failure = error if len(samples) < len(keys) and not self._plain.loads_together else None
+                numbers: Sequence[int | None] = positions or [None] * len(keys)
+                entries = [Entry(place, keys[place], numbers[place], one) for place, one in enumerate(samples)]
+            else:
+                self._latest = list(keys[-1:])
+                return batch
+        with self._plain.seeding():
+            self._complete(entries, keys, positions, failure)
+            entries = entries or self._one_at_least(keys)
+            batch = self._collated(entries, keys)
+        self._latest = [entry.key for entry in entries[-1:]]
+        return batch
+
+    def try_unseeded(self, unseeded: Unseeded) -> None:
+        """See `MapFetcher.try_unseeded`."""
+        self._plain.try_unseeded(unseeded)
+
+    @property
+    def tries_unseeded(self) -> bool:
+        """See `MapFetcher.tries_unseeded`."""
+        return self._plain.tries_unseeded
+
+    def state(self) -> Any:
+        """See `Fetcher.state`."""
+        return self._plain.state()
+
+    def losses(self) -> Sequence[BadSample]:
+        """See `Fetcher.losses`."""
+        return tuple(self._guard.losses)
+
+    def _complete(
+        self, entries: list[Entry], keys: Sequence[Any], positions: Sequence[int] | None, failure: Exception | None
+    ) -> None:
+        """Loads what `entries` lack, one by one. `failure`: what the first of them raised, if it was tried already."""
+        for place in range(len(entries), len(keys)):
+            key, position = keys[place], None if positions is None else positions[place]
+            try:
+                entries.append(self._load(place, key, position, failure))
+            except Exception as error:  # noqa: BLE001 - the guard raises it again unless the sample is at fault
+                if failure is None:
+                    note(error, f"raised while loading the sample with key {key!r}")
+                    note_length(error, self._plain.dataset, key)
+                entries.extend(self._settled(Entry(place, key, position, None), "load", error, keys))
+            failure = None
+
+    def _load(self, place: int, key: Any, position: int | None, failure: Exception | None = None) -> Entry:
+        sample = self._guard.retried(key, lambda: self._plain.load_one(place, key, position), failure)
+        return Entry(place, key, position, sample)
+
+    def _try_instead(self, entry: Entry, key: Any, keys: Sequence[Any], beside: Sequence[Entry]) -> Entry:
+        """Loads another sample for the place of a bad one, and sees that it can be collated, also with `beside`."""
+        place = keys.index(key) if key in keys and not isinstance(key, int) else entry.place
+        spare = key + 1 if isinstance(key, int) else 0
+        sample = self._guard.retried(key, lambda: self._plain.load_one(place, key, entry.position, spare=spare))
+        found = Entry(entry.place, key, entry.position, sample)
+        self._collate([*beside, found])
+        return found
+
+    def _settled(
+        self, entry: Entry, stage: Any, error: Exception, keys: Sequence[Any], beside: Sequence[Entry] = ()
+    ) -> list[Entry]:
+        """Returns what comes in the place of a bad sample: nothing, or another one. Raises if the policy does.
+
+        beside: a sample that the other one must go with.
+        """
+        self._plain.mark_judging(entry.place)
+        bad, action = self._guard.judge(entry.key, stage, error)
+        if action == "skip":
+            self._guard.losses.append(bad.settled("skip"))
+            return []
+        return [self._replaced(entry, bad, error, keys, beside)]
+
+    def _replaced(
+        self, entry: Entry, bad: BadSample, error: Exception, keys: Sequence[Any], beside: Sequence[Entry] = ()
+    ) -> Entry:
+        """Returns a good sample for the place of a bad one, and keeps the record. Raises `SampleError`."""
+        policy, tried = self._guard.policy, 0
+        number = word_of(entry.key) if entry.position is None else entry.position
+        words = (self._guard.seed, self._guard.epoch, number, 1 if bad.stage == "collate" else 0)
+        others = [key for key in keys if key != entry.key]
+        last_resort = [] if policy.spares.size else self._latest
+        for key in chain(policy.spares.candidates(*words, batch=others), last_resort):
+            tried += 1
+            try:
+                found = self._try_instead(entry, key, keys, beside)
+            except Exception as failure:
+                if is_never_skipped(failure):
+                    raise
+                continue
+            self._guard.losses.append(bad.settled("replace", key))
+            return found
+        whence = "drawn at random" if policy.spares.size else "of its batch, since the sampler is not known"
+        message = explain(
+            "found no good sample for the place of a bad one",
+            place=f"key {entry.key!r}" + (f" ({bad.path})" if bad.path else ""),
+            found=f"{bad.error.splitlines()[0]}; {tried} others, {whence}, cannot be used either"
+            if tried
+            else f"{bad.error.splitlines()[0]}; no other sample to take in its place ({whence})",
+            expected="a good sample among those",
+            cure="see whether the data set itself is at fault: try one of its samples by hand; or exclude the bad ones",
+        )
+        raise SampleError(message) from error
+
+    def _one_at_least(self, keys: Sequence[Any]) -> list[Entry]:
+        """Returns a batch of one for a batch whose samples are all skipped, so that ranks stay in step."""
+        if not len(keys):
+            return []
+        bad = self._guard.losses.pop()
+        entry = Entry(len(keys) - 1, bad.key, None, None)
+        return [self._replaced(entry, bad, SampleError(bad.error), keys)]
+
+    # -- collation -----------------------------------------------------------------------------------------------------
+
+    def _collated(self, entries: list[Entry], keys: Sequence[Any]) -> Any:
+        for _ in range(ROUNDS):
+            try:
+                return self._collate(entries)
+            except Exception as error:
+                if is_never_skipped(error):
+                    raise
+                entries = self._without_odd_ones(entries, keys)
+                if not entries:
+                    raise
+        return self._collate(entries)
+
+    def _without_odd_ones(self, entries: list[Entry], keys: Sequence[Any]) -> list[Entry]:
+        """Returns the batch with those settled that do not go with the others; empty if no sample is to blame."""
+        odd = odd_ones_out(len(entries), lambda places: self._collate([entries[place] for place in places]))
+        if not odd:
+            return []
+        beside = [entry for place, entry in enumerate(entries) if place not in odd][:1]
+        changed = [
+            one
+            for place, entry in enumerate(entries)
+            for one in (self._settled(entry, "collate", odd[place], keys, beside) if place in odd else [entry])
+        ]
+        return changed or self._one_at_least(keys)
+
+    def _collate(self, entries: Sequence[Entry]) -> Any:
+        positions: Any = () if any(entry.position is None for entry in entries) else [one.position for one in entries]
+        keys = [entry.key for entry in entries]
+        if self._plain.makes_whole_batches:
+            whole = all(isinstance(key, (int, np.integer)) for key in keys)
+            return self._plain.load_whole(np.asarray(keys, np.int64) if whole else keys, positions)
+        samples = [entry.sample for entry in entries]
+        if self._batched:
+            return self._plain.collate(samples, positions, keys)
+        return self._plain.collate(samples[0], positions, keys[0])
+
+
+def odd_ones_out(count: int, collate: Callable[[list[int]], object]) -> dict[int, Exception]:
+    """Returns which of the samples 0 .. count-1 do not go with the others, each with the exception that shows it.
+
+    Those that cannot be collated alone; if there are none, those that cannot be collated with one of the majority.
+    Empty if that does not explain it: if most samples differ from each other, no single one is to blame.
+    """
+    alone = _failures(range(count), lambda place: collate([place]))
+    if alone:
+        return alone
+    reference = _of_the_majority(count, collate)
+    if reference is None:
+        return {}
+    return _failures((place for place in range(count) if place != reference), lambda place: collate([reference, place]))
+
+
+def _of_the_majority(count: int, collate: Callable[[list[int]], object]) -> int | None:
+    for reference in range(min(count, 3)):
+        others = (place for place in range(count) if place != reference)
+        if 0 < len(_failures(others, lambda place, first=reference: collate([first, place]))) < count / 2:  # type: ignore[misc]
+            return reference
+    return None
+
+
+def _failures(places: Iterable[int], attempt: Callable[[int], object]) -> dict[int, Exception]:
+    failures: dict[int, Exception] = {}
+    for place in places:
+        try:
+            attempt(place)
+        except Exception as error:  # noqa: BLE001 - what is looked for
+            failures[place] = error
+    return failures

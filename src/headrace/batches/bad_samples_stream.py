@@ -1,0 +1,156 @@
+"""Bad samples of iterable data sets: whether the iterator can go on behind one, and what comes in its place."""
+
+from __future__ import annotations
+
+import inspect
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from headrace.batches.fetch_map import note
+from headrace.core.counter import stream_key
+from headrace.core.errors import SampleError, explain
+from headrace.faults.bad_sample import BadSample
+from headrace.faults.replacements import SPARE
+
+if TYPE_CHECKING:
+    from headrace.batches.fetch_stream import Source
+    from headrace.faults.handler import Guard
+
+IN_A_ROW = 100
+"""Bad samples one behind the other, after which an iterator is taken to be stuck."""
+
+GENERATOR = (
+    "a generator ends when it raises, so on_error= cannot go on behind this sample: catch the exception inside of "
+    "__iter__, or write the iterator as a class with __next__"
+)
+
+
+class Ending:
+    """Tells the end of a stream from the end of a generator that an exception has killed."""
+
+    def __init__(self) -> None:
+        self.killed_by: Exception | None = None
+        """What may have killed a generator; None as long as samples come."""
+        self.reached = False
+        """Whether a generator was found to be dead."""
+        self.alarmed = False
+        """Whether the last sample was bad."""
+        self._in_a_row = 0
+
+    def note(self, error: Exception, iterator: Any) -> None:
+        """Notes that a sample raised. Raises `error` if the iterator is a generator, which ends with that, or stuck."""
+        self._in_a_row += 1
+        if isinstance(iterator, GeneratorType):
+            note(error, GENERATOR)
+        if isinstance(iterator, GeneratorType) or self.reached or self._in_a_row >= IN_A_ROW:
+            raise error
+        self.alarmed = True
+        self.killed_by = error if _went_through_a_generator(error) else None
+
+    def check(self) -> None:
+        """Looks at an end: raises the exception if it came right behind a sample that raised within a generator."""
+        if self.killed_by is not None:
+            self.reached = True
+            note(self.killed_by, GENERATOR)
+            raise self.killed_by
+
+    def passed(self) -> None:
+        """Notes that a good sample came behind bad ones: the iterator lives."""
+        self.killed_by, self._in_a_row, self.alarmed = None, 0, False
+
+
+def _went_through_a_generator(error: Exception) -> bool:
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_flags & inspect.CO_GENERATOR:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+class StreamBatch:
+    """The samples of one batch as they come, with what is to become of the bad ones."""
+
+    def __init__(self, guard: Guard | None) -> None:
+        self._guard = guard
+        self._samples: list[tuple[int, Any] | BadSample] = []
+        self.length = 0
+        """Samples that it took from the stream, the skipped ones too."""
+        self.first: tuple[int, Any] | None = None
+        """The first good sample, with its number."""
+        self._latest: tuple[int, Any] | None = None
+
+    def read(self, source: Source) -> Exception | None:
+        """Takes the next sample of a stream; returns the exception of a bad one. Raises `StopIteration` at the end."""
+        number = source.position
+        try:
+            sample = source.next()
+        except StopIteration:
+            raise
+        except Exception as error:
+            if self._guard is None:
+                raise
+            source.pass_over(error)
+            return error
+        self._latest = number, sample
+        if self.first is None:
+            self.first = self._latest
+        return None
+
+    def add(self, source: Source) -> None:
+        """Takes the next sample of a stream into the batch, or judges it."""
+        number = source.position
+        error = self.read(source)
+        self.length += 1
+        if error is None and self._latest is not None:
+            self._samples.append(self._latest)
+        elif error is not None and self._guard is not None:
+            bad, action = self._guard.judge(number, "load", error)
+            if action == "replace":
+                self._samples.append(bad)
+            else:
+                self._guard.losses.append(bad.settled("skip"))
+
+    @property
+    def has_good(self) -> bool:
+        """Whether a good sample came."""
+        return self.first is not None
+
+    def pass_over(self) -> None:
+        """Begins the batch anew behind what came so far, all of which is bad."""
+        if self._guard is not None:
+            self._guard.losses += [bad.settled("skip") for bad in self._samples if isinstance(bad, BadSample)]
+        self._samples, self.length = [], 0
+
+    def settled(self, spare: tuple[int, Any] | None) -> tuple[list[Any], tuple[int, Any] | None]:
+        """Returns the samples of the batch, and one that may serve the next batch as `spare`.
+
+        A bad sample is replaced by a good one of its batch, drawn at random, or by `spare` if there is none. A batch of
+        which all are skipped gets `spare`, too. Raises `SampleError` if there is no good sample at all.
+        """
+        good = [one for one in self._samples if isinstance(one, tuple)]
+        if self._guard is None or len(good) == self.length:
+            return [sample for _, sample in good], good[-1] if good and self._guard is not None else spare
+        if not self._samples:
+            self._samples.append(self._guard.losses.pop())
+        samples = []
+        for one in self._samples:
+            if isinstance(one, BadSample):
+                number, sample = self._chosen(one, good or ([spare] if spare is not None else []))
+                self._guard.losses.append(one.settled("replace", number))
+                samples.append(sample)
+            else:
+                samples.append(one[1])
+        return samples, good[-1] if good else spare
+
+    def _chosen(self, bad: BadSample, good: list[tuple[int, Any]]) -> tuple[int, Any]:
+        if good and self._guard is not None:
+            return good[stream_key(SPARE, self._guard.seed, bad.epoch, bad.key) % len(good)]
+        message = explain(
+            "found no good sample for the place of a bad one",
+            place=f"sample number {bad.key} of the stream",
+            found=f"{bad.error.splitlines()[0]}, and no good sample before it",
+            expected="a stream whose samples are good in the main",
+            cure="see whether the data set itself is at fault",
+        )
+        raise SampleError(message) from bad.exception

@@ -1,0 +1,354 @@
+"""Fetches batches from an iterable data set: a worker's own stream, or a worker's part of one that all workers see.
+
+A stream that is *dealt out* is cut into global batches of `batch size x ranks` samples. Global batch b goes to worker
+b mod n, and its sample p to rank p mod ranks; each worker reads all of the stream and keeps what is its own. So the
+batches come out as one process would make them, whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from types import GeneratorType
+from typing import Any, NamedTuple
+
+from headrace.batches.bad_samples_stream import Ending, StreamBatch
+from headrace.batches.fetch_map import is_stateful, note
+from headrace.batches.whole_batches import memory_of
+from headrace.core.activity import LOAD, PLACE, STAGE, TOGETHER, Mark, mark_collation, private_mark
+from headrace.core.batch_memory import BatchMemory
+from headrace.core.errors import UsageError, explain
+from headrace.core.resumed_generators import ResumedGenerators
+from headrace.core.rng import BATCH, SAMPLE, START, SampleStreams
+from headrace.core.sharding import Place
+from headrace.faults.bad_sample import BadSample
+from headrace.faults.classify import is_never_skipped
+from headrace.faults.handler import Guard
+
+PEEKED = 100
+"""Samples that are looked at to find a good one, where a whole batch is bad."""
+
+
+class Deal(NamedTuple):
+    """What a worker has of a dealt-out stream: its share of the global batches behind sample `first`."""
+
+    place: Place
+    first: int
+
+
+class Source:
+    """An iterator over a data set that counts, seeds, names the sample that failed, and can be restored."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        streams: SampleStreams | None,
+        state: dict[str, Any] | None,
+        mark: Mark | None = None,
+        generators: ResumedGenerators | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._mark = private_mark() if mark is None else mark
+        self._ending = Ending()
+        self.streams = streams
+        self.generators = ResumedGenerators() if generators is None else generators
+        state = state or {}
+        if state.get("dataset") is not None and is_stateful(dataset):
+            with self.generators.loading():
+                dataset.load_state_dict(state["dataset"])
+        if streams is not None:
+            streams.enter(START)
+        with self.generators.making_iterator():
+            self._iterator: Iterator[Any] = iter(dataset)
+        if state.get("iterator") is not None and is_stateful(self._iterator):
+            self._iterator.load_state_dict(state["iterator"])
+        self._is_stateful = is_stateful(dataset) or is_stateful(self._iterator)
+        self._ahead: list[Any] = []
+        self.position = state.get("items", 0) if self._is_stateful else 0
+        self.to_replay = state.get("items", 0) - self.position
+
+    def state(self) -> dict[str, Any]:
+        """Returns the states of the data set and of the iterator, where they have one, and the number of samples."""
+        of_iterator = self._iterator.state_dict() if is_stateful(self._iterator) else None
+        own_dataset = self._dataset is not self._iterator and is_stateful(self._dataset)
+        return {
+            "items": self.position,
+            "dataset": self._dataset.state_dict() if own_dataset else None,
+            "iterator": of_iterator,
+        }
+
+    @property
+    def has_begun(self) -> bool:
+        """See `IterableFetcher.has_begun`."""
+        iterator = self._iterator
+        if not isinstance(iterator, GeneratorType):
+            return True
+        return inspect.getgeneratorstate(iterator) != inspect.GEN_CREATED
+
+    def next(self) -> Any:
+        """Returns the next sample. Raises `StopIteration` at the end."""
+        if self._ahead:
+            self.position += 1
+            return self._ahead.pop()
+        self._mark[STAGE], self._mark[PLACE] = LOAD, self.position
+        if self.streams is not None:
+            self.streams.enter(SAMPLE, self.position)
+        try:
+            sample = next(self._iterator)
+        except StopIteration:
+            self._ending.check()
+            raise
+        except Exception as error:
+            note(error, f"raised while loading sample number {self.position} of this iterator")
+            raise
+        self.position += 1
+        if self._ending.alarmed:
+            self._ending.passed()
+        return sample
+
+    def pass_over(self, error: Exception) -> None:
+        """Goes on behind a sample that raised. Raises `error` if the iterator cannot go on."""
+        self._ending.note(error, self._iterator)
+        self.position += 1
+
+    def peek(self) -> tuple[int, Any] | None:
+        """Returns the next good sample, with its number, and goes back; None without a state, or if there is none."""
+        before, position = self.iterator_state(), self.position
+        if before is None:
+            return None
+        try:
+            for number in range(position, position + PEEKED):
+                try:
+                    return number, next(self._iterator)
+                except StopIteration:
+                    return None
+                except Exception:  # noqa: BLE001 - another bad one; its own batch will judge it
+                    continue
+        finally:
+            self.rewind(before)
+        return None
+
+    def rewind(self, state: Any) -> None:
+        """Takes an iterator back to where its `state_dict` returned `state`."""
+        self._iterator.load_state_dict(state)  # type: ignore[attr-defined]
+
+    def iterator_state(self) -> Any:
+        """Returns the state of the iterator; None if it has none."""
+        return self._iterator.state_dict() if is_stateful(self._iterator) else None
+
+    def next_batch(self, count: int, out: BatchMemory) -> tuple[Any, int]:
+        """Returns the next batch of an iterator that makes whole batches, and how many samples it has."""
+        self._mark[STAGE], self._mark[PLACE] = LOAD, TOGETHER
+        try:
+            batch, got = self._iterator.next_batch(count, out)  # type: ignore[attr-defined]
+        except Exception as error:
+            note(error, f"raised while loading samples from number {self.position} of this iterator on")
+            raise
+        self.position += got
+        return batch, got
+
+    @property
+    def makes_batches(self) -> bool:
+        """Whether the iterator makes whole batches: `next_batch(count, out)` beside `__next__`."""
+        return not self._ahead and callable(getattr(self._iterator, "next_batch", None))
+
+    def look_ahead(self) -> None:
+        """Has the data set make its next sample, which `next` then returns. Raises `StopIteration` at the end."""
+        self._ahead.append(self.next())
+        self.position -= 1
+
+
+class IterableFetcher:
+    """Fetches from one pass over a data set."""
+
+    def __init__(  # noqa: PLR0913 - what a pass is
+        self,
+        source: Source,
+        batched: bool,
+        collate: Callable[[Any], Any],
+        drop_last: bool,
+        deal: Deal | None = None,
+        state: dict[str, Any] | None = None,
+        *,
+        guard: Guard | None = None,
+        mark: Mark | None = None,
+    ) -> None:
+        self._source = source
+        self._guard = guard
+        self._mark = private_mark() if mark is None else mark
+        self._spare: tuple[int, Any] | None = None
+        self._batched = batched
+        self._collate = collate
+        self._memory = memory_of(collate)
+        self._drop_last = drop_last
+        self._deal = deal
+        self._ended = bool((state or {}).get("ended"))
+        self._batches = (state or {}).get("batches", 0)
+        self._sure = False  # whether the first sample has shown that the stream is to be dealt out
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any line of the data set's `__iter__` has run; of a generator none has, before its first sample."""
+        return self._source.has_begun
+
+    def fetch(self, index: Any) -> Any:
+        """See `Fetcher.fetch`."""
+        if self._ended:
+            raise StopIteration
+        count = len(index) if self._batched else 1
+        if self._deal is not None and not self._sure:
+            self._make_sure(self._deal)
+        if self._guard is not None:
+            self._guard.losses.clear()
+        can_replace = self._guard is None or self._spare is not None  # whole batches leave no sample for that
+        at_once = self._batched and self._deal is None and can_replace and self._source.makes_batches
+        if at_once and self._memory is not None:
+            whole = self._whole(count, self._memory)
+            if whole is not None:
+                return whole
+        number = self._batches
+        self._batches += 1  # also when a sample raises: its batch is lost, and the next one is the next
+        samples = self._own(count) if self._deal is None else self._dealt(self._deal, number, count)
+        mark_collation(self._mark)
+        if self._source.streams is not None:
+            self._source.streams.enter(BATCH, self._source.position)
+        try:
+            return self._collate(samples if self._batched else samples[0])
+        except Exception as error:
+            note(error, f"raised while collating samples up to number {self._source.position - 1} of this iterator")
+            raise
+
+    def losses(self) -> Sequence[BadSample]:
+        """See `Fetcher.losses`."""
+        return () if self._guard is None else tuple(self._guard.losses)
+
+    def state(self) -> Any:
+        """See `Fetcher.state`."""
+        dealt = self._deal is not None
+        return {**self._source.state(), "batches": self._batches, "ended": self._ended, "dealt": dealt}
+
+    def replay(self, report: Callable[[int, int], None]) -> None:
+        """Runs through the samples that were delivered before; calls `report(done, all)` now and then."""
+        if self._ended:
+            return
+        total = self._source.to_replay
+        if not total:
+            return
+        with self._source.generators.replaying():
+            self._read_again(total, report)
+        report(total, total)
+
+    def _read_again(self, total: int, report: Callable[[int, int], None]) -> None:
+        """Reads so many samples and throws them away."""
+        passing = StreamBatch(self._guard)
+        for done in range(total):
+            if done % 256 == 0:
+                report(done, total)
+            try:
+                passing.read(self._source)
+            except StopIteration as end:
+                message = explain(
+                    "the stream is shorter than when its state was saved",
+                    found=f"the end after {done} samples",
+                    expected=f"at least the {total} samples that were delivered before",
+                    cure="resume with the data that were there, or begin the epoch anew",
+                )
+                raise UsageError(message) from end
+
+    def _whole(self, count: int, memory: BatchMemory) -> Any:
+        """Returns a batch that the iterator made itself; None if one by one is how its bad samples are found."""
+        before = self._source.iterator_state() if self._guard is not None else None
+        if self._guard is not None and before is None:
+            return None
+        try:
+            batch, got = self._source.next_batch(count, memory)
+        except Exception as error:
+            if self._guard is None or is_never_skipped(error):
+                self._batches += 1
+                raise
+            self._source.rewind(before)
+            return None
+        self._batches += 1
+        self._ended = got < count
+        if got == 0 or (self._drop_last and got < count):
+            raise StopIteration
+        return batch
+
+    def _own(self, count: int) -> list[Any]:
+        if self._guard is not None:
+            return self._own_guarded(count)
+        samples: list[Any] = []
+        for done in range(count):
+            try:
+                samples.append(self._source.next())
+            except StopIteration:
+                self._ended = True
+                if not done or self._drop_last:
+                    raise
+                break
+        return samples
+
+    def _own_guarded(self, count: int) -> list[Any]:
+        batch = StreamBatch(self._guard)
+        while not self._ended:
+            try:
+                batch.add(self._source)
+            except StopIteration:
+                self._ended = True
+            if batch.length == count and not batch.has_good and self._spare is None:
+                self._spare = self._source.peek()
+                if self._spare is None:
+                    batch.pass_over()  # a stream that begins with nothing but bad samples begins behind them
+            if batch.length == count:
+                break
+        if not batch.length or (self._drop_last and batch.length < count):
+            raise StopIteration
+        samples, self._spare = batch.settled(self._spare)
+        return samples
+
+    def _dealt(self, deal: Deal, number: int, count: int) -> list[Any]:
+        """Returns this rank's samples of this worker's global batch `number`.
+
+        At the end of the stream all ranks get equally many: one that is short repeats a sample of the last batch.
+        """
+        source, (rank, size) = self._source, deal.place.world
+        start = deal.first + (deal.place.worker + number * deal.place.workers) * count * size
+        batch, others = StreamBatch(self._guard), StreamBatch(self._guard)
+        share = count
+        try:
+            while source.position < start:
+                others.read(source)
+            for position in range(start, start + count * size):
+                if (position - start) % size == rank:
+                    batch.add(source)
+                else:
+                    others.read(source)
+        except StopIteration:
+            self._ended = True
+            share = -(-max(source.position - start, 0) // size)
+            if share == 0 or self._drop_last:
+                raise
+        samples, self._spare = batch.settled(self._spare or others.first)
+        if batch.length < share:
+            samples.append(samples[-1] if samples or others.first is None else others.first[1])
+        return samples
+
+    def _make_sure(self, deal: Deal) -> None:
+        """Looks at the first sample: a data set that splits itself must not be split again."""
+        self._sure = True
+        try:
+            self._source.look_ahead()
+        except StopIteration:
+            self._ended = True
+            raise
+        if deal.place.claimed:
+            self._deal = None
+        elif deal.place.counted:
+            message = explain(
+                "this data set would be split twice",
+                place="shard='auto'",
+                found="its __iter__ reads get_worker_info(), as data sets do that split themselves over the workers",
+                expected="a data set that yields the same samples in every worker, or one that uses headrace.shard",
+                cure="leave shard= out, or replace the splitting in __iter__ by headrace.shard(...)",
+            )
+            raise UsageError(message)

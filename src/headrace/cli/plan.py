@@ -1,0 +1,133 @@
+"""`headrace doctor --plan`: where the cut of a pipeline should be, predicted or measured."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.filesize import decimal
+from rich.table import Table
+
+from headrace.core.errors import UsageError, explain
+from headrace.data.staged.planning import Plan
+from headrace.data.staged.staged import Staged, unbuilt
+from headrace.measure.bench.cuts import MeasuredCut, measure_cuts
+from headrace.telemetry.formatting import seconds
+from headrace.telemetry.progress import stages_bar
+from headrace.telemetry.terminal import Terminal
+
+EXPECTED = (
+    "SCRIPT.py:NAME or MODULE:NAME, where NAME is a headrace.Staged, or a function without arguments that returns one"
+)
+
+
+def run_plan(
+    target: str, *, batch_size: int, epochs: int, measured: bool, workers: Sequence[int], batches: int | None,
+    json_output: bool,
+) -> int:  # fmt: skip
+    """Plans, prints to standard output, and returns the exit status. Raises `HeadraceError`."""
+    staged = staged_at(target)
+    plan = staged.plan(batch_size=batch_size, epochs=epochs)
+    cuts: list[MeasuredCut] = []
+    if measured:
+        with stages_bar("measuring") as report:
+            cuts = measure_cuts(staged, batch_size=batch_size, workers=workers, batches=batches, report=report)
+    console = Terminal()
+    if json_output:
+        figures = plan.to_json() | ({"measured": [asdict(cut) for cut in cuts]} if measured else {})
+        console.out(json.dumps(figures, indent=2), highlight=False)
+        return 0
+    plan.show(console)
+    if measured:
+        console.print(_table(plan, cuts, workers))
+    return 0
+
+
+def staged_at(target: str) -> Staged:
+    """Returns the data set that a script or module defines, its cache left alone. Raises `UsageError`."""
+    where, _, name = target.rpartition(":")
+    if not where or not name:
+        raise UsageError(explain("this names no data set", place="--plan", found=repr(target), expected=EXPECTED))
+    token = unbuilt.set(True)
+    try:
+        module = _script(Path(where)) if where.endswith(".py") else _module(where)
+        found = module
+        for part in name.split("."):
+            if not hasattr(found, part):
+                names = [one for one, value in vars(module).items() if isinstance(value, Staged)]
+                cure = f"there is {', '.join(names)}" if names else None
+                found_text = f"no {part!r}"
+                raise UsageError(
+                    explain("this names no data set", place=where, found=found_text, expected=EXPECTED, cure=cure)
+                )
+            found = getattr(found, part)
+        if callable(found) and not isinstance(found, Staged):
+            found = _called(found, target)
+    finally:
+        unbuilt.reset(token)
+    if not isinstance(found, Staged):
+        raise UsageError(
+            explain("this is no staged data set", place=target, found=type(found).__name__, expected=EXPECTED)
+        )
+    return found
+
+
+def _called(function: Any, target: str) -> Any:
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError) as error:
+        found_text = f"a function that wants more: {error}"
+        raise UsageError(
+            explain("this is no staged data set", place=target, found=found_text, expected=EXPECTED)
+        ) from error
+    return function()
+
+
+def _module(name: str) -> Any:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        message = explain("there is no such module", place=name, found=str(error), expected=EXPECTED)
+        raise UsageError(message) from error
+
+
+def _script(path: Path) -> Any:
+    """Runs a script as a module of its name, so that what stands behind `if __name__ == "__main__"` does not run."""
+    if not path.is_file():
+        raise UsageError(explain("there is no such script", place=path, found="nothing", expected=EXPECTED))
+    sys.path.insert(0, str(path.resolve().parent))
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    if specification is None or specification.loader is None:
+        raise UsageError(explain("this is no script", place=path, expected=EXPECTED))
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[path.stem] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def _table(plan: Plan, cuts: list[MeasuredCut], workers: Sequence[int]) -> Table:
+    table = Table(box=SIMPLE_HEAD, title="Measured", title_justify="left")
+    heads = ["cut behind", "build", "open", "on disk"]
+    for number in workers:
+        heads += [f"epoch, {number} workers", "peak memory"]
+    for head in heads:
+        table.add_column(head, justify="left" if head == "cut behind" else "right")
+    for cut in cuts:
+        name = f"{cut.cut} {plan.steps[cut.cut].name}" if cut.cut else "nothing kept"
+        if cut.refused is not None:
+            table.add_row(name, *["-"] * (len(heads) - 2), "not possible")
+            continue
+        row = [seconds(cut.build), seconds(cut.load), decimal(cut.bytes)] if cut.cut else ["-", "-", "-"]
+        for epoch in cut.epochs:
+            row += [seconds(epoch.scaled(plan.samples)), decimal(epoch.bytes)]
+        table.add_row(name, *row)
+    return table

@@ -1,0 +1,1 @@
+"""Stored and staged data: every format, map-style datasets and streams over them, conversion."""

@@ -1,0 +1,81 @@
+"""The folder beside a target in which its pieces gather, until all of them are there.
+
+.TARGET.packing/plan        digest of the plan that the pieces belong to
+.TARGET.packing/data/       pieces that are complete: each was written aside, flushed and renamed
+.TARGET.packing/done/       for each of them the lengths and checksums of its files
+.TARGET.packing/bad/        of a pack: for each of them what is wrong with its images
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from headrace.core.errors import DatasetError, explain
+from headrace.core.shortage import check_shortage
+from headrace.data.formats.atomic_target import sync_file, sync_folder
+from headrace.data.formats.manifest import checksum
+from headrace.data.formats.shards import shard_name
+from headrace.data.storage.locks import locked
+
+
+class Room:
+    """The place for the pieces of one plan. `suffix`: of their names."""
+
+    def __init__(self, target: Path, digest: str, pieces: int, suffix: str) -> None:
+        self.target, self._digest, self._pieces, self._suffix = target, digest, pieces, suffix
+        self.path = target.with_name(f".{target.name}.packing")
+        self.data, self.done = self.path / "data", self.path / "done"
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keeps every other process away from the target. Raises `DatasetError` if one is at it."""
+        return locked(self.path / "lock", self._busy)
+
+    def _busy(self) -> None:
+        cure = "wait until it has ended, or choose another target"
+        raise DatasetError(
+            explain("another pack is writing this target", place=self.target, found="its lock", cure=cure)
+        )
+
+    def prepare(self) -> list[int]:
+        """Returns the pieces that are missing; those of an earlier run of the same plan stay, others are removed."""
+        note = self.path / "plan"
+        if not self.data.is_dir() or not note.is_file() or note.read_text() != self._digest:
+            for folder in (self.data, self.done):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+            note.write_text(self._digest)
+        return [piece for piece in range(self._pieces) if not self._is_sound(piece)]
+
+    def _is_sound(self, piece: int) -> bool:
+        try:
+            files = json.loads((self.done / str(piece)).read_text())
+            return bool(files) and all([*checksum(self.data / name)] == expected for name, expected in files.items())
+        except (OSError, ValueError, AttributeError) as error:
+            check_shortage(error, self.done / str(piece), "checking a piece of an earlier run")
+            return False
+
+    def file(self, piece: int) -> Path:
+        """Returns where a piece lies."""
+        return self.data / shard_name(piece, self._suffix)
+
+    def keep(self, piece: int, write: Callable[[Path], None]) -> None:
+        """Has `write` make a piece at a path, puts it in place, and notes that it is complete."""
+        final = self.file(piece)
+        write(final.with_name(f".{final.name}"))
+        files = {}
+        for path in sorted(final.parent.glob(f".{final.name}*")):  # the piece, and what belongs to it
+            sync_file(path)
+            files[path.name[1:]] = checksum(path)
+            path.rename(path.with_name(path.name[1:]))
+        sync_folder(final.parent)
+        note = self.path / f"note-{piece}"
+        note.write_text(json.dumps(files))
+        note.rename(self.done / str(piece))
+
+    def remove(self) -> None:
+        """Removes the room, once the target is in place."""
+        shutil.rmtree(self.path)

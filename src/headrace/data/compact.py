@@ -1,0 +1,205 @@
+"""Lists of Python objects as a few arrays: no object for each entry, so nothing grows in forked workers.
+
+A worker that only looks at a Python object changes its reference count, and with it the page that holds it: the memory
+that a fork shares with its parent is copied page by page. Arrays have one reference count each.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import UsageError, explain
+from headrace.data.formats.columns import Array, Ragged, offsets_of
+from headrace.data.formats.packed_strings import PackedStrings
+from headrace.data.path_table import PathTable
+
+LOOKED_AT = 100
+
+
+def compact(obj: Any) -> Any:
+    """Freezes a list (or any iterable) into an immutable sequence of the same items that takes a few arrays.
+
+    Strings that look like paths become a table in which each folder is held once; other strings, byte strings, arrays
+    of one type, and numbers end to end; tuples and dicts with the same keys column by column, each column as above;
+    anything else is pickled item by item. A dict becomes a dict of the same keys with compacted values. Items come
+    back equal to what they were, new at each access; tuples stay tuples and lists inside of items stay lists.
+
+    Safe in any thread, after a fork, and when pickled; with `spawn` and `forkserver` a loader's workers share a copy.
+    Reading an item costs about a microsecond a column.
+    """
+    if isinstance(obj, Mapping):
+        return {key: compact(value) if _is_many(value) else value for key, value in obj.items()}
+    if isinstance(obj, (str, bytes)) or not isinstance(obj, Iterable):
+        found, expected = f"{obj!r} of type {type(obj).__name__}", "a list, or another iterable of items"
+        raise UsageError(explain("this cannot be compacted", place="headrace.compact", found=found, expected=expected))
+    if isinstance(obj, (Compact, PathTable, PackedStrings, np.ndarray)):
+        return obj
+    return _column(obj if isinstance(obj, Sequence) else list(obj))
+
+
+def _is_many(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 1
+
+
+class Compact(Sequence[Any]):
+    """Items made from arrays when they are asked for. `nbytes`: what the arrays take."""
+
+    def __init__(self, length: int, nbytes: int, get: Callable[[int], Any], kind: str) -> None:
+        self._length, self.nbytes, self._get, self._kind = length, nbytes, get, kind
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._get(one) for one in range(*index.indices(self._length))]
+        position = operator.index(index)
+        if not -self._length <= position < self._length:
+            raise IndexError(f"no item {position} among {self._length}")
+        return self._get(position % self._length)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._get, range(self._length))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, (str, bytes)):
+            return NotImplemented
+        return len(self) == len(other) and all(_same(one, its) for one, its in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Compact({self._length:,} {self._kind}, {self.nbytes:,} bytes)"
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    return bool(one == other)
+
+
+class _Bytes:
+    def __init__(self, column: Ragged) -> None:
+        self.column = column
+
+    def __call__(self, index: int) -> bytes:
+        return self.column[index].tobytes()
+
+
+class _Pickled(_Bytes):
+    def __call__(self, index: int) -> Any:
+        return pickle.loads(self.column[index].data)  # made in this process, by `compact`
+
+
+class _Arrays(_Bytes):
+    def __call__(self, index: int) -> Any:
+        return self.column[index].copy()
+
+
+class _Numbers:
+    def __init__(self, values: Array) -> None:
+        self.values = values
+
+    def __call__(self, index: int) -> Any:
+        return self.values[index].item()
+
+
+class _Rows:
+    def __init__(self, columns: Sequence[Any], make: Any, keys: Sequence[Any] | None) -> None:
+        self.columns, self.make, self.keys = columns, make, keys
+
+    def __call__(self, index: int) -> Any:
+        values = [column[index] for column in self.columns]
+        return dict(zip(self.keys, values, strict=True)) if self.keys is not None else self.make(values)
+
+
+def _column(items: Sequence[Any]) -> Any:
+    """Returns items compacted by what all of them are."""
+    kinds = set(map(type, items))
+    if kinds == {str} and all(one.isascii() or _survives(one) for one in items):
+        looked_at = items[:: max(len(items) // LOOKED_AT, 1)]
+        paths = sum("/" in one for one in looked_at) * 2 > len(looked_at)
+        return PathTable.from_paths(items) if paths else PackedStrings.from_strings(items)
+    if kinds in ({int}, {float}, {bool}):
+        numbers = _numbers(items)
+        if numbers is not None:
+            return Compact(len(items), numbers.nbytes, _Numbers(numbers), "numbers")
+    if kinds == {bytes}:
+        column = _end_to_end([np.frombuffer(one, np.uint8) for one in items])
+        return Compact(len(items), column.nbytes, _Bytes(column), "byte strings")
+    if kinds == {np.ndarray} and _are_alike(items):
+        column = _end_to_end(items)
+        return Compact(len(items), column.nbytes, _Arrays(column), "arrays")
+    rows = _rows(items, kinds)
+    if rows is not None:
+        return rows
+    column = _end_to_end([np.frombuffer(pickle.dumps(one, 5), np.uint8) for one in items])
+    return Compact(len(items), column.nbytes, _Pickled(column), "objects, each pickled")
+
+
+def _survives(text: str) -> bool:
+    """Tells whether a string comes back from the bytes that stand for it in a file system: all but odd surrogates."""
+    try:
+        return os.fsdecode(os.fsencode(text)) == text
+    except UnicodeEncodeError:
+        return False
+
+
+def _are_alike(arrays: Sequence[Array]) -> bool:
+    """Tells whether arrays can lie end to end."""
+    kinds = {(one.dtype, one.shape[1:], one.ndim > 0) for one in arrays}
+    plain = arrays[0].dtype.isnative and not arrays[0].dtype.hasobject
+    return len(kinds) == 1 and arrays[0].ndim > 0 and plain
+
+
+def _numbers(items: Sequence[Any]) -> Array | None:
+    """Returns numbers as an array; None for whole numbers that need more than 64 bits."""
+    try:
+        values = np.array(items)
+    except OverflowError:
+        return None
+    if type(items[0]) is not int:
+        return values
+    if values.dtype.kind not in "iu":
+        return None
+    low, high = int(values.min()), int(values.max())
+    for name in ("u1", "u2", "u4", "u8") if low >= 0 else ("i1", "i2", "i4", "i8"):
+        if np.iinfo(name).min <= low and high <= np.iinfo(name).max:
+            return values.astype(name)
+    return None
+
+
+def _end_to_end(pieces: Sequence[Array]) -> Ragged:
+    offsets = offsets_of(np.fromiter(map(len, pieces), np.int64, len(pieces)))
+    values = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+    return Ragged(values, offsets.astype(np.min_scalar_type(int(offsets[-1]))))
+
+
+def _rows(items: Sequence[Any], kinds: set[type]) -> Any:
+    """Returns tuples or dicts column by column; None if they are not all alike."""
+    if len(kinds) != 1 or not items:
+        return None
+    kind = next(iter(kinds))
+    if kind is dict:
+        keys = list(items[0])
+        types = list(map(type, keys))
+        if not keys or any(list(one) != keys or list(map(type, one)) != types for one in items):
+            return None
+        columns = [_column([one[key] for one in items]) for key in keys]
+        return Compact(len(items), _total(columns), _Rows(columns, dict, keys), "dicts")
+    named = issubclass(kind, tuple) and hasattr(kind, "_make")
+    if not (kind is tuple or named) or len(set(map(len, items))) != 1 or len(items[0]) == 0:
+        return None
+    columns = [_column([one[place] for one in items]) for place in range(len(items[0]))]
+    make = getattr(kind, "_make", tuple)
+    return Compact(len(items), _total(columns), _Rows(columns, make, None), "tuples")
+
+
+def _total(columns: Iterable[Any]) -> int:
+    return sum(column.nbytes for column in columns)

@@ -1,0 +1,167 @@
+"""What a conversion will do, as plain values, made before anything is written; the same plan gives the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import UsageError, explain
+from headrace.data.formats.arrays import array_names
+from headrace.data.formats.columns import Block, Keys
+from headrace.data.formats.protocol import Reader
+from headrace.data.formats.registry import MODULES, check_holds
+from headrace.data.formats.schema import Schema
+from headrace.data.formats.shards import stamp_of
+from headrace.data.images import holds_images
+from headrace.samplers.permutation import Permutation
+
+IN_SHARDS = {
+    "arrow": ".arrow",
+    "parquet": ".parquet",
+    "webdataset": ".tar",
+    "csv": ".csv",
+    "tsv": ".tsv",
+    "jsonl": ".jsonl",
+}
+"""Formats whose data may lie in several files, each whole in itself."""
+
+IN_FOLDERS = ("memmap", "tensordict", "idx", "lmdb", "huggingface", "pt", "folder")
+"""Formats whose data are always a folder."""
+
+PIECE = 128 << 20
+"""Bytes of a piece, about: what a worker does at a time, and what a kill costs at most."""
+
+SHARD = 512 << 20
+"""Bytes of a shard, about, if nobody says how many there shall be."""
+
+LOOKED_AT = 256
+
+NOTES = 2
+"""Version of what is noted of a piece; pieces of another version are made again."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for. `resize`: the shorter side of images, in pixels; `quality`: of JPEG, 1 to 95."""
+
+    format: str = "arrow"
+    columns: tuple[str, ...] | None = None
+    resize: int | None = None
+    quality: int = 90
+    shards: int | None = None
+    shuffle: int | None = None
+    """The seed of a random order; None: the order of the source."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Samples `edges[i]` to `edges[i + 1] - 1`, in the new order, make piece i."""
+
+    source: str
+    target: str
+    length: int
+    schema: Schema
+    options: Options
+    edges: tuple[int, ...]
+    stamp: str
+    """Of the source's files: their names, lengths and times of change."""
+
+    def keys(self, piece: int) -> Keys:
+        """Returns which samples of the source make a piece, in order."""
+        positions = np.arange(self.edges[piece], self.edges[piece + 1], dtype=np.int64)
+        return (
+            positions if self.options.shuffle is None else Permutation(self.length, self.options.shuffle).at(positions)
+        )
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces there are."""
+        return len(self.edges) - 1
+
+    @property
+    def in_shards(self) -> bool:
+        """Whether the pieces themselves are the files of the result."""
+        return self.options.format in IN_SHARDS and not self.target.endswith(_file_endings(self.options.format))
+
+    @property
+    def in_folder(self) -> bool:
+        """Whether the target is a folder."""
+        return self.in_shards or self.options.format in IN_FOLDERS
+
+    def digest(self) -> str:
+        """Returns a text that differs if anything in the plan does."""
+        plain: dict[str, Any] = {
+            "source": str(Path(self.source).absolute()), "length": self.length, "schema": self.schema.to_json(),
+            "options": vars(self.options), "edges": self.edges, "stamp": self.stamp, "notes": NOTES,
+        }  # fmt: skip
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _file_endings(name: str) -> tuple[str, ...]:
+    from headrace.data.formats.registry import format_named
+
+    return tuple(getattr(format_named(name), "SUFFIXES", ()))
+
+
+def make_plan(reader: Reader, target: str, options: Options) -> Plan:
+    """Returns the plan of a conversion. Raises `UsageError` for options that make no sense, `FormatError`."""
+    if options.format not in MODULES:
+        check_holds(options.format, reader.schema, target)
+    schema = reader.schema.only(options.columns, reader.place)
+    images = [field.name for field in schema if holds_images(field)]
+    rules = {
+        "--resize": (options.resize is None or options.resize > 0, "a number of pixels above 0"),
+        "--quality": (1 <= options.quality <= 95, "1 to 95"),
+        "--shuffle": (options.shuffle is None or 0 <= options.shuffle < 1 << 63, "a seed from 0 to 2**63 - 1"),
+        "--shards": (
+            options.shards is None or 0 < options.shards <= max(len(reader), 1),
+            f"a number from 1 to {max(len(reader), 1):,}, the number of samples",
+        ),
+        "--resize, ": (options.resize is None or bool(images), "a source with a column of encoded images"),
+    }
+    for name, (holds, expected) in rules.items():
+        if not holds:
+            raise UsageError(
+                explain("this cannot be done", place=name.strip(", "), found=vars(options), expected=expected)
+            )
+    check_holds(options.format, schema, target)
+    length = len(reader)
+    plan = Plan(reader.place, target, length, schema, options, (0, length), stamp_of(reader.place))
+    if options.shards is not None and not plan.in_shards:
+        expected = "a format in shards (" + ", ".join(IN_SHARDS) + ") and a folder as the target"
+        raise UsageError(
+            explain("this cannot be cut into shards", place="--shards", found=options.format, expected=expected)
+        )
+    size = _row_size(reader, schema) * max(length, 1)
+    count = options.shards or math.ceil(size / (SHARD if plan.in_shards else PIECE))
+    count = max(min(count, max(length, 1)), 1)
+    edges = tuple(length * number // count for number in range(count + 1))
+    return Plan(reader.place, target, length, schema, options, edges, plan.stamp)
+
+
+def _row_size(reader: Reader, schema: Schema) -> float:
+    """Returns the bytes of a sample, on average of some that are looked at."""
+    length = len(reader)
+    if length == 0:
+        return 1.0
+    keys = np.unique(np.linspace(0, length - 1, min(length, LOOKED_AT)).astype(np.int64))
+    return bytes_of_block(reader.fetch(keys, schema.names)) / len(keys)
+
+
+def bytes_of_block(block: Block) -> int:
+    """Returns the bytes of the samples of a block, without what lies between them."""
+    total = 0
+    for field in block.schema:
+        column = block.columns[field.name]
+        if len(array_names(field)) == 1:
+            total += len(block) * field.dtype.itemsize * math.prod(field.shape)
+        else:
+            _, lengths = column.pieces(np.arange(len(block)))  # type: ignore[union-attr]
+            total += int(lengths.sum()) * field.dtype.itemsize * math.prod(field.shape) + 8 * len(block)
+    return total

@@ -1,0 +1,48 @@
+"""Encoded images made smaller, and encoded again."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import SampleError, explain
+from headrace.core.shortage import check_shortage
+from headrace.data.formats.columns import Block, Column, Keys, column_from, value_of
+from headrace.data.images import decode_image, holds_images
+
+
+def resized(block: Block, keys: Keys, side: int, quality: int, place: str) -> Block:
+    """Returns a block whose images have a shorter side of at most `side` pixels, as JPEG; smaller ones are kept.
+
+    keys: numbers of the samples in the source. Raises `SampleError` that says which image cannot be decoded.
+    """
+    columns: dict[str, Column] = dict(block.columns)
+    for field in block.schema:
+        if holds_images(field):
+            images = [value_of(field, block.columns[field.name], index) for index in range(len(block))]
+            where = [f"{place}, sample {key}, column {field.name!r}" for key in keys.tolist()]
+            smaller = [_smaller(one, side, quality, at) for one, at in zip(images, where, strict=True)]
+            columns[field.name] = column_from(field, smaller)
+    return Block(block.schema, columns)
+
+
+def _smaller(data: bytes, side: int, quality: int, place: str) -> bytes:
+    from PIL import Image
+
+    pixels = decode_image(data, place)
+    height, width = pixels.shape[:2]
+    if min(height, width) <= side:
+        return data
+    scale = side / min(height, width)
+    size = max(round(width * scale), 1), max(round(height * scale), 1)
+    try:
+        smaller = Image.fromarray(np.ascontiguousarray(pixels)).resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
+        stream: Any = BytesIO()
+        smaller.save(stream, "JPEG", quality=quality)
+    except (OSError, ValueError, MemoryError) as error:
+        check_shortage(error, place, "resizing an image")
+        raise SampleError(explain("cannot resize an image", place=place, found=str(error))) from error
+    encoded: bytes = stream.getvalue()
+    return encoded

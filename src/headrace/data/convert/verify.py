@@ -1,0 +1,191 @@
+"""Whether stored data are sound: every file by its checksum, every sample by reading and decoding it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from headrace.core.errors import FormatError, SampleError
+from headrace.core.printable import printable
+from headrace.core.shortage import check_shortage
+from headrace.core.urls import refuse_url
+from headrace.data.formats.columns import Block, Ragged, bytes_of, value_of
+from headrace.data.formats.manifest import checksum, files_of, read_manifest
+from headrace.data.formats.protocol import Reader
+from headrace.data.formats.registry import open_reader
+from headrace.data.images import decode_image, holds_images
+from headrace.transforms.decoders import damage_in, is_sound_jpeg
+
+Report = Callable[[int, int], None]
+"""Called with (samples done, samples in all)."""
+
+MOST = 1000
+"""Problems that are listed; further ones are counted."""
+
+
+@dataclass
+class Verified:
+    """What was found. `duplicates`: samples that are the same as an earlier one, byte for byte, in all columns."""
+
+    place: str
+    format: str
+    samples: int = 0
+    files: int = 0
+    checksums: int = 0
+    images: int = 0
+    duplicates: int = 0
+    not_finite: dict[str, int] = field(default_factory=dict)
+    """How many samples of a column hold infinite values or NaN."""
+    problems: list[str] = field(default_factory=list)
+    more_problems: int = 0
+
+    def add(self, problem: str) -> None:
+        """Notes a problem."""
+        if len(self.problems) < MOST:
+            self.problems.append(problem)
+        else:
+            self.more_problems += 1
+
+    @property
+    def sound(self) -> bool:
+        """Whether there are no problems; duplicates and values that are not finite may be meant."""
+        return not self.problems
+
+
+def verify(uri: str, *, format: str | None = None, trust: bool = False, report: Report | None = None) -> Verified:
+    """Checks all files and samples. Raises what opening raises; damage behind that is listed, not raised."""
+    refuse_url(uri, "verifying data")
+    place = str(Path(uri).expanduser())
+    found = Verified(place, format or "")
+    _check_files(place, found)
+    try:
+        reader = open_reader(uri, format=format, trust=trust)
+    except (FormatError, OSError) as error:
+        if not found.files:
+            raise
+        check_shortage(error, place, "opening data")
+        found.add(one_line(error))
+        return found
+    found.place, found.format = reader.place, reader.format
+    manifest = read_manifest(reader.place) if Path(reader.place).exists() else None
+    if manifest is not None and manifest.length != len(reader):
+        found.add(f"{reader.place}: {len(reader):,} samples where the manifest says {manifest.length:,}")
+    seen: set[bytes] = set()
+    for run in reader.blocks():
+        for start, block in _readable(reader, run, found):
+            _check_block(reader, start, block, found, seen)
+            found.samples += len(block)
+        if report is not None:
+            report(run.stop, len(reader))
+    return found
+
+
+def _check_files(place: str, found: Verified) -> None:
+    path = Path(place)
+    manifest = read_manifest(place) if path.exists() else None
+    if manifest is None:
+        return
+    there = set(files_of(path))
+    for name, expected in manifest.files.items():
+        file = path / name if path.is_dir() else path
+        found.files += 1
+        if name not in there:
+            found.add(f"{_named(file)}: missing")
+            continue
+        try:
+            actual = checksum(file)
+        except OSError as error:
+            check_shortage(error, file, "reading a file")
+            found.add(f"{_named(file)}: {error.strerror}")
+            continue
+        found.checksums += 1
+        if actual != expected:
+            what = "bytes" if actual[0] != expected[0] else "checksum"
+            sizes = f"{actual[0]:,} bytes, {expected[0]:,} expected"
+            found.add(f"{_named(file)}: another {what} than when it was written ({sizes})")
+    for name in sorted(there - set(manifest.files)) if path.is_dir() else []:
+        found.add(f"{_named(path / name)}: not in the manifest")
+
+
+def _named(file: Path) -> str:
+    """Returns a file's name in one line, whatever characters are in it."""
+    return printable(str(file), kept="")
+
+
+def _readable(reader: Reader, run: range, found: Verified) -> Iterator[tuple[int, Block]]:
+    """Yields what can be read of a run; what cannot is halved until the samples are known that are damaged."""
+    if len(run) == 0:
+        return
+    try:
+        yield run.start, reader.fetch(np.arange(run.start, run.stop), reader.schema.names)
+        return
+    except (FormatError, SampleError, OSError) as error:
+        check_shortage(error, reader.place, "reading samples")
+        if len(run) == 1:
+            found.add(f"sample {run.start}: {one_line(error)}")
+            return
+    middle = run.start + len(run) // 2
+    yield from _readable(reader, range(run.start, middle), found)
+    yield from _readable(reader, range(middle, run.stop), found)
+
+
+def _check_block(reader: Reader, start: int, block: Block, found: Verified, seen: set[bytes]) -> None:
+    digests = [hashlib.blake2b(digest_size=12) for _ in range(len(block))]
+    for one in block.schema:
+        column = block.columns[one.name]
+        if one.dtype.kind == "f" and isinstance(column, np.ndarray):
+            bad = int((~np.isfinite(column.reshape(len(block), -1))).any(axis=1).sum())
+            if bad:
+                found.not_finite[one.name] = found.not_finite.get(one.name, 0) + bad
+        for index in range(len(block)):
+            value = column[index]
+            if one.dtype.kind == "f" and isinstance(column, Ragged) and not np.isfinite(value).all():
+                found.not_finite[one.name] = found.not_finite.get(one.name, 0) + 1
+            digests[index].update(len(value).to_bytes(8, "little") if isinstance(column, Ragged) else b"")
+            digests[index].update(bytes_of(np.asarray(value)).data)
+            if one.kind == "text":
+                _check_text(start + index, one.name, value.tobytes(), found)
+            elif holds_images(one):
+                name = _name(block, index)
+                _check_image(f"{start + index}{name}", reader.place, value_of(one, column, index), found)
+    for digest in digests:
+        before = len(seen)
+        seen.add(digest.digest())
+        found.duplicates += len(seen) == before
+
+
+def _name(block: Block, index: int) -> str:
+    """Returns what a sample is called in the data, for those who look for it."""
+    for one in block.schema:
+        if one.name in ("path", "__key__") and one.kind == "text":
+            return f" ({value_of(one, block.columns[one.name], index)})"
+    return ""
+
+
+def _check_text(sample: int, name: str, data: bytes, found: Verified) -> None:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        found.add(f"sample {sample}: column {name!r} is no UTF-8: {error.reason} at byte {error.start}")
+
+
+def _check_image(sample: str, place: str, data: bytes, found: Verified) -> None:
+    found.images += 1
+    if is_sound_jpeg(data):
+        return
+    try:
+        decode_image(data, f"{place}, sample {sample}")
+    except SampleError as error:
+        found.add(f"sample {sample}: {one_line(error)}")
+        return
+    if (damage := damage_in(data)) is not None:
+        found.add(f"sample {sample}: an image that decodes, but perhaps to wrong pixels: {damage}")
+
+
+def one_line(error: BaseException) -> str:
+    """Returns an error in one line."""
+    return "; ".join(part.strip() for part in str(error).splitlines()) or type(error).__name__

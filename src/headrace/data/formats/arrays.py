@@ -1,0 +1,379 @@
+"""Columns as named arrays, for all formats that hold arrays: one array a column, two where samples differ in length.
+
+fixed   NAME
+ragged  NAME.values  NAME.offsets
+bytes   NAME.bytes   NAME.offsets
+text    NAME.utf8    NAME.offsets
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import tokenize
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from headrace.core.disk_names import as_text, on_disk
+from headrace.core.errors import FormatError, HeadraceError, MachineError, explain
+from headrace.core.shortage import machine_error, shortage
+from headrace.data.formats.atomic_target import Aside
+from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, as_numbers
+from headrace.data.formats.limits import FREE, too_large
+from headrace.data.formats.manifest import write_manifest
+from headrace.data.formats.protocol import Handle, even_blocks
+from headrace.data.formats.schema import Field, Kind, Schema
+
+SUFFIXES: dict[Kind, str] = {"ragged": ".values", "bytes": ".bytes", "text": ".utf8"}
+OFFSETS = ".offsets"
+NPY_FAILURES = (ValueError, EOFError, TypeError, SyntaxError, OverflowError, KeyError, MemoryError, RecursionError,
+                tokenize.TokenError, Warning)  # fmt: skip
+"""What NumPy raises when bytes of an .npy file are changed at random."""
+
+HEAD = 1 << 14
+"""Bytes in which the head of an .npy file lies: NumPy takes none above 10,000."""
+
+RUN = 1 << 24
+"""Bytes that are read at a time when data are read from the first sample to the last."""
+
+
+def array_names(field: Field) -> tuple[str, ...]:
+    """Returns the names of the arrays that hold a field."""
+    if field.kind == "fixed":
+        return (field.name,)
+    return field.name + SUFFIXES[field.kind], field.name + OFFSETS
+
+
+def arrays_of(field: Field, column: Column) -> dict[str, Array]:
+    """Returns the arrays that hold a column, by their names."""
+    if isinstance(column, Ragged):
+        return dict(zip(array_names(field), column.packed(), strict=True))
+    return {field.name: column}
+
+
+def columns_from(
+    arrays: Mapping[str, Array], place: object, schema: Schema | None = None
+) -> tuple[Schema, dict[str, Column]]:
+    """Returns the columns that named arrays hold, without a copy. `schema`: what they should be, if that is known.
+
+    Raises `FormatError` if arrays are missing, are of another type or shape, or their lengths do not go together.
+    """
+    fields = tuple(schema) if schema is not None else _guessed(arrays, place)
+    columns: dict[str, Column] = {}
+    for field in fields:
+        parts = [arrays.get(name) for name in array_names(field)]
+        if any(part is None for part in parts):
+            raise _unfit(place, f"no array for column {field.name!r}", f"{' and '.join(array_names(field))}")
+        values: Array = as_numbers(parts[0], place)  # type: ignore[arg-type]
+        offsets = parts[1] if len(parts) > 1 else None
+        shape = field.shape if field.kind in ("fixed", "ragged") else ()
+        if values.dtype != field.dtype or values.ndim < 1 or values.shape[1:] != shape:
+            expected = f"{field} for each sample, in column {field.name!r}"
+            raise _unfit(place, f"{values.dtype.name} {list(values.shape)}", expected)
+        if len(values) > FREE and values.nbytes == 0:
+            raise too_large(place, f"{len(values):,} samples of no bytes in column {field.name!r}", f"{FREE:,} at most")
+        columns[field.name] = (
+            values if offsets is None else Ragged(values, _checked(offsets, len(values), field, place), place=place)
+        )
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise _unfit(place, f"columns of different lengths: {lengths}", "as many samples in each column")
+    return Schema(fields), columns
+
+
+def _guessed(arrays: Mapping[str, Array], place: object) -> tuple[Field, ...]:
+    fields = []
+    for name, array in arrays.items():
+        stem, dot, ending = name.rpartition(".")
+        if dot + ending == OFFSETS and any(stem + suffix in arrays for suffix in SUFFIXES.values()):
+            continue
+        array = as_numbers(array, f"{place}, array {name!r}")
+        kinds = [kind for kind, suffix in SUFFIXES.items() if suffix == dot + ending and stem + OFFSETS in arrays]
+        if array.ndim == 0:
+            raise _unfit(place, f"array {name!r} is a single number", "arrays with one entry per sample")
+        kind: Kind = kinds[0] if kinds else "fixed"
+        fields.append(Field(stem if kinds else name, kind, array.dtype, array.shape[1:]))
+    return tuple(fields)
+
+
+def _checked(offsets: Array, total: int, field: Field, place: object) -> Array:
+    """Checks the ends of offsets: quick whatever their number. `Ragged.take` checks what it uses."""
+    whole = offsets.ndim == 1 and len(offsets) > 0 and offsets.dtype.kind in "iu"
+    if not whole or int(offsets[0]) != 0 or int(offsets[-1]) != total:
+        found = f"{offsets.dtype.name} {list(offsets.shape)}" + (
+            f" from {offsets[0]} to {offsets[-1]}" if whole else ""
+        )
+        raise _unfit(place, f"offsets of column {field.name!r}: {found}", f"whole numbers from 0 to {total}")
+    return as_numbers(offsets, place)
+
+
+def _unfit(place: object, found: str, expected: str) -> FormatError:
+    cure = "restore the file, or pack the data again"
+    return FormatError(
+        explain("stored arrays do not fit together", place=place, found=found, expected=expected, cure=cure)
+    )
+
+
+class ColumnsReader:
+    """A reader of data that lie in memory, or are mapped into it, column by column."""
+
+    def __init__(self, format_name: str, place: str, schema: Schema, length: int, load: Callable[[], Any]) -> None:
+        """`load` opens the data and returns columns by name; it is called once per process, when first needed."""
+        self.format = format_name
+        self.place = place
+        self.schema = schema
+        self._length = length
+        self._columns: Handle[Mapping[str, Column]] = Handle(load)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def column(self, name: str) -> Column | None:
+        """See `Reader.column`."""
+        return self._columns.get()[name]
+
+    def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
+        """See `Reader.fetch`."""
+        columns = self._columns.get()
+        schema = self.schema.only(names)
+        return Block(schema, {name: columns[name] for name in schema.names}).take(keys)
+
+    def blocks(self) -> Sequence[range]:
+        """See `Reader.blocks`."""
+        columns = self._columns.get().values()
+        total = sum(one.nbytes for one in columns)
+        return even_blocks(self._length, min(max(int(RUN * self._length / max(total, 1)), 1), RUN))
+
+
+class NpyFile:
+    """An `.npy` file that grows: the header leaves room for the final length."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self._file: IO[bytes] = path.open("wb")
+        self._dtype, self._shape, self._length = dtype, shape, 0
+        self._write_header()
+
+    def append(self, values: Array) -> None:
+        """Adds entries at the end."""
+        np.ascontiguousarray(values, self._dtype).tofile(self._file)
+        self._length += len(values)
+
+    def close(self) -> None:
+        """Writes the final length."""
+        if not self._file.closed:
+            self._file.seek(0)
+            self._write_header()
+            self._file.close()
+
+    def _write_header(self) -> None:
+        description = np.lib.format.dtype_to_descr(self._dtype)
+        header = {"descr": description, "fortran_order": False, "shape": (self._length, *self._shape)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
+class Spool:
+    """Columns that grow on the disk, as a folder of `.npy` files."""
+
+    def __init__(self, folder: Path, schema: Schema) -> None:
+        self._folder, self._schema = folder, schema
+        self.length = 0
+        self._files: dict[str, NpyFile] = {}
+        self._totals: dict[str, int] = {}
+        for field in schema:
+            main, *offsets = array_names(field)
+            shape = field.shape if field.kind in ("fixed", "ragged") else ()
+            self._files[main] = NpyFile(self.path(main), field.dtype, shape)
+            for name in offsets:
+                self._files[name] = NpyFile(self.path(name), np.dtype(np.int64), ())
+                self._files[name].append(np.zeros(1, np.int64))
+                self._totals[name] = 0
+
+    def path(self, name: str) -> Path:
+        """Returns the file of an array."""
+        return self._folder / file_name(name)
+
+    def append(self, block: Block) -> None:
+        """Adds samples at the end."""
+        for field in self._schema:
+            for name, array in arrays_of(field, block.columns[field.name]).items():
+                if name in self._totals:
+                    self._files[name].append(array[1:] + self._totals[name])
+                    self._totals[name] += int(array[-1])
+                else:
+                    self._files[name].append(array)
+        self.length += len(block)
+
+    def finish(self) -> list[str]:
+        """Closes all files. Returns the names of the arrays."""
+        for file in self._files.values():
+            file.close()
+        return list(self._files)
+
+    def load(self) -> dict[str, Array]:
+        """Returns the arrays, mapped into memory."""
+        return {name: map_npy(self.path(name)) for name in self._files}
+
+
+Finish = Callable[[dict[str, Array], Path], None]
+
+
+class ArraysWriter:
+    """A writer that spools columns to the disk and has them made into the format in the end: bounded memory."""
+
+    def __init__(self, format_name: str, target: str, schema: Schema, finish: Finish, *, folder: bool = False) -> None:
+        """`finish` makes the format's files from all arrays, at a path."""
+        self._name, self._schema, self._finish = format_name, schema, finish
+        self._room = Aside(f"{target}.spool", folder=True)
+        try:
+            self._aside = Aside(target, folder=folder)
+        except BaseException:
+            self._room.abort()
+            raise
+        self._spool = Spool(self._room.path, schema)
+
+    def append(self, block: Block) -> None:
+        """See `Writer.append`."""
+        self._spool.append(block)
+
+    def seal(self) -> None:
+        """See `Writer.seal`."""
+        self._spool.finish()
+        self._finish(self._spool.load(), self._aside.path)
+        manifest = write_manifest(self._aside.path, self._name, self._spool.length, self._schema)
+        self._aside.commit(None if self._aside.path.is_dir() else manifest)
+        self._room.abort()
+
+    def abort(self) -> None:
+        """See `Writer.abort`."""
+        self._spool.finish()
+        self._room.abort()
+        self._aside.abort()
+
+
+def map_npy(path: Path) -> Array:
+    """Maps an `.npy` file into memory, read-only. Raises `FormatError` if it is not one, or is cut off."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what NumPy has to say of a header that is damaged comes as an error
+            array = np.lib.format.open_memmap(path, "r")  # as np.load, which would take an archive for one, too
+    except NPY_FAILURES as error:
+        raise unreadable(path, ".npy file", error, cure_of(error)) from error
+    except OSError as error:
+        if error.filename is None and error.errno in (None, 12, 22):
+            raise unreadable(path, ".npy file", error) from error
+        raise
+    return np.asarray(array)
+
+
+def npy_head(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Reads the head of an .npy file: shape, Fortran's order or not, type. Raises `ValueError` if it makes no sense."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects, which is a pickle and is not opened")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"negative dimensions: {shape}")
+    return shape, fortran, dtype
+
+
+def npy_from(data: memoryview) -> Array:
+    """Returns the array of an .npy file in memory: a view of it, read-only, if it is aligned. Raises `NPY_FAILURES`."""
+    head = io.BytesIO(data[:HEAD])
+    shape, fortran, dtype = npy_head(head)
+    count, start = math.prod(shape), head.tell()
+    if count * dtype.itemsize > len(data) - start:
+        raise ValueError(f"{len(data) - start:,} bytes of values, too short for {dtype} {list(shape)}")
+    if count == 0:
+        return np.empty(shape, dtype)
+    array = np.frombuffer(data, dtype, count, start).reshape(shape, order="F" if fortran else "C")
+    return array if array.flags.aligned else array.copy()
+
+
+def cure_of(error: BaseException) -> str:
+    """Returns what to do about a failure of NumPy."""
+    if not re.search(r"\b(Object arrays|[Pp]ython objects)\b", str(error)):
+        return "restore the file"
+    return (
+        "if you trust whoever made it, np.load(..., allow_pickle=True) what it was made of, and save it as numbers, "
+        "text or bytes"
+    )
+
+
+def unreadable(path: object, what: str, error: BaseException, cure: str = "restore the file") -> HeadraceError:
+    """Returns the error for a file that its library refuses: `FormatError`, or `MachineError` if that is to blame."""
+    if isinstance(error, MachineError):
+        return error
+    if (short_of := shortage(error)) is not None:
+        return machine_error(path, f"reading this {what}", short_of, error)
+
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    found = lines[0] if len(lines[0]) < 300 else lines[0][:300] + " ..."
+    return FormatError(
+        explain(f"cannot read this {what}", place=path, found=found, expected=f"a sound {what}", cure=cure)
+    )
+
+
+def file_name(name: str) -> str:
+    """Returns the name of an array's file: the array's name, with what file names cannot hold written as %xx."""
+    safe = "".join(char if char.isprintable() and char not in '/\\%:*?"<>|' else quoted(char) for char in name)
+    if safe.startswith("."):
+        safe = "%2E" + safe[1:]
+    return on_disk(safe + ".npy")
+
+
+def quoted(char: str) -> str:
+    """Returns a character as %xx for each of its bytes."""
+    return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+def array_name(file: str) -> str:
+    """Returns the array's name, from `file_name`."""
+    from urllib.parse import unquote
+
+    return unquote(as_text(file).removesuffix(".npy"), errors="surrogateescape")
+
+
+def to_json_text(schema: Schema) -> str:
+    """Returns a schema as text, for formats that have a place for it."""
+    return json.dumps(schema.to_json())
+
+
+def schema_of_text(text: Any, place: object) -> Schema | None:
+    """Returns a schema from what `to_json_text` returned; None for None."""
+    if text is None:
+        return None
+    try:
+        plain = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise unreadable(place, "description of columns", error) from error
+    return Schema.from_json(plain, place)
+
+
+def first_bytes(path: str, count: int = 16) -> bytes:
+    """Returns the beginning of a file; empty if it is no file that can be read."""
+    try:
+        if not Path(path).is_file():
+            return b""
+        with Path(path).open("rb") as file:
+            return file.read(count)
+    except OSError:
+        return b""
+
+
+def plain_files(folder: str) -> list[str]:
+    """Returns the names of the files in a folder, sorted, without hidden ones and manifests; empty if unreadable."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(
+                one.name for one in entries if one.name[0] != "." and one.is_file() and one.name != "headrace.json"
+            )
+    except OSError:
+        return []

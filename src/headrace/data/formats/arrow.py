@@ -1,0 +1,129 @@
+"""Arrow IPC, the file and the stream form, memory-mapped: one file, or a folder or pattern of shards."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from headrace.core.errors import FormatError, explain
+from headrace.data.formats.arrays import first_bytes, plain_files, unreadable
+from headrace.data.formats.arrow_columns import arrow_schema, schema_from, to_batch
+from headrace.data.formats.arrow_messages import check_compressed
+from headrace.data.formats.columns import Block, concatenated
+from headrace.data.formats.file_writer import FileWriter
+from headrace.data.formats.limits import FREE, allowed, stored_size, too_large
+from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.schema import Field, Schema
+from headrace.data.formats.shards import is_pattern, shards_of
+from headrace.data.formats.tables import TableReader
+
+NAME = "arrow"
+TITLE = "Arrow IPC files, memory-mapped"
+SUFFIXES = (".arrow", ".feather", ".ipc", ".arrows")
+GROUP = 1 << 28
+"""Bytes of a record batch that the writer makes: as few as possible, since each costs a step in every gather."""
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    if Path(path).is_dir():
+        return any(name.endswith(SUFFIXES) for name in plain_files(path)) and not (Path(path) / "state.json").exists()
+    return first_bytes(path, 6) == b"ARROW1" or (path.endswith(SUFFIXES) and (is_pattern(path) or Path(path).is_file()))
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    if field.kind != "fixed" and field.dtype.kind == "b":
+        return "Arrow packs booleans of lists in bits"
+    return "Arrow has no tensors of booleans" if field.dtype.kind == "b" and field.shape else None
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    files = shards_of(path, SUFFIXES)
+    manifest_of(path, NAME)
+    table = load(files, trust)
+    if table.num_rows > FREE and table.num_rows > allowed(stored_size(files)):
+        raise too_large(path, f"{table.num_rows:,} samples", f"{allowed(stored_size(files)):,} at most")
+    schema = schema_from(table.schema, path)
+    return TableReader(NAME, path, schema, table.num_rows, functools.partial(load, files, trust), trust)
+
+
+def load(files: list[str], trust: bool = False) -> pa.Table:
+    """Returns a table over the files, mapped into memory. Raises `FormatError` if one is damaged, or differs."""
+    tables: list[pa.Table] = []
+    for file in files:
+        table = _table(file, trust)
+        if tables and not table.schema.equals(tables[0].schema):
+            found = f"{table.schema.names} where {files[0]} has {tables[0].schema.names}"
+            expected = "the same columns and types in all shards"
+            raise FormatError(explain("shards differ", place=file, found=found, expected=expected))
+        tables.append(table)
+    return pa.concat_tables(tables)
+
+
+def _table(file: str, trust: bool) -> pa.Table:
+    try:
+        if Path(file).stat().st_size == 0:
+            raise pa.ArrowInvalid("an empty file")
+        check_compressed(file, trust)
+        source = pa.memory_map(file)
+        is_file = first_bytes(file, 6) == b"ARROW1"
+        table = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(source).read_all()
+        table.validate()
+    except (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError, struct.error) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise unreadable(file, "Arrow file", error) from error
+    except OSError as error:
+        if error.filename is None and not isinstance(error, PermissionError):
+            raise unreadable(file, "Arrow file", error) from error
+        raise
+    return table
+
+
+class BatchWriter:
+    """Writes blocks as record batches of about `GROUP` bytes, through anything that has `write` and `close`."""
+
+    def __init__(self, schema: Schema, sink: Any) -> None:
+        self._schema, self._sink = schema, sink
+        self._arrow = arrow_schema(schema)
+        self._waiting: list[Block] = []
+        self._bytes = 0
+        self.length = 0
+
+    def append(self, block: Block) -> None:
+        """Adds samples at the end."""
+        if len(block) == 0:
+            return
+        self._waiting.append(block)
+        self._bytes += to_batch(block, self._arrow).nbytes
+        self.length += len(block)
+        if self._bytes >= GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._sink.write(to_batch(concatenated(self._schema, self._waiting), self._arrow))
+        self._waiting, self._bytes = [], 0
+
+    def close(self) -> None:
+        """Writes what is left, and the end of the file."""
+        self._flush()
+        self._sink.close()
+
+
+def write_file(path: str | Path, schema: Schema) -> BatchWriter:
+    """Begins one Arrow file."""
+    return BatchWriter(schema, pa.ipc.new_file(str(path), arrow_schema(schema)))
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return FileWriter(NAME, path, schema, SUFFIXES, write_file)

@@ -1,0 +1,52 @@
+"""The writer of all formats whose files grow sample by sample: a file, or a folder with one shard in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from headrace.data.formats.atomic_target import Aside
+from headrace.data.formats.columns import Block
+from headrace.data.formats.manifest import write_manifest
+from headrace.data.formats.schema import Schema
+from headrace.data.formats.shards import shard_name
+
+
+class Growing(Protocol):
+    """A file that grows."""
+
+    length: int
+
+    def append(self, block: Block) -> None:
+        """Adds samples at the end."""
+
+    def close(self) -> None:
+        """Completes the file."""
+
+
+class FileWriter:
+    """A `Writer` around one growing file. A path that ends in none of the suffixes becomes a folder of one shard."""
+
+    def __init__(
+        self, name: str, path: str, schema: Schema, suffixes: tuple[str, ...], begin: Callable[[Path, Schema], Growing]
+    ) -> None:
+        self._name, self._schema = name, schema
+        self._aside = Aside(path, folder=not path.endswith(suffixes))
+        inner = self._aside.path / shard_name(0, suffixes[0]) if self._aside.path.is_dir() else self._aside.path
+        self._file = begin(inner, schema)
+
+    def append(self, block: Block) -> None:
+        """See `Writer.append`."""
+        self._file.append(block)
+
+    def seal(self) -> None:
+        """See `Writer.seal`."""
+        self._file.close()
+        manifest = write_manifest(self._aside.path, self._name, self._file.length, self._schema)
+        self._aside.commit(None if self._aside.path.is_dir() else manifest)
+
+    def abort(self) -> None:
+        """See `Writer.abort`."""
+        self._file.close()
+        self._aside.abort()

@@ -1,0 +1,64 @@
+"""A flat file of numbers without a head, such as the `train.bin` of nanoGPT: one column, `tokens`, mapped into memory.
+
+Nothing in the file says what it holds, so the type must be given; no other file is taken for one of these.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, explain
+from headrace.core.regular import check_regular
+from headrace.data.formats.arrays import ColumnsReader
+from headrace.data.formats.columns import Array
+from headrace.data.formats.schema import NUMBERS, Field, Schema
+
+NAME = "flat"
+COLUMN = "tokens"
+EXAMPLE = 'headrace.open("train.bin", dtype="uint16", window=1024)'
+
+
+def number_type(dtype: Any) -> np.dtype[Any]:
+    """Returns NumPy's type of a name or type. Raises `UsageError` if a file cannot hold plain numbers of it."""
+    expected = "a type of numbers in the machine's byte order, such as 'uint16' or 'int32'"
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        message = explain("no such type", place="headrace.open(dtype=)", found=repr(dtype), expected=expected)
+        raise UsageError(message) from error
+    if found not in NUMBERS:
+        raise UsageError(explain("no such type", place="headrace.open(dtype=)", found=repr(dtype), expected=expected))
+    return found
+
+
+def open_flat(path: str, dtype: np.dtype[Any]) -> ColumnsReader:
+    """Opens a file of numbers of a type, end to end, without reading it.
+
+    Raises `DatasetNotFoundError`, and `FormatError` if its length is no multiple of the type's.
+    """
+    try:
+        check_regular(path)
+    except FileNotFoundError as error:
+        cure = "correct the path"
+        message = explain("there are no such data", place=path, found="nothing", cure=cure)
+        raise DatasetNotFoundError(message) from error
+    size = Path(path).stat().st_size
+    if size == 0 or size % dtype.itemsize:
+        message = explain(
+            "this is no flat file of such numbers",
+            place=path,
+            found=f"{size:,} bytes",
+            expected=f"a multiple of {dtype.itemsize}, the bytes of one {dtype.name}",
+            cure="give the dtype= it was written with, or write the file again if it was cut off",
+        )
+        raise FormatError(message)
+    schema = Schema((Field(COLUMN, "fixed", dtype),))
+    return ColumnsReader(NAME, path, schema, size // dtype.itemsize, functools.partial(_load, path, dtype))
+
+
+def _load(path: str, dtype: np.dtype[Any]) -> dict[str, Array]:
+    return {COLUMN: np.asarray(np.memmap(path, dtype, "r"))}

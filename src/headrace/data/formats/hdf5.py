@@ -1,0 +1,271 @@
+"""HDF5: one dataset a column at the file's top level (`group/name` for those in groups), read with h5py.
+
+Each process opens the file itself. What lies in one piece and uncompressed, as our writer makes it, is mapped into
+memory and needs HDF5 no more; other datasets are read chunk by chunk. Needs `pip install 'headrace[hdf5]'`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import FormatError, explain
+from headrace.core.extras import extra
+from headrace.data.formats.arrays import (
+    OFFSETS,
+    ArraysWriter,
+    ColumnsReader,
+    columns_from,
+    first_bytes,
+    schema_of_text,
+    to_json_text,
+    unreadable,
+)
+from headrace.data.formats.columns import Array, Column, column_from
+from headrace.data.formats.limits import allowed, check_unfolding, too_large
+from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.protocol import Handle, Reader, Writer
+from headrace.data.formats.schema import NUMBERS, Field, Schema
+from headrace.data.formats.tables import BlockReader
+
+NAME = "hdf5"
+TITLE = "HDF5 file"
+MAGIC = b"\x89HDF\r\n\x1a\n"
+ABOUT = "__headrace__"
+"""The dataset of bytes that describes the columns. An attribute would lie in a heap that HDF5 has no checksum of."""
+
+LONGEST_TEXT = 1 << 26
+KEEP = 256 << 20
+"""Bytes of decoded chunks that a process keeps."""
+
+RUN = 4 << 20
+"""Bytes that are read at a time, about, where chunks are smaller."""
+
+MOST = 64 << 20
+"""Bytes up to which whole chunks of all columns are read at a time, if these differ in length."""
+
+BLOCKS = 1 << 22
+"""Blocks that a data set may have, 16 TiB of samples at least: each costs a hundred bytes and more."""
+
+FAILURES = (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError, MemoryError, UnicodeDecodeError)
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    return first_bytes(path, 8) == MAGIC or (path.endswith((".h5", ".hdf5")) and Path(path).is_file())
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    return (
+        "HDF5 takes a slash for a group, and '.' for the group itself"
+        if "/" in field.name or field.name == "."
+        else None
+    )
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    manifest_of(path, NAME)
+    with _file(path) as file:
+        try:
+            datasets = _datasets(file)
+            ours = schema_of_text(_text_of(datasets.pop(ABOUT, None)), path)
+            if outside := [name for name, one in datasets.items() if one.external is not None or one.is_virtual]:
+                raise ValueError(
+                    f"datasets whose values lie in other files, which are not opened: {', '.join(outside)}"
+                )
+            if not datasets:
+                raise ValueError("no datasets in it")
+            if all(_is_mappable(one) for one in datasets.values()):
+                schema, columns = columns_from({name: _mapped(one) for name, one in datasets.items()}, path, ours)
+                length = len(next(iter(columns.values())))
+                return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema))
+            return _foreign(path, datasets, trust)
+        except FAILURES as error:
+            if isinstance(error, FormatError):
+                raise
+            raise unreadable(path, "HDF5 file", error) from error
+
+
+def _file(path: str) -> Any:
+    h5py = extra("h5py", "hdf5")
+    with Path(path).open("rb"):
+        pass  # the errors of the operating system, as Python words them
+    try:
+        return h5py.File(path, "r", locking=False)
+    except FAILURES as error:
+        raise unreadable(path, "HDF5 file", error) from error
+
+
+def _datasets(file: Any) -> dict[str, Any]:
+    h5py = extra("h5py", "hdf5")
+    found: dict[str, Any] = {}
+    file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def _text_of(about: Any) -> str | None:
+    if about is None:
+        return None
+    if about.dtype != np.uint8 or about.ndim != 1 or about.size > LONGEST_TEXT:
+        raise ValueError(f"{ABOUT} is not a text")
+    return bytes(about[:].tobytes()).decode("utf-8")
+
+
+def _is_mappable(dataset: Any) -> bool:
+    plain = dataset.chunks is None and dataset.ndim > 0
+    return plain and dataset.dtype in NUMBERS and (dataset.size == 0 or dataset.id.get_offset() is not None)
+
+
+def _mapped(dataset: Any) -> Array:
+    """Maps a dataset that lies in one piece in the file."""
+    if dataset.size == 0:
+        return np.empty(dataset.shape, dataset.dtype)
+    offset, path = dataset.id.get_offset(), dataset.file.filename
+    if offset + dataset.nbytes > Path(path).stat().st_size:
+        raise ValueError(f"dataset {dataset.name} ends behind the end of the file")
+    mapped = np.asarray(np.memmap(path, dataset.dtype, "r", offset, dataset.shape))
+    return mapped if mapped.flags.aligned else np.array(mapped)
+
+
+def _load(path: str, schema: Schema) -> dict[str, Column]:
+    with _file(path) as file:
+        try:
+            return columns_from(
+                {name: _mapped(one) for name, one in _datasets(file).items() if name != ABOUT}, path, schema
+            )[1]
+        except FAILURES as error:
+            if isinstance(error, FormatError):
+                raise
+            raise unreadable(path, "HDF5 file", error) from error
+
+
+def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
+    """Returns a reader of datasets in chunks, compressed, or of strings. All must have the same length."""
+    fields, lengths = [], {}
+    for name, dataset in datasets.items():
+        if dataset.ndim == 0 or name.endswith(OFFSETS):
+            continue
+        fields.append(_field(path, name, dataset))
+        lengths[name] = len(dataset)
+    if len(set(lengths.values())) != 1:
+        cure = "open a file in which each dataset has one entry per sample"
+        expected = "as many entries in each dataset"
+        raise FormatError(explain("datasets differ in length", place=path, found=lengths, expected=expected, cure=cure))
+    length = next(iter(lengths.values()))
+    step = _step({name: datasets[name] for name in lengths}, length)
+    if length // step > BLOCKS:
+        raise too_large(path, f"{length:,} samples", f"{BLOCKS * step:,} at most")
+    for name in lengths:
+        _check_dataset(path, datasets[name], min(step, length), trust)
+    blocks = [min(step, length - start) for start in range(0, length, step)]
+    return ChunkReader(path, Schema(tuple(fields)), blocks)
+
+
+def _step(datasets: Mapping[str, Any], length: int) -> int:
+    """Returns how many samples are read at a time: whole chunks, of all columns if these do not take too much."""
+    rows = {name: max(one.nbytes // max(length, 1), 1) for name, one in datasets.items()}
+    chunks = {name: one.chunks[0] for name, one in datasets.items() if one.chunks}
+    row = sum(rows.values())
+    heaviest = max(chunks, key=lambda name: rows[name], default=None)
+    fitting = [chunk for name, chunk in chunks.items() if chunk * row <= MOST or name == heaviest]
+    chunk = max(fitting, default=1)
+    return int(max(math.ceil(RUN / row / chunk), 1) * chunk)
+
+
+def _check_dataset(path: str, dataset: Any, step: int, trust: bool) -> None:
+    """Raises `FormatError` for a dataset of which `step` samples, or one chunk, take far more than it is stored in."""
+    row = math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
+    chunk = math.prod(dataset.chunks or (1,)) * dataset.dtype.itemsize
+    if max(step * row, chunk) > allowed(0):
+        what = f"{step:,} samples of dataset {dataset.name!r}, or a chunk of them,"
+        check_unfolding(path, what, max(step * row, chunk), dataset.id.get_storage_size(), trust)
+
+
+def _field(path: str, name: str, dataset: Any) -> Field:
+    h5py = extra("h5py", "hdf5")
+    string = h5py.check_string_dtype(dataset.dtype)
+    inner = h5py.check_vlen_dtype(dataset.dtype)
+    if string is not None and dataset.ndim == 1:
+        return Field(name, "text")
+    if dataset.dtype.kind == "V" and dataset.dtype.names is None and dataset.ndim == 1:
+        return Field(name, "bytes")
+    if inner is not None and np.dtype(inner) in NUMBERS and dataset.ndim == 1:
+        return Field(name, "ragged", np.dtype(inner))
+    dtype = dataset.dtype.newbyteorder("=")
+    if dtype not in NUMBERS:
+        found = f"dataset {name!r} of type {dataset.dtype}"
+        cure = "copy what is numbers or strings into a file of its own; nothing is unpickled, with trust=True neither"
+        expected = "numbers or strings"
+        raise FormatError(explain("a dataset cannot be read", place=path, found=found, expected=expected, cure=cure))
+    return Field(name, "fixed", dtype, dataset.shape[1:])
+
+
+class ChunkReader(BlockReader):
+    """Reads runs of whole chunks, and keeps the latest."""
+
+    format = NAME
+
+    def __init__(self, path: str, schema: Schema, lengths: Sequence[int]) -> None:
+        super().__init__(path, schema, lengths, KEEP)
+        self._file: Handle[Any] = Handle(functools.partial(_file, path))
+
+    def read_block(self, number: int, names: Sequence[str]) -> Mapping[str, Column]:
+        """See `BlockReader.read_block`."""
+        start, stop = int(self.starts[number]), int(self.starts[number + 1])
+        file = self._file.get()
+        columns = {}
+        for name in names:
+            field = self.schema[name]
+            try:
+                part = (
+                    file[name].asstr(errors="surrogateescape")[start:stop]
+                    if field.kind == "text"
+                    else file[name][start:stop]
+                )
+                values = [bytes(one) for one in part] if field.kind == "bytes" else part
+                columns[name] = (
+                    column_from(field, values) if field.kind != "fixed" else _native(part, field, stop - start)
+                )
+            except FAILURES as error:
+                if isinstance(error, FormatError):
+                    raise
+                raise unreadable(
+                    f"{self.place}, dataset {name!r}, samples {start} to {stop - 1}", "HDF5 file", error
+                ) from error
+        return columns
+
+
+def _native(part: Array, field: Field, length: int) -> Array:
+    if part.shape != (length, *field.shape):
+        raise ValueError(f"shape {part.shape} instead of {(length, *field.shape)}")
+    return part.astype(field.dtype, copy=False)
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    extra("h5py", "hdf5")
+    return ArraysWriter(NAME, path, schema, functools.partial(_finish, schema))
+
+
+def _finish(schema: Schema, arrays: dict[str, Array], path: Path) -> None:
+    h5py = extra("h5py", "hdf5")
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        about = np.frombuffer(to_json_text(schema).encode(), np.uint8)
+        for name, array in {ABOUT: about, **arrays}.items():
+            space = h5py.h5s.create_simple(array.shape)
+            layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            layout.set_layout(h5py.h5d.CONTIGUOUS)
+            layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+            layout.set_obj_track_times(False)
+            h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(array.dtype, logical=True), space, layout)
+            dataset = file[name]
+            for start in range(0, len(array), 65536):
+                dataset[start : start + 65536] = array[start : start + 65536]

@@ -1,0 +1,202 @@
+"""Hugging Face `datasets.Dataset`: an object in memory, or a folder of `save_to_disk`. Its Arrow data are not copied.
+
+Needs the package (`pip install 'headrace[huggingface]'`).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.errors import FormatError, explain
+from headrace.core.extras import extra
+from headrace.core.regular import check_regular, read_side_file
+from headrace.data.formats.arrays import unreadable
+from headrace.data.formats.arrow_columns import from_arrow, schema_from, to_arrow
+from headrace.data.formats.arrow_messages import check_compressed
+from headrace.data.formats.atomic_target import Aside
+from headrace.data.formats.columns import Block, Column, Keys, Ragged
+from headrace.data.formats.manifest import manifest_of, write_manifest
+from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.schema import Field, Schema
+from headrace.data.formats.tables import TableReader
+
+NAME = "huggingface"
+TITLE = "Hugging Face dataset"
+FAILURES = (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError, ImportError,
+            struct.error)  # fmt: skip
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    return (Path(path) / "state.json").is_file() and (Path(path) / "dataset_info.json").is_file()
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    if field.kind == "fixed" and len(field.shape) > 1:
+        return None if 0 not in field.shape else "a dataset has no empty arrays"
+    if field.shape and field.kind == "ragged":
+        return "a dataset has no lists of arrays"
+    if 0 in field.shape:
+        return "a dataset has no empty arrays"
+    return (
+        "Arrow packs booleans of lists in bits"
+        if field.dtype.kind == "b" and (field.shape or field.kind != "fixed")
+        else None
+    )
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    manifest = manifest_of(path, NAME)
+    dataset = _from_disk(path, trust)
+    try:
+        dataset.data.table.validate()  # its offsets and lengths, which are used without a check
+    except FAILURES as error:
+        raise unreadable(path, "Hugging Face dataset", error) from error
+    reader = reader_of(dataset, path, trust)
+    if manifest is not None and manifest.schema.names == reader.schema.names:
+        reader.schema = manifest.schema
+    return reader
+
+
+def _from_disk(path: str, trust: bool) -> Any:
+    datasets = extra("datasets", "huggingface")
+    names = _check_state(path)
+    try:
+        read_side_file(Path(path) / "dataset_info.json")  # which the library reads whatever it is
+        for name in names:
+            check_regular(Path(path) / name)
+            check_compressed(Path(path) / name, trust)
+        return datasets.load_from_disk(path, keep_in_memory=False)
+    except FAILURES as error:
+        if isinstance(error, FormatError):
+            raise
+        raise unreadable(path, "Hugging Face dataset", error) from error
+    except OSError as error:
+        if error.filename is None and not isinstance(error, (PermissionError, FileNotFoundError)):
+            raise unreadable(path, "Hugging Face dataset", error) from error
+        raise
+
+
+def _check_state(path: str) -> list[str]:
+    """Returns the names of the files of data. No file that is named outside of the folder is opened."""
+    try:
+        state = json.loads(read_side_file(Path(path) / "state.json"))
+        names = [str(one["filename"]) for one in state["_data_files"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise unreadable(Path(path) / "state.json", "state of a dataset", error) from error
+    if outside := [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]:
+        expected = "files in the folder"
+        raise FormatError(explain("a dataset names files elsewhere", place=path, found=outside, expected=expected))
+    return names
+
+
+def reader_of(dataset: Any, place: str | None = None, trust: bool = True) -> TableReader:
+    """Returns a reader of a `datasets.Dataset`. Its table is used as it is; an order that it has is kept."""
+    place = place or f"<{type(dataset).__name__} of {dataset.num_rows:,} rows>"
+    table = dataset.data.table
+    schema = schema_from(table.schema.remove_metadata(), place)
+    labels = {name: tuple(feature.names) for name, feature in dataset.features.items() if hasattr(feature, "names")}
+    fields = (Field(f.name, f.kind, f.dtype, f.shape, labels.get(f.name, ())) for f in schema)
+    indices = None if dataset._indices is None else dataset._indices.column(0)
+    load = functools.partial(_table_of, dataset)
+    if indices is None:
+        return TableReader(NAME, place, Schema(tuple(fields)), dataset.num_rows, load, trust)
+    order = from_arrow(Field("indices", "fixed", np.dtype(np.uint64)), indices, place)
+    return _Reordered(place, Schema(tuple(fields)), len(indices), load, np.asarray(order).astype(np.int64))
+
+
+def _table_of(dataset: Any) -> pa.Table:
+    return dataset.data.table
+
+
+class _Reordered(TableReader):
+    """A table whose samples come in another order."""
+
+    def __init__(self, place: str, schema: Schema, length: int, load: Any, order: Keys) -> None:
+        super().__init__(NAME, place, schema, length, load)
+        self._order = order
+
+    def column(self, name: str) -> None:
+        """See `Reader.column`: there is no column in this order without a copy."""
+        return
+
+    def fetch(self, keys: Keys, names: Any) -> Block:
+        """See `Reader.fetch`."""
+        return super().fetch(self._order[keys], names)
+
+
+class _Writer:
+    """Spools an Arrow stream, which `datasets` then saves in its own way."""
+
+    def __init__(self, path: str, schema: Schema) -> None:
+        datasets = extra("datasets", "huggingface")
+        self._schema, self._length = schema, 0
+        self._features = datasets.Features({field.name: _feature(datasets, field) for field in schema})
+        self._aside = Aside(path, folder=True)
+        self._room = Aside(f"{path}.spool", folder=False)
+        self._stream = pa.ipc.new_stream(str(self._room.path), self._features.arrow_schema)
+
+    def append(self, block: Block) -> None:
+        arrays = [_nested(field, block.columns[field.name]) for field in self._schema]
+        self._stream.write(pa.RecordBatch.from_arrays(arrays, schema=self._features.arrow_schema))
+        self._length += len(block)
+
+    def seal(self) -> None:
+        self._stream.close()
+        datasets = extra("datasets", "huggingface")
+        dataset = datasets.Dataset.from_file(str(self._room.path), split=None)
+        dataset._fingerprint = "headrace"  # otherwise drawn at random, and the bytes would differ each time
+        datasets.disable_progress_bars()
+        try:
+            dataset.save_to_disk(str(self._aside.path), num_shards=1)
+        finally:
+            datasets.enable_progress_bars()
+        del dataset
+        write_manifest(self._aside.path, NAME, self._length, self._schema)
+        self._aside.commit()
+        self._room.abort()
+
+    def abort(self) -> None:
+        self._stream.close()
+        self._room.abort()
+        self._aside.abort()
+
+
+def _feature(datasets: Any, field: Field) -> Any:
+    """Returns how `datasets` calls the type of a field."""
+    if field.kind in ("bytes", "text"):
+        return datasets.Value("large_binary" if field.kind == "bytes" else "large_string")
+    element = datasets.Value(field.dtype.name)
+    if field.kind == "ragged":
+        return datasets.LargeList(element)
+    if field.labels and field.dtype == np.int64 and not field.shape:
+        return datasets.ClassLabel(names=list(field.labels))
+    for length in reversed(field.shape):
+        element = datasets.List(element, length=length)
+    return element
+
+
+def _nested(field: Field, column: Column) -> pa.Array:
+    """Returns a column as Arrow's, arrays of several dimensions as lists of lists of fixed size."""
+    if isinstance(column, Ragged) or not field.shape:
+        return to_arrow(field, column)
+    array = to_arrow(Field(field.name, "fixed", field.dtype), column.reshape(-1))
+    for length in reversed(field.shape):
+        array = pa.FixedSizeListArray.from_arrays(array, length)
+    return array
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return _Writer(path, schema)

@@ -1,0 +1,182 @@
+"""IDX, the format of the MNIST family: one array a file, `PREFIX-COLUMNs-idxN-TYPE`, gzipped or not.
+
+A data set is named by its prefix: `folder/train` is `folder/train-images-idx3-ubyte.gz` and its neighbour
+`folder/train-labels-...`; a folder that holds one prefix, or a single file, will do as well. Format (described at
+http://yann.lecun.com/exdb/mnist): two zero bytes, type, number of dimensions, each length as a big-endian 32-bit
+number, then the values.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import math
+import re
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import DatasetNotFoundError, FormatError, explain
+from headrace.data.formats.arrays import ArraysWriter, ColumnsReader, columns_from, plain_files, unreadable
+from headrace.data.formats.columns import Array, Column
+from headrace.data.formats.limits import check_unfolding
+from headrace.data.formats.manifest import check_size, read_manifest
+from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.schema import Field, Schema
+
+NAME = "idx"
+TITLE = "IDX files, as MNIST"
+TYPES = {0x08: ("ubyte", ">u1"), 0x09: ("byte", ">i1"), 0x0B: ("short", ">i2"), 0x0C: ("int", ">i4"),
+         0x0D: ("float", ">f4"), 0x0E: ("double", ">f8")}  # fmt: skip
+CODES = {np.dtype(code).newbyteorder("="): (number, word) for number, (word, code) in TYPES.items()}
+FILE = re.compile(r"(?:(?P<prefix>.*)-)?(?P<column>[^-]+?)[-.]idx(?P<dims>\d)-(?P<type>[a-z]+)(?P<gz>\.gz)?$")
+SINGULAR = {"images": "image", "labels": "label"}
+
+
+def files_of(path: str) -> dict[str, Path]:
+    """Returns the files of a data set by column. Raises `FormatError` if a folder holds several data sets."""
+    given = Path(path)
+    if given.is_file():
+        match = FILE.match(given.name)
+        name = match["column"] if match else "data"
+        return {SINGULAR.get(name, name): given}
+    folder, prefix = (given, None) if given.is_dir() else (given.parent, given.name)
+    found: dict[str, dict[str, Path]] = {}
+    for name in plain_files(str(folder)):
+        if match := FILE.match(name):
+            column = SINGULAR.get(match["column"], match["column"])
+            found.setdefault(match["prefix"] or "", {}).setdefault(column, folder / name)
+    if prefix is None and len(found) > 1:
+        names = ", ".join(str(folder / one) for one in sorted(found))
+        cure = f"open one of them: {names}"
+        raise FormatError(explain("several data sets in one folder", place=path, found=", ".join(found), cure=cure))
+    if prefix is None:
+        return next(iter(found.values()), {})
+    return found.get(prefix, {})
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    if Path(path).is_file():
+        return FILE.match(Path(path).name) is not None
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    matches = [match for name in plain_files(str(folder)) if (match := FILE.match(name))]
+    return bool(matches) and (Path(path).is_dir() or any(match["prefix"] == Path(path).name for match in matches))
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    if field.kind != "fixed" or field.dtype not in CODES:
+        return "IDX holds arrays of uint8, int8, int16, int32, float32 and float64, of one shape"
+    match = FILE.match(f"{field.name}-idx1-ubyte")
+    plain = (
+        match is not None
+        and match["column"] == field.name
+        and not set("/\\\0") & set(field.name)
+        and field.name[0] != "."
+    )
+    return None if plain and field.name not in SINGULAR else "its name holds what has a meaning in names of IDX files"
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    manifest = read_manifest(path, NAME)
+    files = files_of(path)
+    if not files:
+        expected = f"{path}-images-idx3-ubyte.gz or a file named like it"
+        raise DatasetNotFoundError(explain("found no IDX files", place=path, found="nothing", expected=expected))
+    if manifest is not None:
+        for file in files.values():
+            check_size(manifest, file.name, file)
+    arrays = {
+        name: np.broadcast_to(np.zeros((), dtype), shape) for name, (dtype, shape) in _headers(files, trust).items()
+    }
+    schema, columns = columns_from(arrays, path, None if manifest is None else manifest.schema)
+    length = len(next(iter(columns.values())))
+    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, files, path, schema, trust))
+
+
+def _headers(files: dict[str, Path], trust: bool) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    headers = {name: _header_of(file, _beginning(file)) for name, file in files.items()}
+    for name, (dtype, shape) in headers.items():
+        _check_size(files[name], dtype, shape, trust)
+    return headers
+
+
+def _check_size(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], trust: bool) -> None:
+    """Raises `FormatError` for a file that cannot hold what its header promises, before anything is made that large."""
+    needed, there = math.prod(shape) * dtype.itemsize, file.stat().st_size
+    if file.suffix == ".gz":
+        check_unfolding(file, "a gzip file", needed, there, trust)
+    elif there != 4 + 4 * len(shape) + needed:
+        raise _wrong_size(file, there - 4 - 4 * len(shape), shape, dtype)
+
+
+def _beginning(file: Path) -> bytes:
+    try:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            return stream.read(4 + 4 * 255)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise unreadable(file, "gzip file", error) from error
+
+
+def _header_of(file: Path, data: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in TYPES or data[3] == 0 or len(data) < 4 + 4 * data[3]:
+        expected = "two zero bytes, a type from 8 to 14, the number of dimensions, and their lengths"
+        found = f"{len(data)} bytes that begin with {data[:4]!r}"
+        cure = "restore the file; a compressed one must end in .gz"
+        raise FormatError(explain("this is no IDX file", place=file, found=found, expected=expected, cure=cure))
+    return np.dtype(TYPES[data[2]][1]).newbyteorder("="), struct.unpack(f">{data[3]}I", data[4 : 4 + 4 * data[3]])
+
+
+def read_idx(file: Path, trust: bool = False) -> Array:
+    """Returns the array of an IDX file: mapped into memory if it is not compressed and of single bytes."""
+    data = _beginning(file)
+    dtype, shape = _header_of(file, data)
+    start, count = 4 + 4 * len(shape), math.prod(shape)
+    _check_size(file, dtype, shape, trust)
+    if file.suffix != ".gz":
+        if count == 0:
+            return np.empty(shape, dtype)
+        mapped = np.asarray(np.memmap(file, dtype.newbyteorder(">"), "r", start, shape))
+        return mapped if dtype.itemsize == 1 else mapped.astype(dtype)
+    try:
+        with gzip.open(file) as stream:
+            body = stream.read(start + count * dtype.itemsize + 1)[start:]
+    except (EOFError, zlib.error, gzip.BadGzipFile, MemoryError, OverflowError) as error:
+        raise unreadable(file, "gzip file", error) from error
+    if len(body) != count * dtype.itemsize:
+        raise _wrong_size(file, len(body), shape, dtype)
+    return np.frombuffer(body, dtype.newbyteorder(">")).reshape(shape).astype(dtype, copy=False)
+
+
+def _wrong_size(file: Path, found: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FormatError:
+    expected = f"{math.prod(shape) * dtype.itemsize:,} bytes for {dtype.name} {list(shape)}"
+    cure = "restore the file: it was cut off, or something was added"
+    return FormatError(
+        explain(
+            "an IDX file is not as long as it says", place=file, found=f"{found:,} bytes", expected=expected, cure=cure
+        )
+    )
+
+
+def _load(files: dict[str, Path], path: str, schema: Schema, trust: bool) -> dict[str, Column]:
+    return columns_from({name: read_idx(file, trust) for name, file in files.items()}, path, schema)[1]
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return ArraysWriter(NAME, path, schema, _finish, folder=True)
+
+
+def _finish(arrays: dict[str, Array], path: Path) -> None:
+    plural = {one: many for many, one in SINGULAR.items()}
+    for name, array in arrays.items():
+        code, word = CODES[array.dtype]
+        with (path / f"{plural.get(name, name)}-idx{array.ndim}-{word}").open("wb") as file:
+            file.write(struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape))
+            for start in range(0, len(array), 4096):
+                file.write(array[start : start + 4096].astype(array.dtype.newbyteorder(">")).tobytes())

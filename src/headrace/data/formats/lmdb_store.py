@@ -1,0 +1,263 @@
+"""LMDB: the key `000000012.image` holds column `image` of sample 12, as bytes; `__headrace__` describes the columns.
+
+An array's bytes are its elements in little-endian order: `np.frombuffer(transaction.get(b"000000012.image"), dtype)`.
+A database that somebody else made has two columns, `key` and `value`, both bytes: nothing is unpickled. The map grows
+by itself when writing. Each process opens the database itself, read-only and without locks. Needs
+`pip install 'headrace[lmdb]'`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import FormatError, explain
+from headrace.core.extras import extra
+from headrace.data.formats.arrays import first_bytes, schema_of_text, to_json_text, unreadable
+from headrace.data.formats.atomic_target import Aside
+from headrace.data.formats.columns import Block, Column, Keys, Ragged
+from headrace.data.formats.lmdb_pages import check_pages
+from headrace.data.formats.manifest import manifest_of, write_manifest
+from headrace.data.formats.protocol import Handle, Reader, Writer, even_blocks
+from headrace.data.formats.schema import Field, Schema
+
+NAME = "lmdb"
+TITLE = "LMDB database"
+ABOUT = b"__headrace__"
+FIRST_MAP = 64 << 20
+FOREIGN = Schema((Field("key", "bytes"), Field("value", "bytes")))
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    file = Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
+    head = first_bytes(str(file), 20)
+    return head[16:] == b"\xde\xc0\xef\xbe" or (file.is_file() and file.name.endswith((".mdb", ".lmdb")))
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    return "the key of LMDB holds 511 bytes" if len(field.name.encode()) > 400 else None
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    lmdb = extra("lmdb", "lmdb")
+    manifest_of(path, NAME)
+    check_pages(data_file(path))
+    try:
+        environment = _open(path)
+        with environment.inner.begin() as transaction:
+            about = transaction.get(ABOUT)
+            if about is not None:
+                plain = json.loads(about)
+                schema = schema_of_text(json.dumps(plain["schema"]), path)
+                if schema is None:
+                    raise ValueError("no description of columns")
+                length, entries = int(plain["length"]), transaction.stat()["entries"]
+                if not 0 <= length * len(schema) < entries:
+                    raise ValueError(f"{entries:,} values, too few for {length:,} samples of {len(schema)} columns")
+                return LmdbReader(path, schema, length, None)
+            with transaction.cursor() as cursor:
+                keys = [bytes(key) for key in cursor.iternext(values=False)]
+    except (lmdb.Error, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise unreadable(path, "LMDB database", error) from error
+    return LmdbReader(path, FOREIGN, len(keys), _packed(keys))
+
+
+def _packed(keys: list[bytes]) -> Ragged:
+    offsets = np.cumsum([0, *map(len, keys)])
+    return Ragged(np.frombuffer(b"".join(keys), np.uint8), offsets)
+
+
+class Environment:
+    """An open database; one of a path in each process, since LMDB allows no second one."""
+
+    def __init__(self, path: str) -> None:
+        lmdb = extra("lmdb", "lmdb")
+        file = data_file(path)
+        size = max(file.stat().st_size, FIRST_MAP)
+        self.inner = lmdb.open(
+            path,
+            map_size=size,
+            subdir=Path(path).is_dir(),
+            readonly=True,
+            lock=False,
+            readahead=False,
+            max_spare_txns=8,
+        )
+
+    def __del__(self) -> None:
+        if hasattr(self, "inner"):
+            self.inner.close()
+
+
+_environments: weakref.WeakValueDictionary[str, Environment] = weakref.WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def _forget_all() -> None:
+    """Closes, in a forked child, what it has inherited: only then can it open the same databases itself."""
+    global _opening
+    _opening = threading.Lock()
+    for one in list(_environments.values()):
+        one.inner.close()
+    _environments.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def _open(path: str) -> Environment:
+    where = os.path.realpath(path)
+    with _opening:
+        found = _environments.get(where)
+        if found is None:
+            found = _environments[where] = Environment(path)
+        return found
+
+
+def data_file(path: str) -> Path:
+    """Returns the file that holds the data."""
+    return Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
+
+
+class LmdbReader:
+    """Reads value by value."""
+
+    format = NAME
+
+    def __init__(self, path: str, schema: Schema, length: int, keys: Ragged | None) -> None:
+        """keys: of a foreign database."""
+        self.place = path
+        self.schema = schema
+        self._length, self._keys = length, keys
+        self._environment: Handle[Environment] = Handle(functools.partial(_open, path))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def column(self, name: str) -> Column | None:
+        """See `Reader.column`."""
+        return None
+
+    def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
+        """See `Reader.fetch`."""
+        schema = self.schema.only(names)
+        columns: dict[str, Column] = {}
+        lmdb = extra("lmdb", "lmdb")
+        try:
+            with self._environment.get().inner.begin(buffers=True) as transaction:
+                for field in schema:
+                    columns[field.name] = self._column(transaction, field, keys)
+        except lmdb.Error as error:
+            raise unreadable(self.place, "LMDB database", error) from error
+        return Block(schema, columns)
+
+    def _column(self, transaction: Any, field: Field, keys: Keys) -> Column:
+        values = []
+        for key in keys.tolist():
+            name = self._name(field, key)
+            value = name if self._keys is not None and field.name == "key" else transaction.get(name)
+            if value is None:
+                found = f"no key {name!r}"
+                raise FormatError(
+                    explain("a sample is missing", place=self.place, found=found, expected="one a column")
+                )
+            values.append(value)
+        return self._joined(field, values)
+
+    def _name(self, field: Field, key: int) -> bytes:
+        return self._keys[key].tobytes() if self._keys is not None else name_of(key, field.name)
+
+    def _joined(self, field: Field, values: list[Any]) -> Column:
+        row = field.dtype.itemsize * math.prod(field.shape)
+        sizes = np.array([len(value) for value in values], np.int64)
+        wrong = sizes != row if field.kind == "fixed" else (sizes % row if row else sizes) != 0
+        if wrong.any():
+            size = int(sizes[wrong][0])
+            expected = f"{'' if field.kind == 'fixed' else 'a multiple of '}{row} for {field}"
+            message = explain(
+                "a value is of the wrong size",
+                place=f"{self.place}, column {field.name!r}",
+                found=size,
+                expected=expected,
+            )
+            raise FormatError(message)
+        flat = np.frombuffer(b"".join(values), field.dtype.newbyteorder("<")).astype(field.dtype, copy=False)
+        if field.kind == "fixed":
+            return flat.reshape(len(values), *field.shape)
+        offsets = np.zeros(len(values) + 1, np.int64)
+        np.cumsum(sizes // max(row, 1), out=offsets[1:])
+        return Ragged(flat.reshape(-1, *field.shape) if row else np.empty((0, *field.shape), field.dtype), offsets)
+
+    def blocks(self) -> Sequence[range]:
+        """See `Reader.blocks`."""
+        return even_blocks(self._length, 256)
+
+
+def name_of(index: int, column: str) -> bytes:
+    """Returns the key of a column of a sample."""
+    return f"{index:09d}.{column}".encode("utf-8", "surrogateescape")
+
+
+class _Writer:
+    def __init__(self, path: str, schema: Schema) -> None:
+        lmdb = extra("lmdb", "lmdb")
+        self._full = lmdb.MapFullError
+        self._schema, self._length, self._size = schema, 0, FIRST_MAP
+        self._aside = Aside(path, folder=True)
+        self._environment = lmdb.open(
+            str(self._aside.path), map_size=self._size, sync=False, metasync=False, lock=False
+        )
+
+    def append(self, block: Block) -> None:
+        pairs = []
+        for field in self._schema:
+            column = block.columns[field.name]
+            little = field.dtype.newbyteorder("<")
+            for index in range(len(block)):
+                value = np.asarray(column[index]).astype(little, copy=False).tobytes()
+                pairs.append((name_of(self._length + index, field.name), value))
+        self._put(sorted(pairs))
+        self._length += len(block)
+
+    def _put(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        while True:
+            try:
+                with self._environment.begin(write=True) as transaction, transaction.cursor() as cursor:
+                    for name, value in pairs:
+                        cursor.put(name, value)
+                    return
+            except self._full:
+                self._size *= 2
+                self._environment.set_mapsize(self._size)
+
+    def seal(self) -> None:
+        about = {"length": self._length, "schema": json.loads(to_json_text(self._schema))}
+        self._put([(ABOUT, json.dumps(about).encode())])
+        self._environment.close()
+        (self._aside.path / "lock.mdb").unlink(missing_ok=True)
+        write_manifest(self._aside.path, NAME, self._length, self._schema)
+        self._aside.commit()
+
+    def abort(self) -> None:
+        self._environment.close()
+        self._aside.abort()
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return _Writer(path, schema)

@@ -1,0 +1,143 @@
+"""The small file beside packed data: what is in them, and the checksum of each file.
+
+It is named `headrace.json` in a folder, `NAME.headrace.json` beside a file. Data can be read without it, by any library
+of their format; with it types and class names come back exactly as they were, and `headrace verify` finds damage.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.core.disk_names import as_text, on_disk
+from headrace.core.errors import FormatError, explain
+from headrace.core.regular import SIDE_FILE, open_regular, read_side_file
+from headrace.data.formats.schema import Schema
+
+NAME = "headrace.json"
+VERSION = 1
+CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`files` maps each path, relative to the folder, to (bytes, CRC-32)."""
+
+    format: str
+    length: int
+    schema: Schema
+    files: dict[str, tuple[int, int]]
+    extra: dict[str, Any]
+    """What the format itself wants to remember."""
+
+
+def manifest_path(path: str | Path) -> Path:
+    """Returns where the manifest of these data lies."""
+    path = Path(path)
+    return path / NAME if path.is_dir() else path.with_name(f"{path.name}.{NAME}")
+
+
+def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **extra: Any) -> Path:
+    """Writes the manifest of data that are complete, with the checksum of every file. Returns where it lies.
+
+    Raises `FormatError` if it would be longer than `read_manifest` takes: millions of files.
+    """
+    files = {}
+    for relative in files_of(path):
+        file = path / relative if path.is_dir() else path
+        files[as_text(relative)] = [*checksum(file)]
+    plain = {"headrace": VERSION, "format": format_name, "length": length, "schema": schema.to_json(), "files": files}
+    target = manifest_path(path)
+    if extra:
+        plain["extra"] = extra
+    text = json.dumps(plain, indent=1) + "\n"
+    if len(text) > SIDE_FILE:  # as many bytes: JSON writes ASCII here
+        found = f"{len(files):,} files, whose names and checksums take {len(text):,} bytes"
+        cure = "choose a format with fewer files: arrow, memmap or webdataset"
+        what = "these are too many files for a manifest"
+        raise FormatError(explain(what, place=path, found=found, expected=f"{SIDE_FILE:,} bytes at most", cure=cure))
+    target.write_text(text, "utf-8")
+    return target
+
+
+def read_manifest(path: str, format_name: str | None = None) -> Manifest | None:
+    """Returns the manifest of data; None without one, or for one of another format. Raises `FormatError` if damaged."""
+    place = manifest_path(path)
+    try:
+        plain = json.loads(read_side_file(place))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise damaged(place, f"{type(error).__name__}: {error}") from error
+    try:
+        if plain["headrace"] != VERSION:
+            raise damaged(place, f"version {plain['headrace']!r}")
+        if format_name is not None and plain["format"] != format_name:
+            return None
+        schema = Schema.from_json(plain["schema"], place)
+        files = {on_disk(str(name)): (int(size), int(crc)) for name, (size, crc) in plain["files"].items()}
+        if int(plain["length"]) < 0 or any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
+            raise damaged(place, "a negative length, or files outside of the folder")
+        return Manifest(str(plain["format"]), int(plain["length"]), schema, files, dict(plain.get("extra", {})))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise damaged(place, f"{type(error).__name__}: {error}") from error
+
+
+def damaged(place: object, found: str) -> FormatError:
+    """Returns the error for a manifest that cannot be used."""
+    expected = f"a manifest of version {VERSION}, as headrace writes it"
+    cure = "restore it, or delete it: the data can be read without, only types and class names are then guessed"
+    return FormatError(explain("a manifest is damaged", place=place, found=found, expected=expected, cure=cure))
+
+
+def manifest_of(path: str, format_name: str) -> Manifest | None:
+    """Returns the manifest of data in a format, None if there is none. Raises `FormatError` if a file is too short."""
+    manifest = read_manifest(path, format_name)
+    if manifest is not None:
+        for relative in manifest.files:
+            check_size(manifest, relative, Path(path) / relative if Path(path).is_dir() else Path(path))
+    return manifest
+
+
+def check_size(manifest: Manifest, relative: str, path: Path) -> None:
+    """Raises `FormatError` if a file is not as long as the manifest says: a cheap check when it is opened."""
+    expected = manifest.files.get(relative)
+    if expected is not None and not path.exists():
+        cure = "restore the file, or pack the data again"
+        wanted = f"a file of {expected[0]:,} bytes, says the manifest"
+        raise FormatError(explain("a file is missing", place=path, found="nothing", expected=wanted, cure=cure))
+    if expected is None or path.stat().st_size == expected[0]:
+        return
+    message = explain(
+        "a file was cut off, or changed",
+        place=path,
+        found=f"{path.stat().st_size:,} bytes",
+        expected=f"{expected[0]:,} bytes, says the manifest",
+        cure="restore the file, or pack the data again",
+    )
+    raise FormatError(message)
+
+
+def files_of(path: Path) -> Iterable[str]:
+    """Returns the files of packed data, in order of their names; relative to the folder, or the one file's name."""
+    if not path.is_dir():
+        return [path.name]
+    return sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file() and one.name != NAME)
+
+
+def checksum(path: Path) -> tuple[int, int]:
+    """Returns the length in bytes and the CRC-32 of a file."""
+    size = crc = 0
+    with open_regular(path) as file:
+        while chunk := file.read(CHUNK):
+            size += len(chunk)
+            crc = zlib.crc32(chunk, crc)
+    return size, crc

@@ -1,0 +1,93 @@
+"""A folder of `.npy` files, one a column (two for samples of different lengths), mapped into memory.
+
+Every file opens with `np.load(path, mmap_mode="r")`. Opening costs a millisecond whatever the size, all processes share
+the pages, and batches are gathered straight from the mapping.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from headrace.core.errors import DatasetNotFoundError, FormatError, explain
+from headrace.data.formats.arrays import (
+    ColumnsReader,
+    Spool,
+    array_name,
+    array_names,
+    columns_from,
+    file_name,
+    map_npy,
+    plain_files,
+)
+from headrace.data.formats.atomic_target import Aside
+from headrace.data.formats.columns import Array, Block, Column
+from headrace.data.formats.manifest import check_size, read_manifest, write_manifest
+from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.schema import Field, Schema
+
+NAME = "memmap"
+TITLE = "folder of .npy files, memory-mapped"
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    return any(name.endswith(".npy") for name in plain_files(path)) if Path(path).is_dir() else False
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    return None
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    manifest = read_manifest(path, NAME)
+    names = [name for name in plain_files(path) if name.endswith(".npy")]
+    if manifest is not None:
+        expected = [file_name(name) for field in manifest.schema for name in array_names(field)]
+        if missing := sorted(set(expected) - set(names)):
+            found = f"no {', '.join(missing)}"
+            raise FormatError(explain("files are missing", place=path, found=found, expected=", ".join(expected)))
+        names = expected
+        for name in names:
+            check_size(manifest, name, Path(path) / name)
+    if not names:
+        message = explain("found no .npy files", place=path, found="none", expected="one a column")
+        raise DatasetNotFoundError(message)
+    schema = None if manifest is None else manifest.schema
+    schema, columns = columns_from(_map(path, names), path, schema)
+    length = len(next(iter(columns.values()))) if columns else 0
+    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, tuple(names), schema))
+
+
+def _map(path: str, names: list[str]) -> dict[str, Array]:
+    return {array_name(name): map_npy(Path(path) / name) for name in names}
+
+
+def _load(path: str, names: tuple[str, ...], schema: Schema) -> dict[str, Column]:
+    return columns_from(_map(path, list(names)), path, schema)[1]
+
+
+class _Writer:
+    def __init__(self, path: str, schema: Schema) -> None:
+        self._schema = schema
+        self._aside = Aside(path, folder=True)
+        self._spool = Spool(self._aside.path, schema)
+
+    def append(self, block: Block) -> None:
+        self._spool.append(block)
+
+    def seal(self) -> None:
+        self._spool.finish()
+        write_manifest(self._aside.path, NAME, self._spool.length, self._schema)
+        self._aside.commit()
+
+    def abort(self) -> None:
+        self._spool.finish()
+        self._aside.abort()
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return _Writer(path, schema)

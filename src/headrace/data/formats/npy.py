@@ -1,0 +1,66 @@
+"""A single `.npy` file: one column, named `data`; with a structured dtype, one column for each of its fields."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+
+from headrace.data.formats.arrays import ArraysWriter, ColumnsReader, columns_from, first_bytes, map_npy, unreadable
+from headrace.data.formats.columns import Array, Column
+from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.schema import Field, Schema
+
+NAME = "npy"
+TITLE = "NumPy array file"
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    return first_bytes(path, 6) == b"\x93NUMPY" or (path.endswith(".npy") and Path(path).is_file())
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    return None if field.kind == "fixed" else "an .npy file holds samples of one size"
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    manifest = manifest_of(path, NAME)
+    schema, columns = columns_from(_arrays(path), path, None if manifest is None else manifest.schema)
+    length = len(next(iter(columns.values())))
+    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema))
+
+
+def _arrays(path: str) -> dict[str, Array]:
+    array = map_npy(Path(path))
+    if array.ndim == 0:
+        raise unreadable(path, ".npy data set", ValueError("a single number, without a dimension of samples"))
+    if array.dtype.names is None:
+        return {"data": array}
+    return {name: array[name] for name in array.dtype.names}
+
+
+def _load(path: str, schema: Schema) -> dict[str, Column]:
+    return columns_from(_arrays(path), path, schema)[1]
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return ArraysWriter(NAME, path, schema, _finish)
+
+
+def _finish(arrays: dict[str, Array], path: Path) -> None:
+    if list(arrays) == ["data"]:
+        whole = arrays["data"]
+    else:
+        dtype = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in arrays.items()])
+        whole = np.lib.format.open_memmap(path, "w+", dtype, (len(next(iter(arrays.values()))),))
+        for name, array in arrays.items():
+            whole[name] = array
+        return
+    with path.open("wb") as file:
+        np.lib.format.write_array(file, whole, allow_pickle=False)

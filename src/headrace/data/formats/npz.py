@@ -1,0 +1,134 @@
+"""An `.npz` archive: one array a column. Uncompressed members of single bytes are mapped, others read into memory."""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from headrace.core.errors import FormatError
+from headrace.data.formats.arrays import (
+    NPY_FAILURES,
+    ArraysWriter,
+    ColumnsReader,
+    columns_from,
+    cure_of,
+    first_bytes,
+    npy_from,
+    npy_head,
+    unreadable,
+)
+from headrace.data.formats.columns import Array, Column, as_numbers
+from headrace.data.formats.limits import check_unfolding
+from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.schema import Field, Schema
+
+NAME = "npz"
+TITLE = "NumPy archive"
+LOCAL_HEADER = struct.Struct("<4s22xHH")
+READ_FAILURES = (*NPY_FAILURES, zipfile.BadZipFile, zlib.error, NotImplementedError, struct.error,
+                 RuntimeError)  # fmt: skip
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    return path.endswith(".npz") and (Path(path).is_file() or first_bytes(path, 2) == b"PK")
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    return None
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    manifest = manifest_of(path, NAME)
+    headers = _headers(path, trust)
+    schema, columns = columns_from(headers, path, None if manifest is None else manifest.schema)
+    length = len(next(iter(columns.values()))) if columns else 0
+    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema, trust))
+
+
+def _headers(path: str, trust: bool) -> dict[str, Array]:
+    """Returns stand-ins for the arrays, of their types and shapes, which take no memory; offsets are read."""
+    arrays = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name, info in _members(path, archive, trust).items():
+                with archive.open(info) as file:
+                    shape, _, dtype = npy_head(file)
+                stand_in = np.broadcast_to(np.zeros((), dtype), shape)
+                if stand_in.size * dtype.itemsize > info.file_size:
+                    raise ValueError(f"member {info.filename} is too short for shape {shape}")
+                arrays[name] = _read(archive, info, path) if name.endswith(".offsets") else stand_in
+    except (*READ_FAILURES, OSError) as error:
+        if isinstance(error, FormatError) or getattr(error, "filename", None) is not None:
+            raise
+        raise unreadable(path, ".npz archive", error, cure_of(error)) from error
+    return arrays
+
+
+def _members(path: str, archive: zipfile.ZipFile, trust: bool) -> dict[str, zipfile.ZipInfo]:
+    """Returns the arrays' members by name. Raises `FormatError` if all of them together would take too much memory."""
+    members = {one.filename.removesuffix(".npy"): one for one in archive.infolist() if one.filename.endswith(".npy")}
+    if encrypted := [one.filename for one in members.values() if one.flag_bits & 1]:
+        raise ValueError(f"member {encrypted[0]} is encrypted")
+    total = sum(one.file_size for one in members.values())
+    check_unfolding(path, "an archive", total, Path(path).stat().st_size, trust)
+    return members
+
+
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> Array:
+    mapped = _mapped(archive, info, path)
+    if mapped is not None:
+        return mapped
+    with archive.open(info) as file:
+        return as_numbers(npy_from(memoryview(file.read())), path)
+
+
+def _mapped(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> Array | None:
+    """Maps an uncompressed member whose elements are single bytes; those of others need not be aligned."""
+    if info.compress_type != zipfile.ZIP_STORED:
+        return None
+    with Path(path).open("rb") as raw:
+        raw.seek(info.header_offset)
+        magic, name_length, extra_length = LOCAL_HEADER.unpack(raw.read(LOCAL_HEADER.size))
+        start = info.header_offset + LOCAL_HEADER.size + name_length + extra_length
+        raw.seek(start)
+        shape, fortran, dtype = npy_head(raw)
+        at, count = raw.tell(), math.prod(shape)
+    plain = magic == b"PK\x03\x04" and dtype.itemsize == 1 and at + count <= start + info.file_size
+    if not plain or count == 0 or fortran:
+        return None
+    return np.asarray(np.memmap(path, dtype, "r", at, shape))
+
+
+def _load(path: str, schema: Schema, trust: bool) -> dict[str, Column]:
+    arrays = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name, info in _members(path, archive, trust).items():
+                arrays[name] = _read(archive, info, path)
+    except (*READ_FAILURES, OSError) as error:
+        if isinstance(error, FormatError) or getattr(error, "filename", None) is not None:
+            raise
+        raise unreadable(path, ".npz archive", error, cure_of(error)) from error
+    return columns_from(arrays, path, schema)[1]
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return ArraysWriter(NAME, path, schema, _finish)
+
+
+def _finish(arrays: dict[str, Array], path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in arrays.items():  # as np.savez, which has no room for some names
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)

@@ -1,0 +1,215 @@
+"""Parquet: one file, or a folder or pattern of them. Only the columns asked for are read, row group by row group."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.core.errors import FormatError, explain
+from headrace.data.formats.arrays import first_bytes, plain_files, unreadable
+from headrace.data.formats.arrow import BatchWriter
+from headrace.data.formats.arrow_columns import arrow_schema, check_decoded, from_arrow, schema_from
+from headrace.data.formats.columns import Column, joined
+from headrace.data.formats.decoding_whole import decoding_whole
+from headrace.data.formats.file_writer import FileWriter
+from headrace.data.formats.limits import allowed, check_unfolding
+from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.parquet_pages import Pages, leaves_of, look_at
+from headrace.data.formats.protocol import Handle, Reader, Writer
+from headrace.data.formats.schema import Field, Schema
+from headrace.data.formats.shards import is_pattern, shards_of
+from headrace.data.formats.tables import BlockReader
+
+NAME = "parquet"
+TITLE = "Parquet files"
+SUFFIXES = (".parquet", ".pq")
+ROWS = 1 << 17
+"""Rows of a group that the writer makes, at most."""
+
+KEEP = 2 << 30
+"""Bytes of decoded columns that a process keeps, at most a quarter of the machine's memory."""
+
+AT_ONCE = 64 << 20
+"""Bytes that are read at a time where a few stored ones could unfold to very long strings."""
+
+FAILURES = (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError, TypeError)
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    if Path(path).is_dir():
+        return any(name.endswith(SUFFIXES) for name in plain_files(path))
+    return first_bytes(path, 4) == b"PAR1" or (path.endswith(SUFFIXES) and (is_pattern(path) or Path(path).is_file()))
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    if field.shape and field.kind == "ragged":
+        return "Parquet has no lists of arrays"
+    if field.dtype.kind == "b" and (field.kind != "fixed" or field.shape):
+        return "Parquet packs booleans in bits"
+    return "Parquet has no empty arrays" if 0 in field.shape else None
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    files = shards_of(path, SUFFIXES)
+    manifest_of(path, NAME)
+    opened = _open(files)
+    schemas = [file.schema_arrow for file in opened]
+    for file, schema in zip(files, schemas, strict=True):
+        if not schema.equals(schemas[0]):
+            found = f"{schema.names} where {files[0]} has {schemas[0].names}"
+            expected = "the same columns and types in all files"
+            raise FormatError(explain("files differ", place=file, found=found, expected=expected))
+    groups = [(number, group) for number, file in enumerate(opened) for group in range(file.num_row_groups)]
+    lengths = [opened[number].metadata.row_group(group).num_rows for number, group in groups]
+    close(opened)
+    return ParquetReader(path, files, schema_from(schemas[0], path), groups, lengths, trust)
+
+
+def _open(files: list[str]) -> list[pq.ParquetFile]:
+    opened = []
+    for file in files:
+        try:
+            opened.append(pq.ParquetFile(file, memory_map=False, thrift_string_size_limit=1 << 28))
+        except FAILURES as error:
+            raise unreadable(file, "Parquet file", error) from error
+        except OSError as error:
+            if error.filename is None and not isinstance(error, (PermissionError, FileNotFoundError)):
+                raise unreadable(file, "Parquet file", error) from error
+            raise
+    return opened
+
+
+def close(opened: list[pq.ParquetFile]) -> None:
+    """Closes files."""
+    for file in opened:
+        file.close()
+
+
+class ParquetReader(BlockReader):
+    """Decoded columns are kept by row group; if all of a column fits, it is put together, and then lies in memory."""
+
+    format = NAME
+
+    def __init__(
+        self,
+        path: str,
+        files: list[str],
+        schema: Schema,
+        groups: list[tuple[int, int]],
+        lengths: Sequence[int],
+        trust: bool = False,
+    ) -> None:
+        from headrace.core.memory import machine_memory
+
+        super().__init__(path, schema, lengths, min(KEEP, machine_memory() // 4))
+        self._paths, self._groups, self._trust = files, groups, trust
+        self._files: Handle[list[pq.ParquetFile]] = Handle(functools.partial(_open, files))
+        self._whole: dict[str, Column] = {}
+        self._leaves: dict[int, dict[str, list[int]]] = {}
+
+    def read_block(self, number: int, names: Sequence[str]) -> Mapping[str, Column]:
+        """See `BlockReader.read_block`."""
+        file, group = self._groups[number]
+        try:
+            table = self._table(file, group, names)
+        except (*FAILURES, OSError) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", error) from error
+        expected = int(self.starts[number + 1] - self.starts[number])
+        if table.num_rows != expected:
+            wrong = ValueError(f"{table.num_rows} rows instead of {expected}")
+            raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", wrong)
+        place = f"{self._paths[file]}, row group {group}"
+        for name in names:
+            check_decoded(table.column(name).chunks, place, self._trust)
+        return {name: from_arrow(self.schema[name], table.column(name), place) for name in names}
+
+    def _table(self, file: int, group: int, names: Sequence[str]) -> pa.Table:
+        """Reads columns of a row group, those with strings that could grow too long a few rows at a time."""
+        opened, place = self._files.get()[file], f"{self._paths[file]}, row group {group}"
+        found = {} if self._trust else self._look_at(file, group, names)
+        slow = {name: pages for name, pages in found.items() if pages.repeated > allowed(pages.stored)}
+        table = opened.read_row_group(group, columns=[name for name in names if name not in slow], use_threads=False)
+        for name, pages in slow.items():
+            total, batches = 0, []
+            step = max(AT_ONCE // pages.longest, 1)
+            for batch in opened.iter_batches(step, row_groups=[group], columns=[name], use_threads=False):
+                total += batch.nbytes
+                check_unfolding(place, f"column {name!r}", total, pages.stored)
+                batches.append(batch)
+            table = table.append_column(name, pa.Table.from_batches(batches).combine_chunks().column(0))
+        return table
+
+    def _look_at(self, file: int, group: int, names: Sequence[str]) -> dict[str, Pages]:
+        """Returns what the pages of columns say. Raises `FormatError` for those that would take too much memory."""
+        metadata, found = self._files.get()[file].metadata, {}
+        if file not in self._leaves:
+            self._leaves[file] = leaves_of(metadata)
+        with open(self._paths[file], "rb", buffering=0) as stream:
+            for name in names:
+                found[name] = pages = look_at(stream.fileno(), metadata, group, self._leaves[file].get(name, ()))
+                what = f"column {name!r} of row group {group}"
+                check_unfolding(self._paths[file], what, max(pages.unpacked, pages.decoded), pages.stored)
+        return found
+
+    def column(self, name: str) -> Column | None:
+        """See `Reader.column`: a column of fixed size is read whole when it is first asked for, if it fits."""
+        found = self._whole.get(name)
+        field = self.schema[name]
+        if found is not None or field.kind != "fixed":
+            return found
+        size = len(self) * field.dtype.itemsize
+        for length in field.shape:
+            size *= length
+        if size + self._bytes > self._keep:
+            return None
+        where = self._paths[0]
+        if len(self._paths) > 1:
+            where = f"{where} and {len(self._paths) - 1} more"
+        parts = []
+        with decoding_whole(f"column {name!r} of {where}", size) as report:
+            for number in range(len(self._groups)):
+                parts.append(self.read_block(number, [name])[name])
+                report(int(self.starts[number + 1]), len(self))
+        self._whole[name] = column = joined(field, parts)
+        self._bytes += size
+        return column
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._whole = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_whole"}
+
+
+class _Sink:
+    """Writes record batches as row groups."""
+
+    def __init__(self, path: str | Path, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(str(path), schema, compression="zstd")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for start in range(0, batch.num_rows, ROWS):
+            self._writer.write_batch(batch.slice(start, ROWS), row_group_size=ROWS)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def write_file(path: str | Path, schema: Schema) -> BatchWriter:
+    """Begins one Parquet file."""
+    return BatchWriter(schema, _Sink(path, arrow_schema(schema)))
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return FileWriter(NAME, path, schema, SUFFIXES, write_file)

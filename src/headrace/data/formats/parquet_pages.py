@@ -1,0 +1,202 @@
+"""What the pages of a Parquet column chunk unfold to, from their headers, before Arrow reads them.
+
+Source: `parquet.thrift` of the Parquet format, in Thrift's compact protocol.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from headrace.data.formats.limits import FREE
+
+DATA, DICTIONARY, DATA_2 = 0, 2, 3
+"""Kinds of pages."""
+
+BY_DICTIONARY = (2, 8)
+BY_PREFIX = 7
+"""Encodings in which few bytes stand for many long strings."""
+
+CODECS = ("SNAPPY", "GZIP", "BROTLI", "ZSTD")
+WORD = struct.Struct("<I")
+HEAD, LARGEST_HEAD = 1 << 9, 1 << 24
+FALSE, TRUE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 2, 1, 3, 7, 8, 9, 10, 11, 12
+DEEPEST = 16
+
+
+class Pages(NamedTuple):
+    """What the headers of a column of a row group say, in bytes.
+
+    stored: of all pages; unpacked: of all pages when they are no longer compressed; decoded: of the values, but for
+    strings their places alone; repeated: what strings could take if few bytes name long ones again and again;
+    longest: what one of these could.
+    """
+
+    stored: int = 0
+    unpacked: int = 0
+    decoded: int = 0
+    repeated: int = 0
+    longest: int = 1
+
+
+def leaves_of(metadata: Any) -> dict[str, list[int]]:
+    """Returns the numbers of the leaves of each column of a file, by all names that it could have."""
+    found: dict[str, list[int]] = {}
+    for number in range(metadata.num_columns):
+        path = metadata.schema.column(number).path
+        ends = [at for at, char in enumerate(path) if char == "."]
+        for end in (*ends, len(path)):
+            found.setdefault(path[:end], []).append(number)
+    return found
+
+
+def look_at(descriptor: int, metadata: Any, group: int, leaves: Sequence[int]) -> Pages:
+    """Returns what the pages of some leaves say together. Raises `ValueError` if their headers make no sense."""
+    total, about = Pages(), metadata.row_group(group)
+    for number in leaves:
+        leaf = about.column(number)
+        found = _leaf(descriptor, leaf)
+        width = max(metadata.schema.column(number).length, 1) if "FIXED" in leaf.physical_type else 8
+        total = Pages(
+            total.stored + leaf.total_compressed_size,
+            total.unpacked + found.unpacked,
+            total.decoded + width * max(found.decoded, about.num_rows),
+            total.repeated + found.repeated,
+            max(total.longest, found.longest),
+        )
+    return total
+
+
+def _leaf(descriptor: int, leaf: Any) -> Pages:
+    """Returns what the pages of one leaf say, but in `decoded` how many values they are, empty places too."""
+    start = leaf.data_page_offset
+    if leaf.has_dictionary_page and leaf.dictionary_page_offset is not None:
+        start = min(start, leaf.dictionary_page_offset)
+    unpacked = found = by_dictionary = repeated = 0
+    longest, words = 1, None
+    for body, header in _headers(descriptor, start, start + leaf.total_compressed_size):
+        size = header[2]
+        unpacked += size
+        if header[1] == DICTIONARY:
+            words = body, header[3], size
+            continue
+        about = header.get(5 if header[1] == DATA else 8, {})
+        count, encoding = about.get(1, 0), about.get(2 if header[1] == DATA else 4, 0)
+        if count < 0 or size < 0:
+            raise ValueError(f"a page of {size:,} bytes and {count:,} values")
+        found += count
+        by_dictionary += count if encoding in BY_DICTIONARY else 0
+        if encoding == BY_PREFIX:
+            repeated, longest = repeated + size * count, max(longest, size)
+        if found >= leaf.num_values:
+            break
+    if leaf.physical_type == "BYTE_ARRAY" and words is not None:
+        word = words[2]
+        if word * by_dictionary > FREE >= word:
+            word = _longest_word(descriptor, words, leaf.compression)
+        repeated, longest = repeated + word * by_dictionary, max(longest, word)
+    return Pages(0, unpacked, max(found, leaf.num_values), repeated, longest)
+
+
+def _longest_word(descriptor: int, place: tuple[int, int, int], codec: str) -> int:
+    """Returns the bytes of the longest word in a dictionary (start, stored, unpacked), or all its bytes."""
+    start, stored, size = place
+    data = os.pread(descriptor, stored, start)
+    if codec != "UNCOMPRESSED":
+        if codec not in CODECS:
+            return size
+        data = pa.decompress(data, size, codec.lower(), asbytes=True)
+    at = longest = 0
+    while at + 4 <= len(data):
+        (word,) = WORD.unpack_from(data, at)
+        at, longest = at + 4 + word, max(longest, word)
+    return max(longest, 1)
+
+
+def _headers(descriptor: int, at: int, end: int) -> Iterator[tuple[int, dict[int, Any]]]:
+    """Yields where the content of each page begins, and its header, as fields by number."""
+    while at < end:
+        size = HEAD
+        while True:
+            data = os.pread(descriptor, min(size, end - at), at)
+            try:
+                header, length = _struct(data, 0, 0)
+                break
+            except (IndexError, struct.error) as error:
+                if len(data) < size or size >= LARGEST_HEAD:
+                    raise ValueError(f"a page header at byte {at:,} that does not end") from error
+                size *= 32
+        if not all(isinstance(header.get(number), int) for number in (1, 2, 3)) or header[3] < 0:
+            raise ValueError(f"a page header at byte {at:,} that makes no sense")
+        body = at + length
+        at = body + header[3]
+        if at > end:
+            raise ValueError(f"a page of {header[3]:,} bytes that ends behind its column")
+        yield body, header
+
+
+def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
+    """Returns the fields of a struct by number, and where it ends. Raises `IndexError` if `data` end before it does."""
+    fields: dict[int, Any] = {}
+    number = 0
+    while data[at]:
+        step, kind = data[at] >> 4, data[at] & 15
+        at += 1
+        if step:
+            number += step
+        else:
+            number, at = _signed(data, at)
+        fields[number], at = (kind == TRUE, at) if kind in (TRUE, FALSE) else _value(data, at, kind, depth + 1)
+    return fields, at + 1
+
+
+def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
+    """Returns a value, and where it ends; None for what is only passed over."""
+    if depth > DEEPEST:
+        raise ValueError("a page header of structs in structs")
+    if kind == STRUCT:
+        return _struct(data, at, depth)
+    if kind == BINARY:
+        length, at = _unsigned(data, at)
+        return None, _there(data, at + length)
+    if kind in (TRUE, FALSE, BYTE):
+        return None, _there(data, at + 1)
+    if kind == DOUBLE:
+        return None, _there(data, at + 8)
+    if kind in (LIST, SET):
+        count, inner = data[at] >> 4, data[at] & 15
+        at += 1
+        if count == 15:
+            count, at = _unsigned(data, at)
+        for _ in range(count):
+            _, at = _value(data, at, inner, depth + 1)
+        return None, at
+    if kind == MAP:
+        raise ValueError("a page header with a map")
+    return _signed(data, at)
+
+
+def _there(data: bytes, at: int) -> int:
+    if at > len(data):
+        raise IndexError(at)
+    return at
+
+
+def _unsigned(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return value, at
+        if shift > 63:
+            raise ValueError("a number without end")
+
+
+def _signed(data: bytes, at: int) -> tuple[int, int]:
+    value, at = _unsigned(data, at)
+    return (value >> 1) ^ -(value & 1), at

@@ -1,0 +1,116 @@
+"""The seam between formats and everything else: a reader and a writer.
+
+Life of a reader: `registry.open_reader` makes one in the process of the user, where it finds out length and schema. It
+opens what it needs lazily, on the first `fetch` or `column`, and once per process: a reader that arrives in another
+process (by fork or pickle) has no handle there yet. `Handle` does that. It may be used by several threads.
+
+Life of a writer: the command or function that makes it calls `append` with block after block, in order, in one thread,
+then `seal` once; or `abort`, after which nothing is left. Until `seal` returns, nothing is to be seen at the target;
+then all of it is there (see `aside.py`). What was there before stays until that moment.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from headrace.data.formats.columns import Block, Column, Keys
+from headrace.data.formats.schema import Field, Schema
+
+T = TypeVar("T")
+
+
+class Reader(Protocol):
+    """Reads one stored data set: sample number 0 .. length-1 of each column."""
+
+    format: str
+    place: str
+    """What a user would call it: a path."""
+    schema: Schema
+
+    def __len__(self) -> int: ...
+
+    def column(self, name: str) -> Column | None:
+        """Returns a whole column without a copy, if it lies in memory or can be mapped into it; otherwise None."""
+
+    def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
+        """Returns the samples of `keys` (int64 [k], each 0 .. length-1, in any order, also repeated), in that order.
+
+        Raises `FormatError` if the data are damaged.
+        """
+
+    def blocks(self) -> Sequence[range]:
+        """Returns the runs of samples that are quickest to read one after the other, in order; together all."""
+
+
+class Writer(Protocol):
+    """Writes one data set."""
+
+    def append(self, block: Block) -> None:
+        """Adds samples at the end. Raises `FormatError` if the format cannot hold them."""
+
+    def seal(self) -> None:
+        """Makes all of it durable and visible at the target."""
+
+    def abort(self) -> None:
+        """Removes what was written."""
+
+
+class Format(Protocol):
+    """What the registry knows of a format: each has these, a module at its top level or an object."""
+
+    NAME: str
+    TITLE: str
+    """In a few words, for people."""
+
+    def claims(self, path: str) -> bool:
+        """Tells whether this is data of this format, from names and first bytes."""
+
+    def open_reader(self, path: str, trust: bool) -> Reader:
+        """Opens data for reading. Raises `FormatError`, `DatasetNotFoundError`, `OSError`."""
+
+    def open_writer(self, path: str, schema: Schema) -> Writer:
+        """Begins to write. Raises `FormatError` if the format cannot hold this schema."""
+
+    def refusal(self, field: Field) -> str | None:
+        """Returns why the format cannot hold a field; None if it can."""
+
+
+class Handle(Generic[T]):
+    """Something that is opened at its first use in each process, and is never pickled."""
+
+    def __init__(self, opener: Callable[[], T]) -> None:
+        self._opener = opener
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = -1
+        self._value: T | None = None
+        self._lock = threading.Lock()
+
+    def get(self) -> T:
+        """Returns it, opened by the calling process."""
+        value = self._value
+        if value is not None and self._pid == os.getpid():
+            return value
+        if self._pid not in (-1, os.getpid()):
+            self._lock = threading.Lock()  # the one of the parent may be held there
+        with self._lock:
+            if self._value is None or self._pid != os.getpid():
+                self._value = self._opener()
+                self._pid = os.getpid()
+            return self._value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_opener": self._opener}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._opener = state["_opener"]
+        self._forget()
+
+
+def even_blocks(length: int, size: int) -> list[range]:
+    """Returns runs of `size` samples."""
+    return [range(start, min(start + size, length)) for start in range(0, length, size)]

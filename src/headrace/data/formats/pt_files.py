@@ -1,0 +1,258 @@
+"""A folder with one `.pt` file per sample: a dictionary of tensors, numbers and strings, or a tensor alone (`data`).
+
+Files are read with `torch.load(weights_only=True)`, which executes nothing. With `trust=True` those are read too that
+need more than that: trust whoever wrote them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.core.errors import FormatError, explain
+from headrace.data.formats.arrays import plain_files, unreadable
+from headrace.data.formats.atomic_target import Aside
+from headrace.data.formats.columns import Block, Column, Keys, column_from, field_of
+from headrace.data.formats.limits import check_unfolding
+from headrace.data.formats.manifest import read_manifest, write_manifest
+from headrace.data.formats.packed_strings import PackedStrings
+from headrace.data.formats.protocol import Reader, Writer, even_blocks
+from headrace.data.formats.schema import Field, Schema
+
+NAME = "pt"
+TITLE = "folder of .pt files, one a sample"
+LOOKED_AT = 16
+"""Samples from which the columns are guessed."""
+
+DIRECTORY_END = struct.Struct("<12xII2x")
+"""The end of a .zip: length and place of its directory."""
+
+ENTRY = struct.Struct("<10xH12xIHHH12x")
+"""Of an entry of the directory: method, length of the content, of the name, of extras and of a comment."""
+
+AT_END = 1 << 14
+"""Bytes at the end of a file that are read at once: they hold the directory of nearly all."""
+
+FAILURES = (RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError, IndexError, OverflowError,
+            MemoryError, pickle.UnpicklingError, zipfile.BadZipFile, UnicodeDecodeError, AssertionError,
+            struct.error)  # fmt: skip
+
+
+WIDE = 0xFFFFFFFF
+"""Stands for a number that is written elsewhere, since it needs 64 bits."""
+
+ENDLESS = 1 << 62
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    return Path(path).is_dir() and any(name.endswith((".pt", ".pth")) for name in plain_files(path))
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    return None
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`."""
+    names = [name for name in plain_files(path) if name.endswith((".pt", ".pth"))]
+    manifest = read_manifest(path, NAME)
+    if manifest is not None:
+        if len(names) != manifest.length:
+            found = f"{len(names):,} files"
+            raise FormatError(explain("files are missing", place=path, found=found, expected=f"{manifest.length:,}"))
+        return PtReader(path, names, manifest.schema, trust)
+    if not names:
+        raise FormatError(explain("found no .pt files", place=path, found="none", expected="one a sample"))
+    step = max(len(names) // LOOKED_AT, 1)
+    samples = [_read(str(Path(path) / name), trust) for name in names[::step][:LOOKED_AT]]
+    for name, sample in zip(names[::step], samples, strict=False):
+        if list(sample) != list(samples[0]):
+            found, place = f"keys {list(sample)}", Path(path) / name
+            raise FormatError(explain("samples differ", place=place, found=found, expected=f"{list(samples[0])}"))
+    fields = tuple(field_of(key, [sample[key] for sample in samples], path) for key in samples[0])
+    return PtReader(path, names, Schema(fields), trust)
+
+
+def _read(file: str, trust: bool) -> dict[str, Any]:
+    try:
+        size = 0 if trust else _check_packed(file)
+        sample = _columns_of(torch.load(file, map_location="cpu", weights_only=not trust))
+        if not trust:
+            check_unfolding(file, "a file", sum(map(_bytes_of, sample.values())), size)
+        return sample
+    except FAILURES as error:
+        if isinstance(error, FormatError):
+            raise
+        cure = "restore the file; if you trust whoever wrote it and it holds more than tensors, open with trust=True"
+        raise unreadable(file, ".pt file", error, cure) from error
+    except OSError as error:
+        if error.filename is None:
+            raise unreadable(file, ".pt file", error) from error
+        raise
+
+
+def _columns_of(sample: Any) -> dict[str, Any]:
+    if isinstance(sample, Mapping) and all(isinstance(key, str) for key in sample) and sample:
+        return dict(sample)
+    if isinstance(sample, (tuple, list)) and any(isinstance(part, (torch.Tensor, str)) for part in sample):
+        return {str(number): part for number, part in enumerate(sample)}
+    return {"data": sample}
+
+
+def _check_packed(file: str) -> int:
+    """Returns the length of a file. Raises `FormatError` if it is an archive, compressed as `torch.save` makes none.
+
+    Looks at its end only: the directory of a .zip lies there.
+    """
+    with open(file, "rb", buffering=0) as stream:
+        size = stream.seek(0, 2)
+        start = stream.seek(max(size - AT_END, 0))
+        tail = stream.read(AT_END)
+        end = tail.rfind(b"PK\5\6", 0, max(len(tail) + 4 - DIRECTORY_END.size, 0))
+        if end < 0:
+            stream.seek(0)
+            if stream.read(2) == b"PK":
+                raise ValueError("an archive without a directory at its end")
+            return size
+        length, first = DIRECTORY_END.unpack_from(tail, end)
+        if tail[max(end - 20, 0) : end].startswith(b"PK\6\7"):  # one with numbers of 64 bits, which goes first
+            stream.seek(struct.unpack_from("<Q", tail, end - 12)[0])
+            wide = struct.unpack("<QQ", stream.read(56)[40:])
+            if first != WIDE and wide != (length, first):
+                raise ValueError("an archive with two directories")
+            length, first = wide
+        stream.seek(first)
+        directory = tail[first - start : first - start + length] if first >= start else stream.read(length)
+    unpacked = at = 0
+    while at + ENTRY.size <= len(directory):
+        method, whole, name, extra, comment = ENTRY.unpack_from(directory, at)
+        unpacked += 0 if method == 0 else whole if whole < WIDE else ENDLESS
+        at += ENTRY.size + name + extra + comment
+    check_unfolding(file, "an archive", unpacked, size)
+    return size
+
+
+def _bytes_of(value: Any) -> int:
+    """Returns the bytes that a value takes as an array: a tensor may repeat its own, lists hold one list many times."""
+    if isinstance(value, (list, tuple)):
+        return 8 * _entries(value, {})
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    return len(value) if isinstance(value, (bytes, bytearray)) else 0
+
+
+def _entries(value: Any, known: dict[int, int]) -> int:
+    """Returns how many numbers nested lists stand for. `known`: those counted already; one within itself is endless."""
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    if not isinstance(value, (list, tuple)):
+        return 1
+    if not value or not isinstance(value[0], (list, tuple, torch.Tensor)):
+        return len(value)  # NumPy refuses lists behind numbers
+    if id(value) not in known:
+        known[id(value)] = ENDLESS
+        known[id(value)] = sum(_entries(one, known) for one in value)
+    return known[id(value)]
+
+
+class PtReader:
+    """Reads one file a sample."""
+
+    format = NAME
+
+    def __init__(self, path: str, names: Sequence[str], schema: Schema, trust: bool) -> None:
+        self.place = path
+        self.schema = schema
+        self._names = PackedStrings.from_strings(names)
+        self._trust = trust
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def column(self, name: str) -> Column | None:
+        """See `Reader.column`."""
+        return None
+
+    def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
+        """See `Reader.fetch`."""
+        schema = self.schema.only(names)
+        values: dict[str, list[Any]] = {name: [] for name in schema.names}
+        for key in keys.tolist():
+            file = str(Path(self.place) / self._names[key])
+            sample = _read(file, self._trust)
+            for field in schema:
+                values[field.name].append(_value(field, sample, file))
+        return Block(schema, {field.name: column_from(field, values[field.name]) for field in schema})
+
+    def blocks(self) -> Sequence[range]:
+        """See `Reader.blocks`."""
+        return even_blocks(len(self), 64)
+
+
+def _value(field: Field, sample: Mapping[str, Any], file: str) -> Any:
+    value = sample.get(field.name)
+    if isinstance(value, torch.Tensor):
+        try:
+            value = value.detach().numpy()
+        except (TypeError, RuntimeError) as error:  # sparse, of a type that NumPy has not, without values
+            raise unreadable(file, f"tensor {field.name!r}", error, "store it as a dense tensor of numbers") from error
+    if field.kind == "bytes" and isinstance(value, np.ndarray):
+        value = value.tobytes()
+    if field.kind in ("bytes", "text"):
+        sound = isinstance(value, bytes if field.kind == "bytes" else str)
+    else:
+        array = np.asarray(value)
+        sound = value is not None and array.dtype.kind == field.dtype.kind and _fits(field, array.shape)
+    if not sound:
+        shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
+        found = type(value).__name__ + shape
+        message = explain(f"column {field.name!r} of a sample differs", place=file, found=found, expected=str(field))
+        raise FormatError(message)
+    return value
+
+
+def _fits(field: Field, shape: tuple[int, ...]) -> bool:
+    return shape == field.shape if field.kind == "fixed" else shape[1:] == field.shape and len(shape) > 0
+
+
+class _Writer:
+    def __init__(self, path: str, schema: Schema) -> None:
+        self._schema = schema
+        self._aside = Aside(path, folder=True)
+        self._length = 0
+
+    def append(self, block: Block) -> None:
+        for row in block:
+            sample = {name: _stored(value) for name, value in row.items()}
+            with (self._aside.path / f"{self._length:09d}.pt").open("wb") as file:
+                torch.save(sample, file)
+            self._length += 1
+
+    def seal(self) -> None:
+        write_manifest(self._aside.path, NAME, self._length, self._schema)
+        self._aside.commit()
+
+    def abort(self) -> None:
+        self._aside.abort()
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0, dtype=torch.uint8)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return torch.from_numpy(np.array(value))
+    return value
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return _Writer(path, schema)

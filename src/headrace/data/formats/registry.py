@@ -1,0 +1,182 @@
+"""All formats, by name, and which of them some data are in."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import cast
+
+from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, UsageError, explain
+from headrace.core.regular import not_regular
+from headrace.core.urls import refuse_url
+from headrace.data.formats.arrays import unreadable
+from headrace.data.formats.flat import EXAMPLE
+from headrace.data.formats.manifest import read_manifest
+from headrace.data.formats.protocol import Format, Reader, Writer
+from headrace.data.formats.schema import Schema
+from headrace.data.formats.shards import is_pattern
+
+MODULES = {
+    "arrow": "arrow",
+    "memmap": "memmap",
+    "parquet": "parquet",
+    "webdataset": "webdataset",
+    "lmdb": "lmdb_store",
+    "hdf5": "hdf5",
+    "npz": "npz",
+    "npy": "npy",
+    "idx": "idx",
+    "tensordict": "tensordict_memmap",
+    "huggingface": "huggingface",
+    "pt": "pt_files",
+    "csv": "text_formats:CSV",
+    "tsv": "text_formats:TSV",
+    "jsonl": "text_formats:JSON_LINES",
+    "folder": "folder",
+}
+"""Each a module, or something in one, in the order in which they are asked: a folder of files is what is left."""
+
+
+LIBRARY_FAILURES = (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError, EOFError,
+                    MemoryError, RecursionError, Warning)  # fmt: skip
+"""What the libraries of formats have been seen to raise when they open data whose bytes were changed at random."""
+
+
+def format_named(name: str) -> Format:
+    """Returns a format by its name. Raises `UsageError`."""
+    if name not in MODULES:
+        close = difflib.get_close_matches(name, MODULES, 1)
+        cure = f"did you mean {close[0]!r}?" if close else None
+        expected = ", ".join(MODULES)
+        raise UsageError(
+            explain("there is no such format", place="format", found=repr(name), expected=expected, cure=cure)
+        )
+    module, _, attribute = MODULES[name].partition(":")
+    found = importlib.import_module(f"headrace.data.formats.{module}")
+    return cast(Format, getattr(found, attribute) if attribute else found)
+
+
+def format_of(path: str) -> Format:
+    """Returns the format of what lies at a path. Raises `DatasetNotFoundError` and `FormatError`, which say why."""
+    manifest = read_manifest(path)
+    if manifest is not None and manifest.format in MODULES:
+        return format_named(manifest.format)
+    for name in MODULES:
+        one = format_named(name)
+        if one.claims(path):
+            return one
+    given = Path(path)
+    if not os.path.lexists(path) and not is_pattern(path):
+        parent = given.parent
+        near = difflib.get_close_matches(
+            given.name, [one.name for one in parent.iterdir()] if parent.is_dir() else [], 1
+        )
+        cure = f"did you mean {parent / near[0]}?" if near else "correct the path"
+        raise DatasetNotFoundError(explain("there are no such data", place=path, found="nothing", cure=cure))
+    if is_pattern(path):
+        raise DatasetNotFoundError(explain("no files match", place=path, found="nothing", cure="correct the pattern"))
+    raise _unknown(given)
+
+
+def _unknown(path: Path) -> FormatError:
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            found = "neither a file nor a folder"
+        else:
+            with path.open("rb") as file:
+                head = file.read(16)
+            found = f"a file of {path.stat().st_size:,} bytes that begins with {head!r}" if head else "an empty file"
+    except OSError as error:
+        found = error.strerror or str(error)
+    expected = "; ".join(f"{name}: {format_named(name).TITLE}" for name in MODULES)
+    cure = "name the format: open(..., format=...), or --format on the command line"
+    if path.suffix == ".bin":
+        cure += f"; for a flat file of tokens say their type: {EXAMPLE}, headrace inspect {path.name} --dtype uint16"
+    return FormatError(explain("cannot tell the format of this", place=path, found=found, expected=expected, cure=cure))
+
+
+def open_reader(path: str | os.PathLike[str], *, format: str | None = None, trust: bool = False) -> Reader:
+    """Opens stored data. Raises `DatasetNotFoundError`, `FormatError`, `UsageError`, and `OSError` with the path."""
+    refuse_url(path, "opening data")
+    place = str(Path(os.fsdecode(path)).expanduser())
+    check_name(place)
+    _check_kind(place)
+    chosen = format_of(place) if format is None else format_named(format)
+    if format is not None and not os.path.lexists(place) and not is_pattern(place) and not chosen.claims(place):
+        raise DatasetNotFoundError(
+            explain("there are no such data", place=place, found="nothing", cure="correct the path")
+        )
+    try:
+        return chosen.open_reader(place, trust)
+    except LIBRARY_FAILURES as error:
+        if isinstance(error, HeadraceError):
+            raise
+        raise unreadable(place, f"{chosen.TITLE} ({chosen.NAME})", error) from error
+
+
+def check_name(place: str) -> None:
+    """Raises `UsageError` for a path that libraries cannot be told, since they want UTF-8."""
+    try:
+        place.encode()
+    except UnicodeEncodeError as error:
+        found, cure = "a name that is not valid UTF-8", "rename it, or make a link with another name to it"
+        if sys.getfilesystemencoding() != "utf-8":
+            found = f"a name that the encoding of this locale ({sys.getfilesystemencoding()}) has no letters for"
+            cure = "set PYTHONUTF8=1, or a locale of UTF-8 such as LC_ALL=C.UTF-8"
+        raise UsageError(explain("this path cannot be used", place=repr(place), found=found, cure=cure)) from error
+
+
+def _check_kind(place: str) -> None:
+    """Raises `FormatError` for a named pipe, a device or a socket: reading one may wait, or go on, for ever."""
+    try:
+        mode = os.stat(place).st_mode  # noqa: PTH116 - the same for text that is no path
+    except (OSError, ValueError):
+        return  # a pattern, a prefix, or nothing: what looks for the data says so
+
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise not_regular(place, mode, "a regular file, or a folder")
+
+
+def open_writer(path: str | os.PathLike[str], schema: Schema, format: str) -> Writer:
+    """Begins to write data. Raises `FormatError` if the format cannot hold them, `UsageError` for an unknown one."""
+    refuse_url(path, "writing data")
+    check_name(os.fsdecode(path))
+    check_holds(format, schema, path)
+    return format_named(format).open_writer(os.fsdecode(path), schema)
+
+
+def check_holds(format: str, schema: Schema, place: object) -> None:
+    """Raises `FormatError` if a format cannot hold a schema."""
+    chosen = format_named(format)
+    reasons = [f"{field.name} ({field}): {why}" for field in schema if (why := chosen.refusal(field)) is not None]
+    if bad := [name for name in schema.names if not name or "\0" in name or not _is_text(name)]:
+        expected = "names of text, not empty"
+        raise FormatError(explain("a column name cannot be stored", place=place, found=bad, expected=expected))
+    if not schema.fields:
+        raise FormatError(explain("there are no columns to write", place=place, found="none", expected="one or more"))
+    if reasons:
+        message = explain(
+            f"the format {format} cannot hold these data",
+            place=place,
+            found="; ".join(reasons),
+            expected="fields that it can hold",
+            cure="leave such columns out, or choose memmap or arrow, which hold them all",
+        )
+        raise FormatError(message)
+    if format == "npy" and len(schema) > 1 and any(not name.isprintable() for name in schema.names):
+        raise FormatError(
+            explain("a column name cannot be stored", place=place, found=", ".join(map(repr, schema.names)))
+        )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

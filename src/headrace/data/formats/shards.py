@@ -1,0 +1,78 @@
+"""Names of the files of a data set that lies in several: a folder, a pattern, or a range such as `{000..011}`."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import re
+from pathlib import Path
+
+from headrace.core.errors import DatasetNotFoundError, explain
+from headrace.data.formats.arrays import plain_files
+
+RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+LARGEST_RANGE = 1_000_000
+
+
+def shard_name(number: int, suffix: str) -> str:
+    """Returns the name of a packed shard."""
+    return f"part-{number:05d}{suffix}"
+
+
+def is_pattern(path: str) -> bool:
+    """Tells whether a path stands for several files: a range, or wildcards that are not the name of a file."""
+    return bool(RANGE.search(path)) or (glob.has_magic(path) and not Path(path).exists())
+
+
+def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Returns the files that a path stands for, sorted; for a folder, those in it with one of the suffixes.
+
+    Raises `DatasetNotFoundError` if a file of a range is missing, or there are none.
+    """
+    if RANGE.search(path):
+        files = expanded(path)
+        if missing := [file for file in files if not Path(file).is_file()]:
+            found = f"{len(files) - len(missing)} of {len(files)}; not there: {', '.join(missing[:5])}"
+            raise DatasetNotFoundError(explain("shards are missing", place=path, found=found, expected="all of them"))
+        return files
+    if Path(path).is_dir():
+        files = [str(Path(path) / name) for name in plain_files(path) if name.endswith(suffixes)]
+    else:
+        files = [path] if Path(path).is_file() else sorted(one for one in glob.glob(path) if Path(one).is_file())  # noqa: PTH207 - a pattern
+    if not files:
+        expected = "a file, a folder or a pattern of files ending in " + " or ".join(suffixes)
+        raise DatasetNotFoundError(explain("found no files", place=path, found="nothing", expected=expected))
+    return files
+
+
+def expanded(path: str) -> list[str]:
+    """Returns the names that `{000..011}` stands for; several ranges multiply. Raises `DatasetNotFoundError`."""
+    match = RANGE.search(path)
+    if match is None:
+        return [path]
+    first, last = int(match[1]), int(match[2])
+    if last - first >= LARGEST_RANGE or last < first:
+        raise DatasetNotFoundError(explain("no such range of files", place=path, found=match[0], expected="{000..011}"))
+    width = len(match[1]) if match[1].startswith("0") else 0
+    begin, end = path[: match.start()], path[match.end() :]
+    return [one for number in range(first, last + 1) for one in expanded(f"{begin}{number:0{width}d}{end}")]
+
+
+def stored_files(place: str) -> list[str]:
+    """Returns all files of data at a path: a file, a folder, a pattern, or a prefix of file names; sorted."""
+    if RANGE.search(place):
+        return [one for one in expanded(place) if Path(one).is_file()]
+    path = Path(place)
+    if path.is_dir():
+        return sorted(str(one) for one in path.rglob("*") if one.is_file())
+    return [place] if path.is_file() else sorted(glob.glob(place) or glob.glob(f"{glob.escape(place)}*"))  # noqa: PTH207
+
+
+def stamp_of(place: str) -> str:
+    """Returns a text that changes when the files of data do: their names, lengths and times of change."""
+    digest = hashlib.sha256()
+    for file in map(Path, stored_files(place)):
+        if file.is_file():
+            status = file.stat()
+            digest.update(f"{file}|{status.st_size}|{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

@@ -1,0 +1,273 @@
+"""Where each file of a tar shard lies, sample by sample, from its headers."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from headrace.core.errors import FormatError, explain
+from headrace.core.regular import SIDE_FILE, read_side_file
+from headrace.data.formats.arrays import unreadable
+from headrace.data.formats.columns import Array
+
+MAGIC = b"HRTARIX1"
+RECORD = 512
+REGULAR = b"0\x007"
+LONGER = b"Lx"
+AT_ONCE = 1024
+NEAR = 4096
+"""Bytes between headers, on average, up to which they are read in windows."""
+
+WINDOW = 1 << 16
+"""Bytes that are read at a time while headers are walked, if the files are small."""
+
+LONGEST_NAME = 1 << 16
+
+CELLS = 1 << 22
+"""Places in the table of samples x columns that any shard may have; larger tables must not be nearly empty."""
+
+EMPTY = 64
+"""How many times as many places as files a larger table may have."""
+
+
+@dataclass(frozen=True)
+class TarIndex:
+    """Samples of one shard.
+
+    names: of each sample, end to end (uint8), with ends [samples + 1]; endings: of all columns, in order of appearance;
+    starts, sizes: of each file's data in the shard, bytes [samples, columns]; size -1: the sample has no such file.
+    """
+
+    names: Array
+    name_ends: Array
+    endings: tuple[str, ...]
+    starts: Array
+    sizes: Array
+
+    @property
+    def count(self) -> int:
+        """How many samples."""
+        return len(self.starts)
+
+
+def index_of(file: str) -> TarIndex:
+    """Returns where the samples of a shard lie: from the index beside it if that is there, otherwise from its headers.
+
+    Raises `FormatError` if the shard is damaged; one that was cut off is.
+    """
+    kept = _kept(file)
+    if kept is not None:
+        return kept
+    with Path(file).open("rb", buffering=0) as stream:
+        return _walk(stream.fileno(), file)
+
+
+def index_path(file: str | Path) -> Path:
+    """Returns where the index of a shard is kept."""
+    return Path(f"{file}.index")
+
+
+def keep_index(file: Path) -> None:
+    """Writes the index of a shard beside it, so that nobody need walk its headers again.
+
+    After `MAGIC` come little-endian 64-bit numbers: the CRC-32 of what follows it; the length of the shard, samples,
+    columns, bytes of names, bytes of endings; then `name_ends`, `starts` and `sizes` of `TarIndex`, the names, and the
+    endings, each followed by a zero byte.
+    """
+    index = index_of(str(file))
+    endings = b"".join(ending.encode("utf-8", "surrogateescape") + b"\0" for ending in index.endings)
+    head = [file.stat().st_size, *index.starts.shape, len(index.names), len(endings)]
+    numbers = [np.array(head), index.name_ends, index.starts.reshape(-1), index.sizes.reshape(-1)]
+    body = np.concatenate(numbers).astype("<i8").tobytes() + index.names.tobytes() + endings
+    index_path(file).write_bytes(MAGIC + zlib.crc32(body).to_bytes(8, "little") + body)
+
+
+def _kept(file: str) -> TarIndex | None:
+    """Returns the index beside a shard; None if there is none, or the shard has another length by now."""
+    path = index_path(file)
+    try:
+        limit = max(SIDE_FILE, Path(file).stat().st_size)
+        data = read_side_file(path, limit)
+    except FileNotFoundError:
+        return None
+    start = len(MAGIC) + 8
+    if data[:8] != MAGIC or int.from_bytes(data[8:start], "little") != zlib.crc32(memoryview(data)[start:]):
+        error = ValueError(f"{len(data):,} bytes whose checksum is wrong")
+        raise unreadable(path, "index of a shard", error, "delete it: it is only there to save time")
+    head = np.frombuffer(data, "<i8", 5, start).tolist()
+    length, samples, columns, names, endings = head
+    if length != Path(file).stat().st_size:
+        return None
+    table = np.frombuffer(data, "<i8", samples + 1 + 2 * samples * columns, start + 40).astype(np.int64, copy=False)
+    text = start + 40 + table.nbytes
+    if not _hang_together(table, length, samples, names):
+        error = ValueError("files or names that overlap, or lie outside of the shard")
+        raise unreadable(path, "index of a shard", error, "delete it: it is only there to save time")
+    starts, sizes = table[samples + 1 :].reshape(2, samples, columns)
+    parts = data[text + names : text + names + endings].split(b"\0")[:columns]
+    found = tuple(ending.decode("utf-8", "surrogateescape") for ending in parts)
+    return TarIndex(np.frombuffer(data, np.uint8, names, text), table[: samples + 1], found, starts, sizes)
+
+
+def _hang_together(table: Array, length: int, samples: int, names: int) -> bool:
+    """Tells whether names follow each other, and files lie in a shard of this length and fill no more than it."""
+    ends, (starts, sizes) = table[: samples + 1], table[samples + 1 :].reshape(2, -1)
+    there = sizes >= 0
+    ordered = int(ends[0]) == 0 and int(ends[-1]) == names and bool((np.diff(ends) >= 0).all())
+    inside = bool(((starts >= 0) & (sizes <= length) & (starts <= length - sizes))[there].all())
+    return ordered and inside and int(sizes[there].astype(np.float64).sum()) <= length
+
+
+class _Samples:
+    """Puts the files of a sample together: neighbours whose names are the same up to the first dot."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self.columns: dict[bytes, int] = {}
+        self.files: list[tuple[int, int, int, int]] = []
+        self.prefix = b"/"
+        self.seen = 0
+
+    def add(self, name: bytes, start: int, size: int) -> None:
+        if not name.startswith(self.prefix):
+            folder, slash, base = name.rpartition(b"/")
+            stem, dot, ending = base.partition(b".")
+            if not stem or not ending:
+                return
+            self.prefix, self.seen = folder + slash + stem + dot, 0
+            self.names.append(self.prefix[:-1])
+        else:
+            ending = name[len(self.prefix) :]
+        column = self.columns.setdefault(ending, len(self.columns))
+        if self.seen >> column & 1:  # the same name once more: another sample
+            self.names.append(self.prefix[:-1])
+            self.seen = 0
+        self.seen |= 1 << column
+        self.files.append((len(self.names) - 1, column, start, size))
+
+    def index(self, place: str) -> TarIndex:
+        shape = len(self.names), len(self.columns)
+        if shape[0] * shape[1] > max(CELLS, EMPTY * len(self.files)):
+            found = f"{len(self.files):,} files of {shape[0]:,} samples with {shape[1]:,} different endings"
+            what, expected = "the files of a shard do not form samples", "nearly the same endings for each sample"
+            cure = "rename the files: what follows the first dot of a name is its column"
+            raise FormatError(explain(what, place=place, found=found, expected=expected, cure=cure))
+        starts, sizes = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
+        table = np.array(self.files, np.int64).reshape(-1, 4)
+        starts[table[:, 0], table[:, 1]], sizes[table[:, 0], table[:, 1]] = table[:, 2], table[:, 3]
+        ends = np.cumsum([0, *map(len, self.names)])
+        endings = tuple(ending.decode("utf-8", "surrogateescape") for ending in self.columns)
+        return TarIndex(np.frombuffer(b"".join(self.names), np.uint8), ends, endings, starts, sizes)
+
+
+def _walk(descriptor: int, place: str) -> TarIndex:
+    """Reads header after header. Their checksums are compared many at a time, since that is quicker."""
+    length, read, samples = os.fstat(descriptor).st_size, os.pread, _Samples()
+    position, window, origin, count = 0, b"", 0, 1
+    headers: list[bytes] = []
+    places: list[int] = []
+    long_name: bytes | None = None
+    while True:
+        inner = position - origin
+        if inner <= len(window) - RECORD:
+            header = window[inner : inner + RECORD]
+        elif position < NEAR * count:
+            origin, window = position, read(descriptor, WINDOW, position)
+            header = window[:RECORD]
+        else:
+            header = read(descriptor, RECORD, position)
+        if len(header) < RECORD or header[0] == 0:
+            _compare(headers, places, place)
+            _check_end(header, position, place, length)
+            return samples.index(place)
+        size = _size(header, place, position)
+        count += 1
+        headers.append(header)
+        places.append(position)
+        start = position + RECORD
+        if start + size > length:
+            _compare(headers, places, place)
+            raise _damaged(place, start, f"a file of {size:,} bytes, of which {max(length - start, 0):,} are there")
+        position = start + (size + RECORD - 1) // RECORD * RECORD
+        kind = header[156]
+        if kind in REGULAR:
+            samples.add(_name(header) if long_name is None else long_name, start, size)
+            long_name = None
+        elif kind in LONGER:
+            long_name = _long_name(kind, read(descriptor, min(size, LONGEST_NAME), start)) or long_name
+        else:
+            long_name = None
+        if len(headers) == AT_ONCE:
+            _compare(headers, places, place)
+
+
+def _check_end(header: bytes, position: int, place: str, length: int) -> None:
+    if header and header.count(0) == RECORD:
+        return
+    if header or position == 0 or position > length:
+        found = f"{length:,} bytes: the file was cut off" if len(header) < RECORD else f"a header of {header[:16]!r}"
+        raise _damaged(place, position, found)
+
+
+def _compare(headers: list[bytes], places: list[int], place: str) -> None:
+    """Compares the checksums of headers; each is the sum of its bytes, with spaces in place of the checksum."""
+    table = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, RECORD)
+    sums = table.sum(axis=1, dtype=np.int64) - table[:, 148:156].sum(axis=1, dtype=np.int64) + 8 * 32
+    for header, position, found in zip(headers, places, sums.tolist(), strict=True):
+        if _number(header[148:156]) != found:
+            raise _damaged(place, position, f"a header whose checksum is wrong, that begins with {header[:16]!r}")
+    headers.clear()
+    places.clear()
+
+
+def _size(header: bytes, place: str, position: int) -> int:
+    try:
+        return int(header[124:135], 8)  # as nearly all are written
+    except ValueError:
+        size = int.from_bytes(header[125:136], "big") if header[124] == 0x80 else _number(header[124:136])
+    if size is None or size < 0:
+        raise _damaged(place, position, f"a size of {header[124:136]!r}")
+    return size
+
+
+def _number(digits: bytes) -> int | None:
+    try:
+        return int(digits.strip(b" \0") or b"0", 8)
+    except ValueError:
+        return None
+
+
+def _name(header: bytes) -> bytes:
+    name = header[:100].partition(b"\0")[0]
+    if header[345] and header[257:263] == b"ustar\0":
+        return header[345:500].partition(b"\0")[0] + b"/" + name
+    return name
+
+
+def _long_name(kind: int, extension: bytes) -> bytes | None:
+    return extension.rstrip(b"\0") if kind == ord("L") else _pax_path(extension)
+
+
+def _pax_path(extension: bytes) -> bytes | None:
+    """Returns the path that a pax header gives: records `LENGTH KEY=VALUE` and a newline."""
+    while extension:
+        digits, _, rest = extension.partition(b" ")
+        if not digits.isdigit() or not 0 < int(digits) <= len(extension):
+            return None
+        record = rest[: int(digits) - len(digits) - 2]
+        if record.startswith(b"path="):
+            return record[5:]
+        extension = extension[int(digits) :]
+    return None
+
+
+def _damaged(place: str, position: int, found: str) -> FormatError:
+    expected = "a tar archive whose files are all there"
+    cure = "restore the shard, or make it again"
+    return FormatError(
+        explain("a shard is damaged", place=f"{place}, byte {position:,}", found=found, expected=expected, cure=cure)
+    )

@@ -1,0 +1,201 @@
+"""WebDataset: tar shards in which the files of a sample are neighbours and share the name up to its first dot.
+
+`000012.jpg` and `000012.cls` are columns `jpg` and `cls` of one sample; `__key__` is the common name. Columns named by
+these endings come decoded: `cls` (a whole number), `txt` and `json` (text), `npy` (an array); all others are bytes. Our
+writer names the files of other columns `KEY.NAME.npy`, `.txt` or `.bin`, so that the package webdataset reads them too.
+Pickles are refused unless `trust=True`; even then they come as bytes, and unpickling them is the user's own doing.
+
+Shards are read without an index: the headers of a shard are walked when it is reached, which reads 512 bytes a file.
+Random access needs the headers of all of them. Our writer keeps them in `SHARD.index`, which saves that walk.
+Format: POSIX.1-1988 ustar, with GNU and pax extensions for long names.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from headrace.core.errors import FormatError, explain
+from headrace.data.formats.arrays import first_bytes, plain_files, unreadable
+from headrace.data.formats.columns import Block, field_of
+from headrace.data.formats.file_writer import FileWriter
+from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.schema import Field, Schema
+from headrace.data.formats.shards import is_pattern, shards_of
+from headrace.data.formats.tar_index import TarIndex, index_of, keep_index
+from headrace.data.formats.tar_reader import KEY, TarReader, decoded
+
+NAME = "webdataset"
+TITLE = "WebDataset tar shards"
+SUFFIXES = (".tar",)
+PICKLES = re.compile(r"(?:^|\.)(?:pyd|pkl|pickle|pth|pt)$")
+LOOKED_AT = 16
+PLAIN = re.compile(r"[A-Za-z0-9_\-+]+$")
+MEDIA = re.compile(r"(?:jpe?g|png|webp|ppm|pgm|bmp|gif|tiff?|wav|flac|mp3|ogg|mp4|bin)$")
+
+
+def claims(path: str) -> bool:
+    """See `Format.claims`."""
+    if Path(path).is_dir():
+        return any(name.endswith(SUFFIXES) for name in plain_files(path))
+    return first_bytes(path, 262)[257:] == b"ustar" or (
+        path.endswith(SUFFIXES) and (is_pattern(path) or Path(path).is_file())
+    )
+
+
+def refusal(field: Field) -> str | None:
+    """See `Format.refusal`."""
+    if not PLAIN.match(field.name) and field.name != KEY:
+        return "names of columns become endings of file names: letters, digits, _, - and + only"
+    if field.name == KEY and field.kind != "text":
+        return f"{KEY} is the name of the sample, and is text"
+    return (
+        "an .npy file of 0 dimensions is a number of its own"
+        if field.kind == "ragged" and field.name == "cls"
+        else None
+    )
+
+
+def open_reader(path: str, trust: bool) -> Reader:
+    """See `Format.open_reader`. Reads the headers of the first shard; those of the others are read when needed."""
+    files = shards_of(path, SUFFIXES)
+    manifest = manifest_of(path, NAME)
+    index = index_of(files[0])
+    if not trust:
+        _refuse_pickles(files[0], index)
+    if manifest is not None:
+        endings = {field.name: ending_of(field) for field in manifest.schema if field.name != KEY}
+        if len(files) == 1 and index.count != manifest.length:
+            error = ValueError(f"{index.count:,} samples where the manifest says {manifest.length:,}")
+            raise unreadable(files[0], "tar shard", error)
+        return TarReader(path, files, manifest.schema, endings)
+    if index.count == 0:
+        if len(files) > 1:
+            raise unreadable(files[0], "tar shard", ValueError("a shard without samples"))
+        return TarReader(path, files, Schema((Field(KEY, "text"),)), {})
+    schema, endings = _guessed(files[0], index)
+    return TarReader(path, files, schema, endings)
+
+
+def _refuse_pickles(file: str, index: TarIndex) -> None:
+    if found := [ending for ending in index.endings if PICKLES.search(ending)]:
+        message = explain(
+            "a shard holds pickles, which could execute anything when they are opened",
+            place=file,
+            found="files ending in ." + ", .".join(found),
+            expected="files of data",
+            cure="pack the data in another form; or, if you trust whoever made them, open with trust=True",
+        )
+        raise FormatError(message)
+
+
+def _guessed(file: str, index: TarIndex) -> tuple[Schema, dict[str, str]]:
+    fields, endings = [Field(KEY, "text")], {}
+    looked_at = np.linspace(0, index.count - 1, min(index.count, LOOKED_AT)).astype(np.int64)
+    with Path(file).open("rb") as stream:
+        for column, ending in enumerate(index.endings):
+            values = []
+            for sample in looked_at.tolist():
+                start, size = index.starts[sample, column], index.sizes[sample, column]
+                if size < 0:
+                    continue
+                stream.seek(start)
+                values.append(decoded(ending, stream.read(size), file))
+            if values:
+                name = _column_name(ending)
+                fields.append(field_of(name, values, file))
+                endings[name] = ending
+    return Schema(tuple(fields)), endings
+
+
+def _column_name(ending: str) -> str:
+    """Returns the column of a file: our own double endings lose the second one."""
+    stem, _, last = ending.rpartition(".")
+    return stem if stem and last in ("npy", "txt", "bin") else ending
+
+
+def ending_of(field: Field) -> str:
+    """Returns the ending of the files that hold a field."""
+    name = field.name
+    if field.kind == "bytes":
+        return name if MEDIA.match(name) else f"{name}.bin"
+    if field.kind == "text":
+        return name if name in ("txt", "json") else f"{name}.txt"
+    whole = field.kind == "fixed" and not field.shape and field.dtype == np.int64
+    return name if (name == "cls" and whole) or name == "npy" else f"{name}.npy"
+
+
+class _TarFile:
+    """A growing shard. Its bytes depend on the samples alone."""
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self._schema = schema
+        self.length = 0
+        self._path = path
+        self._raw: IO[bytes] = path.open("wb")
+        self._tar = tarfile.open(  # noqa: SIM115
+            fileobj=self._raw, mode="w", format=tarfile.USTAR_FORMAT, encoding="utf-8", errors="surrogateescape"
+        )
+
+    def append(self, block: Block) -> None:
+        """Adds samples at the end. Raises `FormatError` for names of samples that a tar file cannot hold."""
+        for row in block:
+            key = row.get(KEY, f"{self.length:09d}")
+            stem = key.rpartition("/")[2]
+            if not stem or "." in stem or "\0" in key or key.startswith("/") or ".." in key.split("/"):
+                expected = "a relative path without dots"
+                raise FormatError(
+                    explain("a sample's name cannot be used", place=KEY, found=repr(key), expected=expected)
+                )
+            for field in self._schema:
+                if field.name != KEY:
+                    self._add(f"{key}.{ending_of(field)}", _encoded(field, row[field.name]))
+            self.length += 1
+
+    def _add(self, name: str, data: bytes) -> None:
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = len(data), 0o644
+        try:
+            self._tar.addfile(info, io.BytesIO(data))
+        except ValueError as error:
+            found = f"{name!r}: {error}"
+            raise FormatError(explain("a sample's name cannot be used", place=KEY, found=found)) from error
+
+    def close(self) -> None:
+        """Completes the shard."""
+        try:
+            self._tar.close()
+        finally:
+            self._raw.close()
+        keep_index(self._path)
+
+
+def _encoded(field: Field, value: Any) -> bytes:
+    if field.kind == "bytes":
+        return bytes(value)
+    if field.kind == "text":
+        if isinstance(value, bytes):
+            return value
+        encoded: bytes = value.encode("utf-8", "surrogateescape")
+        return encoded
+    if ending_of(field) == "cls":
+        return str(int(value)).encode()
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, np.asarray(value), allow_pickle=False)
+    return stream.getvalue()
+
+
+def write_file(path: Path, schema: Schema) -> _TarFile:
+    """Begins one shard."""
+    return _TarFile(path, schema)
+
+
+def open_writer(path: str, schema: Schema) -> Writer:
+    """See `Format.open_writer`."""
+    return FileWriter(NAME, path, schema, SUFFIXES, write_file)

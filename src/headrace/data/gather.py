@@ -1,0 +1,304 @@
+"""One column of a batch: gathered from where it is stored straight into the memory of the batch."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from headrace.core.batch_memory import BatchMemory
+from headrace.data.blobs import Blobs
+from headrace.data.formats.columns import Array, Column, Keys, Loose, Ragged, copy_pieces, offsets_of
+from headrace.data.formats.schema import Field
+
+Gather = Callable[[Keys, BatchMemory], Any]
+"""Makes a column of a batch from its keys: int64 [batch], which are in range unless it is `fixed` that gathers."""
+
+RaggedAs = Literal["pad", "nested", "list"]
+
+SHORT = 45
+"""Elements of a sample, on average, below which an index for each is quicker than a copy for each sample."""
+
+COMPARED = 1 << 24
+"""Samples up to which it is found out whether columns are alike: some 30 ms."""
+
+SUMMARY = 256
+"""Starts, about, by which columns are told apart before all of them are compared."""
+
+SCRATCH = 1 << 16
+"""Bytes that are gathered before they are converted: what stays in the cache of a core."""
+
+
+class Padded(NamedTuple):
+    """Samples of different lengths, filled up with zeros. values: [batch, longest, *shape]; lengths: int64 [batch]."""
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """Returns torch's name of a type."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """Returns NumPy's name of a type given as torch's, NumPy's or a string."""
+    return torch.empty(0, dtype=dtype).numpy().dtype if isinstance(dtype, torch.dtype) else np.dtype(dtype)
+
+
+def allocate(memory: BatchMemory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[torch.Tensor, Array]:
+    """Returns an uninitialised tensor of the batch, and the same memory as an array."""
+    if math.prod(shape) * dtype.itemsize < memory.smallest:
+        array = np.empty(shape, dtype)
+        return torch.from_numpy(array), array
+    tensor = memory.empty(shape, torch_dtype(dtype))
+    return tensor, tensor.numpy()
+
+
+def fixed(column: Array, dtype: np.dtype[Any]) -> Gather:
+    """Gathers samples of one size, converted to `dtype`. Checks the keys."""
+    if not column.flags.c_contiguous:  # `take` would copy all of it
+        return lambda keys, memory: _converted(column[keys], dtype, memory)
+    shape, target, take = column.shape[1:], torch_dtype(dtype), column.take
+    row, converts = max(dtype.itemsize * math.prod(shape), 1), dtype != column.dtype
+    step = max(SCRATCH * dtype.itemsize // (row * column.itemsize), 1)
+
+    def gather(keys: Keys, memory: BatchMemory) -> torch.Tensor:
+        count = len(keys)
+        if count * row >= memory.smallest:
+            tensor = memory.empty((count, *shape), target)
+            out = tensor.numpy()
+        elif converts:
+            out = np.empty((count, *shape), dtype)
+            tensor = torch.from_numpy(out)
+        else:
+            return torch.from_numpy(take(keys, 0))
+        if not converts:
+            take(in_range(keys, len(column)), 0, out, "clip")  # with another mode NumPy would use a buffer
+        elif count <= step:
+            out[...] = take(keys, 0)
+        else:
+            for start in range(0, count, step):
+                out[start : start + step] = take(keys[start : start + step], 0)
+        return tensor
+
+    return gather
+
+
+def whole_numbers(keys: Any) -> Keys:
+    """Returns keys as int64 [n]. Raises `TypeError` for others than whole numbers, `IndexError` for huge ones."""
+    array = np.asarray(keys)
+    if array.dtype.kind == "i" and array.ndim == 1:
+        return array.astype(np.int64, copy=False)
+    try:
+        return np.array([operator.index(key) for key in keys], np.int64)
+    except OverflowError:
+        raise IndexError(f"there is no sample {max(keys, key=abs)}") from None
+
+
+def in_range(keys: Keys, count: int) -> Keys:
+    """Returns keys with negative ones counted from the end. Raises `IndexError` if one is out of range."""
+    if len(keys) and int(keys.view(np.uint64).max()) >= count:  # negative ones are huge
+        if int(keys.min()) < -count or int(keys.max()) >= count:
+            wrong = int(keys[(keys < -count) | (keys >= count)][0])
+            raise IndexError(f"there is no sample {wrong} among {count}")
+        return np.where(keys < 0, keys + count, keys)
+    return keys
+
+
+def _converted(values: Array, dtype: np.dtype[Any], memory: BatchMemory) -> torch.Tensor:
+    if values.dtype == dtype and values.nbytes < memory.smallest:
+        return torch.from_numpy(values)
+    tensor, out = allocate(memory, values.shape, dtype)
+    out[...] = values
+    return tensor
+
+
+def windows(column: Array, length: int, stride: int, dtype: np.dtype[Any]) -> Gather:
+    """Gathers windows: sample k is `column[k * stride : k * stride + length]`, converted to `dtype`."""
+
+    def gather(keys: Keys, memory: BatchMemory) -> torch.Tensor:
+        tensor, out = allocate(memory, (len(keys), length, *column.shape[1:]), dtype)
+        for place, start in enumerate((keys * stride).tolist()):
+            out[place] = column[start : start + length]
+        return tensor
+
+    return gather
+
+
+def ragged(column: Ragged, field: Field, dtype: np.dtype[Any], form: RaggedAs, padder: Padder | None = None) -> Gather:
+    """Gathers samples of different lengths, as `Padded`, as a jagged nested tensor, or as a list of tensors.
+
+    padder: shared by the columns of a data set.
+    """
+    padder = Padder() if padder is None else padder
+
+    def gather(keys: Keys, memory: BatchMemory) -> Any:
+        starts, lengths = padder.pieces(column, keys)
+        if form == "pad":
+            padded, out = _to_pad(lengths, field, dtype, memory)
+            padder.pad(column.values, starts, lengths, out)
+            return padded
+        offsets = offsets_of(lengths)
+        tensor, out = allocate(memory, (int(offsets[-1]), *field.shape), dtype)
+        if dtype == column.values.dtype:
+            copy_pieces(column.values, starts, lengths, out, offsets)
+        else:
+            out[...] = column.take(keys).values
+        if form == "list":
+            return list(tensor.split(lengths.tolist()))
+        return torch.nested.nested_tensor_from_jagged(tensor, torch.from_numpy(offsets))
+
+    return gather
+
+
+def _to_pad(lengths: Keys, field: Field, dtype: np.dtype[Any], memory: BatchMemory) -> tuple[Padded, Array]:
+    """Returns a padded column whose values are not written yet, and these as an array."""
+    tensor, out = allocate(memory, (len(lengths), int(lengths.max(initial=0)), *field.shape), dtype)
+    return Padded(tensor, torch.from_numpy(lengths.copy())), out
+
+
+class Padder:
+    """Pads samples of several columns of a batch; of columns whose samples lie at the same places it thinks once.
+
+    Short pieces go all at once, by an index for each element; long ones by a copy each. Elements are moved as they are,
+    whatever they consist of, where their type does not change.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Keys, Keys, Keys, Keys] | None = None
+        self._found: tuple[Array, int, Keys, tuple[Keys, Keys]] | None = None
+
+    def pieces(self, column: Ragged, keys: Keys) -> tuple[Keys, Keys]:
+        """Returns where samples begin, and their lengths; see `Ragged.pieces`. Columns may share their starts."""
+        found = self._found  # another thread may set it meanwhile
+        total = len(column.values)
+        if found is not None and found[0] is column.starts and found[1] == total and np.array_equal(found[2], keys):
+            return found[3]
+        pieces = column.pieces(keys)
+        self._found = column.starts, total, keys.copy(), pieces
+        return pieces
+
+    def pad(self, values: Array, starts: Keys, lengths: Keys, out: Array) -> None:
+        """Copies `values[starts[i] : starts[i] + lengths[i]]` to the beginning of `out[i]`, and fills up with zeros.
+
+        out: [n, longest, *shape], contiguous.
+        """
+        out[...] = 0
+        total = int(lengths.sum())
+        row = values.dtype.itemsize * math.prod(values.shape[1:])
+        if values.dtype != out.dtype or total >= SHORT * len(lengths) or not values.flags.c_contiguous or not row:
+            for place, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+                out[place, :length] = values[start : start + length]
+            return
+        source, target = self._index(starts, lengths, total, out.shape[1])
+        if row == 1:
+            out.reshape(-1)[target] = values.reshape(-1).take(source, mode="clip")
+            return
+        element = f"V{row}"
+        moved = values.reshape(-1).view(element).take(source, mode="clip")
+        out.reshape(-1).view(element).put(target, moved, mode="clip")
+
+    def _index(self, starts: Keys, lengths: Keys, total: int, longest: int) -> tuple[Keys, Keys]:
+        """Returns for each element where it lies among the values, and where it belongs in the batch."""
+        last = self._last  # another thread may set it meanwhile
+        if last is not None and _equal(last[0], starts) and _equal(last[1], lengths):
+            return last[2], last[3]
+        before = np.cumsum(lengths) - lengths
+        steps = np.arange(total)
+        source = np.repeat(starts - before, lengths) + steps
+        target = np.repeat(np.arange(len(lengths)) * longest - before, lengths) + steps
+        self._last = starts, lengths, source, target
+        return source, target
+
+
+def _equal(one: Keys, other: Keys) -> bool:
+    return one is other or np.array_equal(one, other)
+
+
+def with_shared_starts(columns: Sequence[Column]) -> list[Column]:
+    """Returns columns, those whose samples lie at the same places with one array of starts and stops for all."""
+    shared: list[Column] = []
+    first: dict[tuple[int, int, bytes], Ragged] = {}
+    for column in columns:
+        if not isinstance(column, Ragged) or len(column) > COMPARED:
+            shared.append(column)
+            continue
+
+        one = first.setdefault(_summary(column), column)
+        if one is not column and _equal(one.starts, column.starts) and _equal(one.stops, column.stops):
+            shared.append(Ragged(column.values, None, one.starts, one.stops, column.place))
+        else:
+            shared.append(column)
+    return shared
+
+
+def _summary(column: Ragged) -> tuple[int, int, bytes]:
+    """Returns what is the same for columns whose samples lie at the same places, and hardly ever for others."""
+    step = len(column) // SUMMARY + 1
+    return len(column), len(column.values), column.starts[::step].astype(np.int64).tobytes()
+
+
+def blobs(column: Ragged) -> Gather:
+    """Gathers byte strings."""
+
+    def gather(keys: Keys, memory: BatchMemory) -> Blobs:
+        starts, lengths = column.pieces(keys)
+        offsets = offsets_of(lengths)
+        tensor, out = allocate(memory, (int(offsets[-1]),), np.dtype(np.uint8))
+        copy_pieces(column.values, starts, lengths, out, offsets)
+        return Blobs(tensor, offsets[:-1], offsets[1:])
+
+    return gather
+
+
+def texts(column: Ragged) -> Gather:
+    """Gathers strings, as a list."""
+
+    def gather(keys: Keys, memory: BatchMemory) -> list[str]:
+        starts, lengths = column.pieces(keys)
+        values = column.values
+        return [
+            values[start : start + length].tobytes().decode("utf-8", "surrogateescape")
+            for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+        ]
+
+    return gather
+
+
+def of(field: Field, column: Column, dtype: np.dtype[Any], form: RaggedAs, padder: Padder | None = None) -> Gather:
+    """Returns what gathers a column that lies in memory, or is mapped into it. `padder`: see `ragged`."""
+    if not isinstance(column, Ragged):
+        return fixed(column, dtype)
+    if field.kind == "bytes":
+        return blobs(column)
+    return texts(column) if field.kind == "text" else ragged(column, field, dtype, form, padder)
+
+
+def whole(
+    field: Field,
+    column: Column,
+    dtype: np.dtype[Any],
+    form: RaggedAs,
+    memory: BatchMemory,
+    padder: Padder | None = None,
+) -> Any:
+    """Returns all of a column that was read for this batch alone; what can be used as it is, is not copied."""
+    if not isinstance(column, Ragged):
+        own = column if column.flags.writeable else column.copy() if column.nbytes < memory.smallest else column
+        return _converted(own, dtype, memory)
+    if form == "pad" and isinstance(column, Loose) and column.arrays is not None:
+        padded, out = _to_pad(column.lengths, field, dtype, memory)
+        out[...] = 0
+        for row, array in zip(out, column.arrays, strict=True):
+            row[: len(array)] = array
+        return padded
+    if field.kind == "bytes" and column.values.flags.writeable:
+        starts, lengths = column.pieces(np.arange(len(column)))
+        if column.values.nbytes <= 2 * int(lengths.sum()):
+            return Blobs(torch.from_numpy(column.values), starts, starts + lengths)
+    return of(field, column, dtype, form, padder)(np.arange(len(column)), memory)

@@ -1,0 +1,329 @@
+"""Images in one folder per class, as torchvision's ImageFolder reads them, at a fraction of the memory."""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from headrace.core.errors import DatasetError, DatasetNotFoundError, MissingExtraError, explain
+from headrace.core.urls import refuse_url
+from headrace.data.fluent import Fluent
+from headrace.data.path_table import PathTable
+from headrace.transforms.decoders import rgb_by_pillow
+from headrace.transforms.decoding import read_file
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+LAYOUT = "one sub-folder per class with images in it: root/cat/1.jpg, root/dog/2.jpg"
+
+
+class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
+    """Pairs (image, class index) of the images below `root`, one sub-folder per class.
+
+    Reads like torchvision's ImageFolder, with the same order: classes by name, then folders by path, then
+    files by name. It differs in these points: `samples` and `targets` are compact views instead of lists (a
+    list may be assigned to either); a folder that cannot be read is an error instead of empty; a link that
+    leads back to a folder it lies in is not followed; `~` is not expanded; 16-bit gray images keep their
+    upper 8 bits instead of turning white. Files are not opened here: damage is found when an image is read.
+
+    The data set holds no open file and no lock: it may be forked, pickled and read by many threads.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+        loader: Callable[[str], Any] | None = None,
+        *,
+        extensions: str | Sequence[str] = IMAGE_EXTENSIONS,
+        allow_empty: bool = False,
+    ) -> None:
+        """Lists the files; the cost is one directory scan and, per folder, one `stat`.
+
+        transform: applied to the image; without it, items hold a PIL image in mode RGB. One that decodes itself (it
+            has an attribute `takes_encoded` that is true, as `headrace.transforms.TrainImages`) gets the path.
+        target_transform: applied to the class index.
+        loader: path -> image, in place of `load_rgb`.
+        extensions: ends of file names to accept, in upper or lower case.
+        allow_empty: accept classes without images; they keep their index.
+
+        Raises DatasetNotFoundError (also a FileNotFoundError) if `root` is missing, has no sub-folders or has
+        classes without images, and DatasetError if a folder cannot be read.
+        """
+        refuse_url(root, "headrace.ImageFolder")
+        self.root = os.fsdecode(root)
+        self.transform = transform
+        self.target_transform = target_transform
+        self.loader: Callable[[str], Any] = load_rgb if loader is None else loader
+        self.extensions = tuple(end.lower() for end in as_tuple(extensions))
+        class_folders = find_class_folders(self.root)
+        self.classes = [name for name, _ in class_folders]
+        self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
+        labelled = label_paths(self.root, [folder for _, folder in class_folders], self.extensions)
+        if not allow_empty:
+            refuse_empty_classes(self.root, self.classes, labelled, self.extensions)
+        self.samples: Sequence[tuple[str, int]] = labelled
+        self._own_targets: NDArray[np.int64] | None = None
+
+    @property
+    def imgs(self) -> Sequence[tuple[str, int]]:
+        """The same object as `samples`."""
+        return self.samples
+
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        """Class index of each sample, int64 [len], before `target_transform`; read-only, and not pickled."""
+        if self._own_targets is not None:
+            return self._own_targets
+        if isinstance(self.samples, LabelledPaths):
+            return self.samples.class_indices
+        return np.array([class_index for _, class_index in self.samples], dtype=np.int64)
+
+    @targets.setter
+    def targets(self, targets: NDArray[np.int64]) -> None:
+        self._own_targets = targets
+
+    @property
+    def draws(self) -> bool:
+        """Whether samples may draw random numbers: only what the user adds does, transforms, a loader, a subclass."""
+        own = self._is_subclass or (self.loader is not load_rgb and self.loader is not os.fspath)
+        return own or self.transform is not None or self.target_transform is not None
+
+    @property
+    def _is_subclass(self) -> bool:
+        """Whether samples may be made in another way than here."""
+        return type(self).__getitem__ is not ImageFolder.__getitem__
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Reads and decodes one image.
+
+        Raises IndexError, SampleError if the file cannot be decoded, and OSError, which names the path, if it
+        cannot be read.
+        """
+        path, target = self.samples[index]
+        encoded = self.loader is load_rgb and getattr(self.transform, "takes_encoded", False)
+        image = path if encoded else self.loader(path)
+        if self.transform is not None:
+            image = self.transform(image)
+        return image, target if self.target_transform is None else self.target_transform(target)
+
+    def encoded(self, part: str | int | None) -> ImageFolder:
+        """See `Fluent.encoded`: for the image, which then is its path."""
+        if part != 0 or self.transform is not None or self.loader is not load_rgb or self._is_subclass:
+            return self
+        paths = copy.copy(self)
+        paths.loader = os.fspath
+        return paths
+
+    def __repr__(self) -> str:
+        shown = ", ".join(self.classes[:8]) + (", ..." if len(self.classes) > 8 else "")
+        lines = [
+            f"ImageFolder with {len(self):,} images in {len(self.classes):,} classes",
+            f"  root:             {printable(self.root)}",
+            f"  classes:          {printable(shown)}",
+        ]
+        if self.transform is not None:
+            lines.append(f"  transform:        {self.transform!r}")
+        if self.target_transform is not None:
+            lines.append(f"  target_transform: {self.target_transform!r}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledPaths(Sequence[tuple[str, int]]):
+    """Pairs (path, class index), made when asked for; a slice is a list of pairs.
+
+    starts: row at which each class begins, and the count at the end; ascending [classes + 1].
+    """
+
+    paths: PathTable
+    starts: tuple[int, ...]
+
+    def __reduce__(self) -> tuple[type[LabelledPaths], tuple[PathTable, tuple[int, ...]]]:
+        return LabelledPaths, (self.paths, self.starts)
+
+    @cached_property
+    def class_indices(self) -> NDArray[np.int64]:
+        """Class index of each row, int64 [len], read-only; made once per process."""
+        indices = np.repeat(np.arange(len(self.starts) - 1, dtype=np.int64), np.diff(self.starts))
+        indices.setflags(write=False)
+        return indices
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[str, int]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[str, int]]: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[str, int] | list[tuple[str, int]]:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        path = self.paths[index]
+        row = index if index >= 0 else index + len(self)
+        return path, bisect_right(self.starts, row) - 1
+
+    def __repr__(self) -> str:
+        return f"LabelledPaths({len(self):,} pairs (path, class index) in {len(self.starts) - 1:,} classes)"
+
+
+def load_rgb(path: str) -> Image:
+    """Reads an image file whole, closes it and decodes it to a PIL image in mode RGB, with its `info`.
+
+    As in torchvision, transparency is dropped and EXIF orientation is not applied (`PIL.ImageOps.exif_transpose` as a
+    transform does that). 16-bit gray keeps its upper 8 bits. Raises `SampleError` if Pillow cannot decode the bytes or
+    refuses the size of the image, `OSError` that names the path if the file cannot be read, `MissingExtraError` without
+    Pillow.
+    """
+    image = rgb_by_pillow(memoryview(read_file(path)), printable(path))
+    if image is None:
+        cure = "pip install 'headrace[images]'"
+        raise MissingExtraError(explain("images need Pillow", found="it cannot be imported", cure=cure))
+    return image
+
+
+def find_class_folders(root: str) -> list[tuple[str, str]]:
+    """Pairs (class name, path) of the sub-folders of `root`, by name; DatasetNotFoundError if it has none."""
+    folders = sorted((entry.name, entry.path) for entry in scan(root) if is_folder(entry))
+    if not folders:
+        raise DatasetNotFoundError(
+            explain(
+                "found no class folders",
+                place=printable(root),
+                found="a folder without sub-folders",
+                expected=LAYOUT,
+                cure="pass the folder that holds the class folders",
+            )
+        )
+    return folders
+
+
+def label_paths(root: str, class_folders: Sequence[str], extensions: tuple[str, ...]) -> LabelledPaths:
+    """The paths of all classes, one class after the other, straight into a table."""
+    counts = [0] * len(class_folders)
+
+    def all_paths() -> Iterator[str]:
+        above = identity(root)
+        for class_index, folder in enumerate(class_folders):
+            for path in walk_files(folder, extensions, above):
+                counts[class_index] += 1
+                yield path
+
+    paths = PathTable.from_paths(all_paths())
+    return LabelledPaths(paths, tuple(accumulate(counts, initial=0)))
+
+
+def walk_files(top: str, extensions: tuple[str, ...], above: tuple[int, int]) -> Iterator[str]:
+    """Files below `top` that end in one of `extensions`, in the order of `sorted(os.walk(top))`.
+
+    A folder sorts before all that lies in it, so the smallest unvisited path is always the next one. Links
+    are followed unless they lead back to `above` or to a folder on their own way down from `top`.
+    """
+    pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [(top, (above,))]
+    while pending:
+        folder, parents = heapq.heappop(pending)
+        here = identity(folder)
+        if here in parents:
+            continue
+        names: list[tuple[str, str]] = []
+        for entry in scan(folder):
+            if is_folder(entry):
+                heapq.heappush(pending, (entry.path, (*parents, here)))
+            elif entry.name.lower().endswith(extensions):
+                names.append((entry.name, entry.path))
+        for _, path in sorted(names):
+            yield path
+
+
+def scan(folder: str) -> list[os.DirEntry[str]]:
+    """The entries of a folder, unsorted; raises DatasetError if it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise unreadable(folder, error) from error
+
+
+def identity(folder: str) -> tuple[int, int]:
+    """(device, inode): the same for all paths that lead to one folder."""
+    try:
+        status = Path(folder).stat()
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    return status.st_dev, status.st_ino
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder or a link to one; a link that cannot be resolved is not."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def unreadable(folder: str, error: OSError) -> DatasetError:
+    """The error that says why `folder` could not be listed."""
+    place = printable(str(Path(folder).absolute()))
+    found = error.strerror or str(error)
+    if isinstance(error, FileNotFoundError):
+        home = folder.startswith("~")
+        cure = "write Path(root).expanduser(): '~' is not expanded here" if home else "correct the path"
+        what = "an image folder does not exist"
+        return DatasetNotFoundError(explain(what, place=place, found=found, expected=LAYOUT, cure=cure))
+    cure = "pass the folder itself, not a file in it"
+    if isinstance(error, PermissionError):
+        cure = "let this user list the folder: chmod u+rx on it and on the folders above"
+    elif not isinstance(error, NotADirectoryError):
+        cure = "check the disk or the mount that holds the folder"
+    return DatasetError(explain("cannot read an image folder", place=place, found=found, expected=LAYOUT, cure=cure))
+
+
+def refuse_empty_classes(
+    root: str, classes: Sequence[str], labelled: LabelledPaths, extensions: tuple[str, ...]
+) -> None:
+    """Raises DatasetNotFoundError that names the classes without images, ten at most."""
+    starts = labelled.starts
+    empty = [name for index, name in enumerate(classes) if starts[index] == starts[index + 1]]
+    if not empty:
+        return
+    more = f" and {len(empty) - 10} more" if len(empty) > 10 else ""
+    raise DatasetNotFoundError(
+        explain(
+            f"{len(empty)} of {len(classes)} class folders hold no images",
+            place=printable(root),
+            found="no images in " + printable(", ".join(empty[:10])) + more,
+            expected="files ending in " + ", ".join(extensions),
+            cure="remove these folders, or pass allow_empty=True or other extensions",
+        )
+    )
+
+
+def as_tuple(extensions: str | Sequence[str]) -> tuple[str, ...]:
+    """One extension or several, as `str.endswith` takes them."""
+    return (extensions,) if isinstance(extensions, str) else tuple(extensions)
+
+
+def printable(path: str) -> str:
+    """A path with bytes that are not UTF-8 written as \\xNN, so that every terminal and log takes it."""
+    return os.fsencode(path).decode("utf-8", errors="backslashreplace")

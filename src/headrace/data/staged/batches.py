@@ -1,0 +1,112 @@
+"""Whole batches of a staged data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.core.batch_memory import BatchMemory
+from headrace.core.errors import SampleError, explain
+from headrace.core.torch_internals import torch_default_collate
+from headrace.data import gather
+from headrace.data.formats.columns import Ragged
+from headrace.data.staged.layout import SHAPE, SHAPED, Leaf, Node, leaves
+from headrace.data.staged.running import Columns, Data, Pipeline, Place, Rows, as_columns, named
+from headrace.data.staged.steps import Step
+
+if TYPE_CHECKING:
+    from headrace.data.staged.staged import Staged
+
+
+def fetch(staged: Staged, keys: Any, out: BatchMemory) -> Any:
+    """See `Staged.fetch_batch`."""
+    if staged.stored is not None and staged.cached is not None and not staged.get_item_transform:
+        node = staged.cached.node
+        if not any(leaf.form == SHAPED for leaf in leaves(node)):
+            columns = staged.stored.fetch_batch(keys, out)
+            count = len(keys)
+            return built(node, lambda leaf: [None] * count if leaf.type == "none" else columns[leaf.name])
+    pipeline, data, place = staged.pipeline(batches=True), staged.before_steps(keys), named(keys)
+    writer = _direct(pipeline.steps)
+    if writer is not None:
+        return _written(pipeline, writer, data, place, staged.ragged, out)
+    data = pipeline.run(data, place)
+    if isinstance(data, Rows) and pipeline.last not in pipeline.known:
+        return torch_default_collate(data.samples)
+    return collate(pipeline.columns(data, pipeline.last, place), staged.ragged, out)
+
+
+def _written(
+    pipeline: Pipeline, writer: Step, data: Data, place: Place, ragged: gather.RaggedAs, out: BatchMemory
+) -> Any:
+    """Returns a batch whose last step writes straight into it."""
+    function: Any = writer.function
+    tensor, array = gather.allocate(out, (len(data), *function.shape), np.dtype(function.dtype))
+    places = iter(array)
+
+    def write(value: Any) -> int:
+        function.into(value, next(places))
+        return 0
+
+    stand_in = Step(write, writer.name, writer.random, on=writer.on)
+    done = pipeline.part((*pipeline.steps[:-1], stand_in), pipeline.first, data, place)
+    if writer.on is None:
+        return tensor
+    batch = collate(as_columns(done, place), ragged, out)
+    batch[writer.on] = tensor
+    return batch
+
+
+def _direct(steps: tuple[Step, ...]) -> Step | None:
+    """Returns the last step, if it is one that writes arrays of one size where it is told to."""
+    last = steps[-1] if steps else None
+    if last is None or last.batched or not all(hasattr(last.function, word) for word in ("into", "shape", "dtype")):
+        return None
+    return last
+
+
+def collate(columns: Columns, ragged: gather.RaggedAs, out: BatchMemory) -> Any:
+    """Returns samples as a batch: tensors, lists of strings, and what `ragged` says for arrays of different lengths."""
+
+    padder = gather.Padder()
+
+    def make(leaf: Leaf) -> Any:
+        if leaf.type == "none":
+            return [None] * columns.count
+        if leaf.type == "str" and leaf.name in columns.lists:
+            return list(columns.lists[leaf.name])
+        column = columns.block.columns[leaf.name]
+        if leaf.form == SHAPED:
+            return _shaped(leaf, column, columns.block.columns[leaf.name + SHAPE], ragged, out)
+        field = leaf.fields()[0]
+        return gather.whole(field, column, field.dtype, ragged, out, padder)
+
+    return built(columns.node, make)
+
+
+def built(node: Node, make: Callable[[Leaf], Any]) -> Any:
+    """Returns the structure of a batch, where torch has lists for tuples, too."""
+    if isinstance(node, Leaf):
+        return make(node)
+    parts = [built(part, make) for part in node.parts]
+    return dict(zip(node.keys, parts, strict=True)) if node.type == "dict" else parts
+
+
+def _shaped(leaf: Leaf, column: Any, shapes: Any, ragged: gather.RaggedAs, out: BatchMemory) -> Any:
+    """Returns arrays of which any dimension may differ: stacked if they are equal, otherwise as a list."""
+    dtype = np.dtype(leaf.dtype)
+    distinct = np.unique(shapes, axis=0)
+    if ragged != "list" and len(distinct) > 1:
+        found = ", ".join("x".join(map(str, shape)) for shape in distinct[:4].tolist())
+        cure = 'crop or resize them in a step, or set ragged="list"'
+        message = explain("arrays of one batch differ in shape", place=f"column {leaf.name!r}", found=found, cure=cure)
+        raise SampleError(message)
+    values, offsets = column.packed()
+    if ragged != "list":
+        tensor, array = gather.allocate(out, (len(shapes), *distinct[0].tolist()), dtype)
+        array[...] = values.reshape(array.shape)
+        return tensor
+    flat = gather.ragged(Ragged(values, offsets), leaf.fields()[0], dtype, "list")(np.arange(len(shapes)), out)
+    return [part.reshape(shape) for part, shape in zip(flat, shapes.tolist(), strict=True)]

@@ -1,0 +1,341 @@
+"""Computes the steps in front of the cut for all samples: piece by piece, in parallel, into files or into memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import multiprocessing
+import pickle
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.core.errors import SampleError, UsageError, explain
+from headrace.core.machine import cores
+from headrace.core.rng import SampleStreams, begin_stream, comparable_states, drawing, global_states_kept
+from headrace.data.building.pool import Report, make_pieces
+from headrace.data.building.staging_area import Room
+from headrace.data.formats.columns import Block, Keys, concatenated
+from headrace.data.formats.columns import joined as end_to_end
+from headrace.data.formats.registry import open_writer
+from headrace.data.staged.layout import Node, from_json, joined, schema_of, to_json
+from headrace.data.staged.running import Columns, Data, Pipeline, as_columns, as_rows, named
+from headrace.data.staged.sample_columns import fitted
+from headrace.data.staged.sources import Source, copied
+from headrace.data.staged.steps import Step
+
+LOGGER = logging.getLogger("headrace")
+
+PIECE = 32 << 20
+"""Bytes of a piece, about: what a kill costs at most, in each process."""
+
+LONGEST_PIECE, LONGEST_BLOCK = 16384, 4096
+"""Samples of a piece, and of the blocks on which batched steps run, at most."""
+
+LOOKED_AT, TRIED = 16, 4
+"""Samples that are computed beforehand, to learn how they are built and whether they are the same each time; and how
+many of them batched steps get alone."""
+
+ALONE = 1.0
+"""Seconds of work for which other processes are not worth their start."""
+
+FROZEN = 0x57A6ED
+"""Names the random streams of steps that are computed once although they draw."""
+
+
+@dataclass
+class Work:
+    """The steps to be computed, and how they are cut into pieces. Goes to each process that takes part."""
+
+    source: Source
+    pipeline: Pipeline
+    length: int
+    piece: int
+    """Samples of a piece."""
+    block: int
+    """Samples of a block."""
+    freeze_random: bool
+    room: Room | None = field(default=None)
+    """Where pieces are kept; None: in memory."""
+    node: Node | None = None
+    """How samples are built, as far as some of them tell."""
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces there are."""
+        return -(-self.length // self.piece)
+
+    def keys(self, piece: int) -> range:
+        """Returns which samples make a piece."""
+        return range(piece * self.piece, min((piece + 1) * self.piece, self.length))
+
+    def begin(self) -> None:
+        """See `Job.begin`."""
+
+    def make(self, piece: int) -> Columns | None:
+        """See `Job.make`. Returns the columns, unless they are kept in the room."""
+        with global_states_kept():
+            begin_stream(None)
+            keys = self.keys(piece)
+            spans = [keys[at : at + self.block] for at in range(0, len(keys), self.block)]
+            try:
+                parts = [self.computed(span) for span in spans]
+            except OSError as error:  # to be told from those of the disk that the cache is written to
+                error.of_a_step = True  # type: ignore[attr-defined]
+                raise
+            made = one_layout(parts)
+        if self.room is None:
+            return made
+        room, block = self.room, made.block
+
+        def write(path: Path) -> None:
+            from headrace.data.formats import arrow  # with pyarrow, which takes long to load
+
+            with contextlib.closing(arrow.write_file(path, block.schema)) as file:
+                file.append(block)
+            path.with_name(path.name + LAYOUT).write_text(json.dumps(to_json(made.node)))
+
+        room.keep(piece, write)
+        return None
+
+    def computed(self, keys: Any) -> Columns:
+        """Returns some samples with all steps done. Raises `UsageError` if a step draws random numbers."""
+
+        place = named(keys)
+        if self.freeze_random:
+            SampleStreams(FROZEN, seed_globals=True).enter_batch(keys)
+            data = self.pipeline.run(copied(self.source.load(keys)), place)
+            begin_stream(None)
+            return as_columns(data, place)
+        with refused_draws("the data set itself"):
+            data = copied(self.source.load(keys))
+        for number, step in enumerate(self.pipeline.steps, self.pipeline.first):
+            with refused_draws(f"the step {step.name!r}", declared=step.random):
+                data = self.pipeline.part((step,), number, data, place)
+        return as_columns(data, place)
+
+
+LAYOUT = ".layout"
+"""What the name of the file beside a piece ends in, which says how its samples are built."""
+
+
+@contextlib.contextmanager
+def refused_draws(who: str, *, declared: bool | None = None) -> Iterator[None]:
+    """Raises `UsageError` if anybody draws random numbers in the block, unless they say that it does not matter."""
+    before = None if declared is False else (comparable_states(), drawing())
+    yield
+    if before is not None and before != (comparable_states(), drawing()):
+        raise draws_error(who)
+
+
+def draws_error(who: str) -> UsageError:
+    """Returns the error for something random in front of the cut."""
+    return UsageError(
+        explain(
+            "something random would be computed once, and then be the same in every epoch",
+            place=who,
+            found="random numbers drawn in front of the cut",
+            expected="steps that give the same result each time",
+            cure="move it behind the cut (get_item_transform, or .map after .cache), declare it with random=False if "
+            "its result does not depend on them, or ask for it with freeze_random=True",
+        )
+    )
+
+
+def one_layout(parts: Sequence[Columns]) -> Columns:
+    """Returns samples end to end, in the narrowest layout that holds all of them."""
+    if len(parts) == 1:
+        return parts[0]
+    node = joined([part.node for part in parts])
+    blocks = [fitted(part.block, part.node, node) for part in parts]
+    return Columns(node, concatenated(schema_of(node), blocks), sum(len(part) for part in parts))
+
+
+# -- before the work ---------------------------------------------------------------------------------------------------
+
+
+def plan_work(source: Source, steps: tuple[Step, ...], length: int, *, freeze_random: bool) -> tuple[Work, float]:
+    """Returns the work, and the seconds that it takes one process, about. Computes a few samples twice.
+
+    Raises `UsageError` for steps that draw random numbers, or give something else each time.
+    """
+    work = Work(source, Pipeline(steps, source.streams), length, LONGEST_PIECE, LONGEST_BLOCK, freeze_random)
+    for step in steps:
+        if step.random and not freeze_random:
+            raise draws_error(f"the step {step.name!r}")
+    if not length:
+        return work, 0.0
+    keys = looked_at(length)
+    with global_states_kept():
+        begin_stream(None)
+        work.pipeline.learn(copied(source.load(keys)), named(keys))
+        began = time.perf_counter()
+        data = work.computed(keys)
+        work.node = data.node
+        if not data.block.schema.fields:
+            found, cure = "no arrays, numbers or strings", "have the steps return some, or leave cache= out"
+            raise SampleError(explain("samples hold nothing that could be kept", found=found, cure=cure))
+        seconds = time.perf_counter() - began
+        if not freeze_random:
+            _check_steady(work, keys)
+        elif not _same(data, work.computed(keys)):
+            found = "another result for the same random streams: a step has a generator of its own"
+            cure = "have it draw from headrace.rng(), or from the global generators"
+            raise UsageError(explain("random steps cannot be computed once", found=found, cure=cure))
+    size = max(data.block.nbytes / len(keys), _bytes_loaded(source, keys), 1.0)
+    work.piece = int(min(max(PIECE / size, 1), LONGEST_PIECE))
+    work.block = max(min(work.piece, LONGEST_BLOCK), 1)
+    return work, seconds * length / len(keys)
+
+
+def looked_at(length: int) -> Keys:
+    """Returns which samples are looked at beforehand, to learn how they are built: some, evenly spread."""
+    return np.unique(np.linspace(0, length - 1, min(length, LOOKED_AT)).astype(np.int64))
+
+
+def _bytes_loaded(source: Source, keys: Keys) -> float:
+    """Returns the bytes of a sample as it comes from the source; a guess if it is no columns."""
+    try:
+        return as_columns(source.load(keys), str).block.nbytes / len(keys)
+    except SampleError:
+        return PIECE / 256
+
+
+def _check_steady(work: Work, keys: Keys) -> None:
+    """Raises `UsageError` if a step gives something else each time, or to a sample that is alone."""
+    once, again = _trail(work, keys), _trail(work, keys)
+    for place, step in enumerate(work.pipeline.steps):
+        if step.random is None and not _same(once[place + 1], again[place + 1]):
+            raise draws_error(f"the step {step.name!r}")
+        if step.batched and not step.random:
+            _check_apart(work.pipeline, place, again[place], once[place + 1])
+
+
+def _trail(work: Work, keys: Keys) -> list[Data]:
+    """Returns samples as they come from the source, and after each step."""
+    trail = [copied(work.source.load(keys))]
+    for number, step in enumerate(work.pipeline.steps, work.pipeline.first):
+        trail.append(work.pipeline.part((step,), number, copied(trail[-1], columns=True), named(keys)))
+    return trail
+
+
+def _check_apart(pipeline: Pipeline, at: int, before: Data, together: Data) -> None:
+    """Raises `UsageError` if a batched step gives a sample another result when it is alone."""
+    step, number = pipeline.steps[at], pipeline.first + at
+    many = pipeline.columns(before, number, str)
+    for place in range(min(len(before), TRIED)):
+        one = Columns(many.node, many.block.take(np.array([place])), 1)
+        alone = as_rows(pipeline.part((step,), number, one, str))[0]
+        if not _near(alone, as_rows(together)[place]):
+            message = explain(
+                "a batched step gives a sample another result when other samples are with it",
+                place=f"the step {step.name!r}",
+                found=f"a sample alone is not what it is among {len(before)}",
+                expected="the same result, whatever the block",
+                cure="compute from each sample alone: what depends on all of them is no step",
+            )
+            raise UsageError(message)
+
+
+def _near(one: Any, other: Any) -> bool:
+    """Compares two samples; floating point nearly, since libraries may sum up blocks in another order."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_near(one[key], other[key]) for key in one)
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(_near(*pair) for pair in zip(one, other, strict=True))
+    if not isinstance(one, (np.ndarray, float, np.floating, torch.Tensor)):
+        return bool(one == other)
+    first, second = np.asarray(one), np.asarray(other)
+    return first.shape == second.shape and bool(np.allclose(first, second, rtol=1e-3, atol=1e-5, equal_nan=True))
+
+
+def _same(one: Data, other: Data) -> bool:
+    """Compares samples bit by bit; what cannot be held in columns is taken for the same."""
+    try:
+        first, second = as_columns(one, str), as_columns(other, str)
+    except SampleError:
+        return True
+    if first.node != second.node:
+        return False
+    pairs = ((column, second.block.columns[name]) for name, column in first.block.columns.items())
+    return all(pickle.dumps(_packed(one)) == pickle.dumps(_packed(two)) for one, two in pairs)
+
+
+def _packed(column: Any) -> Any:
+    return column.packed() if hasattr(column, "packed") else np.ascontiguousarray(column)
+
+
+# -- the work ----------------------------------------------------------------------------------------------------------
+
+
+def workers_for(work: Work, missing: int, seconds: float) -> tuple[int, str]:
+    """Returns how many processes are worth it, and how they are started."""
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    count = min(cores(), missing)
+    if seconds < ALONE or multiprocessing.current_process().daemon:
+        return 1, method
+    if method != "fork":
+        try:
+            pickle.dumps(work)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            LOGGER.info("headrace: one process builds this cache, since the steps cannot be pickled: %s", error)
+            return 1, method
+    return count, method
+
+
+def compute(work: Work, missing: Sequence[int], seconds: float, place: object, report: Report) -> list[Columns]:
+    """Makes the missing pieces. Returns them, in order, unless they are kept in a room."""
+    workers, method = workers_for(work, len(missing), seconds)
+    made: dict[int, Columns] = {}
+    done = work.length - sum(len(work.keys(piece)) for piece in missing)
+    report(done, work.length)
+
+    def count(piece: int, columns: Columns | None) -> None:
+        nonlocal done
+        if columns is not None:
+            made[piece] = columns
+        done += len(work.keys(piece))
+        report(done, work.length)
+
+    make_pieces(work, missing, workers, method=method, place=place, made=count)
+    return [made[piece] for piece in sorted(made)]
+
+
+def into_memory(parts: list[Columns]) -> Columns:
+    """Returns samples end to end, allocated once for each column; empties the list as it goes."""
+    node = joined([part.node for part in parts])
+    blocks = [dict(fitted(part.block, part.node, node).columns) for part in parts]
+    count = sum(len(part) for part in parts)
+    parts.clear()
+    schema = schema_of(node)
+    columns = {one.name: end_to_end(one, [block.pop(one.name) for block in blocks]) for one in schema}
+    return Columns(node, Block(schema, columns), count)
+
+
+def assemble(work: Work, room: Room, target: Path, format: str) -> Node:
+    """Writes the pieces of a room as stored data. Returns the layout of the samples."""
+    from headrace.data.formats import arrow
+
+    nodes = []
+    for piece in range(work.pieces):
+        path = room.file(piece)
+        nodes.append(from_json(json.loads(path.with_name(path.name + LAYOUT).read_text()), path))
+    node = joined(nodes)
+    writer = open_writer(target, schema_of(node), format)
+    try:
+        for piece, own in enumerate(nodes):
+            part = arrow.open_reader(str(room.file(piece)), False)
+            for run_of in part.blocks():
+                block = part.fetch(np.arange(run_of.start, run_of.stop), part.schema.names)
+                writer.append(fitted(block, own, node))
+        writer.seal()
+    except BaseException:
+        writer.abort()
+        raise
+    return node

@@ -1,0 +1,305 @@
+"""Where computed samples lie: in memory, or in a folder that several processes and ranks share.
+
+    FOLDER/staged.json     what is in it: the layout of samples, and the fingerprint of what made them
+    FOLDER/data-DIGEST     the data, in any format that can be written
+    FOLDER/lock            held by the process that builds; the others wait for it, and then map what it made
+
+`staged.json` is exchanged in one step once new data are complete, so a cache is whole or not there, also after a kill;
+until then the old one stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headrace.core.errors import (
+    DatasetError,
+    DatasetNotFoundError,
+    FormatError,
+    HeadraceError,
+    StaleCacheError,
+    UsageError,
+    explain,
+)
+from headrace.core.regular import read_side_file
+from headrace.core.shortage import check_shortage
+from headrace.data.building.pool import Report
+from headrace.data.building.staging_area import Room
+from headrace.data.formats.arrays import ColumnsReader
+from headrace.data.formats.atomic_target import sync_file, sync_folder
+from headrace.data.formats.columns import Block, Ragged
+from headrace.data.formats.protocol import Reader
+from headrace.data.formats.registry import check_holds, format_named, open_reader
+from headrace.data.formats.schema import Schema
+from headrace.data.staged.build import Work, assemble, compute, into_memory
+from headrace.data.staged.fingerprint import Fingerprint
+from headrace.data.staged.layout import Branch, Node, from_json, schema_of, to_json
+from headrace.data.storage.locks import locked
+
+LOGGER = logging.getLogger("headrace")
+NOTE, LOCK, DATA, VERSION = "staged.json", "lock", "data-", 1
+OURS = re.compile(r"\.?data-[0-9a-f]{16}(\..*)?")
+"""Names of data, and of what is around them while they are made."""
+
+ANEW = "delete the folder: the cache is then built anew"
+
+Stale = Literal["error", "rebuild"]
+
+
+@dataclass(frozen=True)
+class Cached:
+    """Computed samples. `reader` is None if there are none."""
+
+    node: Node
+    reader: Reader | None
+    length: int
+
+    @property
+    def schema(self) -> Schema:
+        """The columns that hold them."""
+        return schema_of(self.node)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What `staged.json` says."""
+
+    data: str
+    format: str
+    length: int
+    node: Node
+    fingerprint: Fingerprint
+
+
+NOTHING = Branch("dict", (), ())
+
+
+def in_memory(work: Work, seconds: float, report: Report) -> Cached:
+    """Computes samples into the memory of this process. Raises what the steps raise."""
+    if not work.length:
+        return Cached(NOTHING, None, 0)
+    columns = into_memory(compute(work, range(work.pieces), seconds, "a cache in memory", report))
+    return cached_block(columns.node, columns.block, columns.count)
+
+
+def cached_block(node: Node, block: Block, length: int) -> Cached:
+    """Returns columns in memory as computed samples."""
+    for column in block.columns.values():
+        (column.values if isinstance(column, Ragged) else column).flags.writeable = False
+    load: Any = functools.partial(dict, block.columns)  # which goes to other processes with what it returns
+    return Cached(node, ColumnsReader("memory", "a cache in memory", block.schema, length, load), length)
+
+
+class Folder:
+    """A cache on the disk."""
+
+    def __init__(self, path: Path, format: str, fingerprint: Fingerprint, stale: Stale) -> None:
+        self.path, self._format, self._fingerprint, self._stale = path, format, fingerprint, stale
+        self._said = False
+
+    def opened(self) -> Cached | None:
+        """Returns what is there, if it is what is wanted; None if there is nothing, or if it is to be built anew.
+
+        Raises `StaleCacheError` for anything else, `FormatError` if it is damaged, `DatasetError` if it cannot be read.
+        """
+        try:
+            return self._opened()
+        except FormatError as error:
+            if self._stale == "error":
+                raise
+            self._say(str(error).splitlines()[0])
+            return None
+        except OSError as error:
+            if isinstance(error, HeadraceError):
+                raise
+            check_shortage(error, error.filename or self.path, "opening a cache")
+            raise self._disk_error("a cache cannot be opened", error, "choose another folder") from error
+
+    def _opened(self) -> Cached | None:
+        note = read_note(self.path)
+        if note is None:
+            self._check_free()
+            return None
+        changes = self._fingerprint.changes_since(note.fingerprint)
+        if note.format != self._format:
+            changes.append(f"the format was {note.format}, is {self._format}")
+        if not changes:
+            self._tidy(note)
+            return self._open(note)
+        if self._stale == "error":
+            raise StaleCacheError(
+                explain(
+                    "a cache is out of date",
+                    place=self.path,
+                    found="\n            ".join(changes[:12] + ["..."] * (len(changes) > 12)),
+                    expected="a cache of these data and steps",
+                    cure='undo the change, delete the folder, choose another, or have it built anew: stale="rebuild"',
+                )
+            )
+        self._say("; ".join(changes))
+        return None
+
+    def _say(self, why: str) -> None:
+        if not self._said:
+            LOGGER.warning("headrace: the cache %s is built anew: %s", self.path, why)
+            self._said = True
+
+    def _open(self, note: Note) -> Cached:
+        data = self.path / note.data
+        try:
+            reader = open_reader(data, format=note.format) if note.length or data.exists() else None
+        except (DatasetNotFoundError, FormatError) as error:
+            lines = [line.strip() for line in str(error).splitlines() if "cure:" not in line]
+            raise FormatError(explain("a cache is damaged", place=data, found="; ".join(lines), cure=ANEW)) from error
+        if reader is not None and (len(reader) != note.length or not _holds(reader, note.node)):
+            found = f"{len(reader):,} samples of {', '.join(f'{one.name} ({one})' for one in reader.schema)}"
+            wanted = ", ".join(f"{one.name} ({one})" for one in schema_of(note.node))
+            expected = f"{note.length:,} samples of {wanted}"
+            raise FormatError(explain("a cache is damaged", place=data, found=found, expected=expected, cure=ANEW))
+        return Cached(note.node, reader, note.length)
+
+    def _check_free(self) -> None:
+        if self.path.is_dir():
+            others = sorted(one.name for one in self.path.iterdir() if not _is_ours(one.name))
+        else:
+            others = [self.path.name] if os.path.lexists(self.path) else []
+        if others:
+            found = f"{', '.join(others[:3])}{' ...' if len(others) > 3 else ''}, which is no cache"
+            cure = "choose another folder, or remove what is there"
+            raise UsageError(explain("there is something already", place=self.path, found=found, cure=cure))
+
+    def build(self, work: Work, seconds: float, report: Report) -> Cached:
+        """Computes samples into the folder; if another process is at it, waits for it, and opens what it made.
+
+        Raises what the steps raise, `DatasetError` if the disk is full or cannot be written, and as `opened`.
+        """
+        try:
+            with locked(self.path / LOCK, self._say_it_waits):
+                return self.opened() or self._build(work, seconds, report)
+        except OSError as error:
+            if isinstance(error, HeadraceError) or getattr(error, "of_a_step", False):
+                raise
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            cure = "make room" if full else "choose a folder that can be written"
+            cure += ", and run the same again: what is computed so far is kept"
+            raise self._disk_error("a cache could not be built", error, cure) from error
+
+    def _say_it_waits(self) -> None:
+        LOGGER.warning("headrace: another process is building the cache %s; waiting for it", self.path)
+
+    def _disk_error(self, what: str, error: OSError, cure: str) -> DatasetError:
+        found = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        return DatasetError(explain(what, place=self.path, found=found, cure=cure))
+
+    def _build(self, work: Work, seconds: float, report: Report) -> Cached:
+        if work.node is not None:
+            check_holds(self._format, schema_of(work.node), self.path)
+        name = DATA + hashlib.blake2b(f"{self._fingerprint.digest} {self._format}".encode(), digest_size=8).hexdigest()
+        target = self.path / name
+        room = Room(target, f"{self._fingerprint.digest} {work.length} {work.piece}", work.pieces, ".arrow")
+        self._remove_others(room.path.name, self._data_now())
+        node: Node = NOTHING
+        if work.length:
+            missing = room.prepare()
+            work.room = room
+            compute(work, missing, seconds, self.path, report)
+            node = assemble(work, room, target, self._format)
+        note = Note(name, self._format, work.length, node, self._fingerprint)
+        write_note(self.path, note)
+        self._remove_others("", name)
+        return self._open(note)
+
+    def _tidy(self, note: Note) -> None:
+        """Removes what a build has left that was killed when its data were in place already."""
+        beside = [one.name for one in self.path.iterdir() if OURS.fullmatch(one.name)]
+        if all(name.startswith(note.data) for name in beside):
+            return
+        with contextlib.suppress(OSError), locked(self.path / LOCK, _give_up):
+            if now := self._data_now():  # another process may have put new data in place since
+                self._remove_others(now)
+
+    def _data_now(self) -> str:
+        """Returns the name of the data that the cache has until new ones are complete; empty without."""
+        try:
+            note = read_note(self.path)
+        except FormatError:
+            return ""
+        return "" if note is None else note.data
+
+    def _remove_others(self, *kept: str) -> None:
+        """Removes data that nothing points to: of an older cache, or of a build that was given up."""
+        for one in self.path.iterdir():
+            is_kept = any(name and one.name.startswith((name, f".{name}.partial")) for name in kept)
+            if OURS.fullmatch(one.name) and not is_kept:
+                shutil.rmtree(one) if one.is_dir() else one.unlink()
+
+
+def _holds(reader: Reader, node: Node) -> bool:
+    """Tells whether stored data have the columns of a layout; formats of text may hold numbers in wider types."""
+    if set(schema_of(node).names) != set(reader.schema.names):
+        return False
+    for wanted in schema_of(node):
+        have = reader.schema[wanted.name]
+        if have.kind != wanted.kind or have.shape != wanted.shape:
+            return False
+    return True
+
+
+def _give_up() -> None:
+    raise BlockingIOError
+
+
+def _is_ours(name: str) -> bool:
+    return name in (NOTE, LOCK, f".{NOTE}") or OURS.fullmatch(name) is not None
+
+
+def write_note(folder: Path, note: Note) -> None:
+    """Puts the description of a cache into place, in one step."""
+    plain = {
+        "headrace": VERSION, "data": note.data, "format": note.format, "length": note.length,
+        "layout": to_json(note.node), "parts": note.fingerprint.parts, "libraries": note.fingerprint.libraries,
+    }  # fmt: skip
+    new = folder / f".{NOTE}"
+    new.write_text(json.dumps(plain, indent=1) + "\n", "utf-8")
+    sync_file(new)
+    new.replace(folder / NOTE)
+    sync_folder(folder)
+
+
+def read_note(folder: Path) -> Note | None:
+    """Returns the description of a cache; None if there is none. Raises `FormatError` if it is damaged."""
+    path = folder / NOTE
+    try:
+        text = read_side_file(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+    try:
+        plain = json.loads(text)
+        if plain["headrace"] != VERSION:
+            raise ValueError(f"version {plain['headrace']!r}")
+        fingerprint = Fingerprint(dict(plain["parts"]), dict(plain["libraries"]))
+        data = str(plain["data"])
+        if not OURS.fullmatch(data) or "/" in data or "\\" in data:
+            raise ValueError(f"data in {data!r}")
+        if type(plain["length"]) is not int or plain["length"] < 0:
+            raise ValueError(f"a length of {plain['length']!r}")
+        format_named(plain["format"])
+        return Note(data, plain["format"], plain["length"], from_json(plain["layout"], path), fingerprint)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        lines = str(error).splitlines() or [""]
+        found, cure = f"{type(error).__name__}: {lines[0]}", ANEW
+        raise FormatError(
+            explain("the description of a cache is damaged", place=path, found=found, cure=cure)
+        ) from error

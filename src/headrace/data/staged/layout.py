@@ -1,0 +1,170 @@
+"""How samples are built: nested dicts, tuples and lists of arrays, tensors, numbers and strings, held column by column.
+
+A layout remembers of each part which type it had, so that samples come back as they were: what goes into a cache and
+what comes out of it are the same. The parts of all samples of a data set must be alike; only lengths may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import FormatError, SampleError, explain
+from headrace.data.formats.schema import NUMBERS, Field, Schema
+
+SHAPE = ".shape"
+FIXED, RAGGED, SHAPED = "fixed", "ragged", "shaped"
+TYPES = ("array", "tensor", "scalar", "int", "float", "bool", "str", "bytes", "none")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array, tensor, number or string in a sample, and the column that holds it.
+
+    type: "array", "tensor", "scalar" (of NumPy), "int", "float", "bool", "str", "bytes" or "none".
+    form: "fixed" (all of one `shape`), "ragged" (the first dimension differs; `shape` is that of the others), or
+    "shaped" (every dimension may differ; `shape` has their number in it, as that many zeros).
+    """
+
+    name: str
+    type: str
+    dtype: str = "uint8"
+    form: str = FIXED
+    shape: tuple[int, ...] = ()
+
+    def fields(self) -> tuple[Field, ...]:
+        """Returns the columns: one, two if shapes are held beside values, none for None."""
+        if self.type == "none":
+            return ()
+        if self.type in ("str", "bytes"):
+            return (Field(self.name, "text" if self.type == "str" else "bytes"),)
+        dtype = np.dtype(self.dtype)
+        if self.form == FIXED:
+            return (Field(self.name, "fixed", dtype, self.shape),)
+        if self.form == RAGGED:
+            return (Field(self.name, "ragged", dtype, self.shape),)
+        shapes = Field(self.name + SHAPE, "fixed", np.dtype(np.int64), (len(self.shape),))
+        return Field(self.name, "ragged", dtype), shapes
+
+    def __str__(self) -> str:
+        if self.form == SHAPED:
+            return f"{self.dtype} of {len(self.shape)} dimensions"
+        return str(self.fields()[0]) if self.type not in ("none",) else "None"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A dict (with these keys, in order), tuple or list in a sample."""
+
+    type: str
+    keys: tuple[Any, ...]
+    parts: tuple[Node, ...]
+
+
+Node = Leaf | Branch
+
+
+def leaves(node: Node) -> Iterator[Leaf]:
+    """Yields the leaves, in order."""
+    if isinstance(node, Leaf):
+        yield node
+    else:
+        for part in node.parts:
+            yield from leaves(part)
+
+
+def schema_of(node: Node) -> Schema:
+    """Returns the columns of a layout."""
+    return Schema(tuple(field for leaf in leaves(node) for field in leaf.fields()))
+
+
+def joined(nodes: Sequence[Node]) -> Node:
+    """Returns the narrowest layout that holds all of these. Raises `SampleError` if more than lengths differs."""
+    return reduce(_joined, nodes)
+
+
+def _joined(one: Node, other: Node) -> Node:
+    if one == other:
+        return one
+    if isinstance(one, Branch) and isinstance(other, Branch):
+        if one.type == other.type and set(one.keys) == set(other.keys):
+            theirs = dict(zip(other.keys, other.parts, strict=True))
+            parts = (_joined(part, theirs[key]) for key, part in zip(one.keys, one.parts, strict=True))
+            return Branch(one.type, one.keys, tuple(parts))
+    elif isinstance(one, Leaf) and isinstance(other, Leaf):
+        alike = (one.type, one.dtype) == (other.type, other.dtype) and _ndim(one) == _ndim(other)
+        if alike and _ndim(one) > 0:
+            if SHAPED not in (one.form, other.form) and _rest(one) == _rest(other):
+                return replace(one, form=RAGGED, shape=_rest(one))
+            return replace(one, form=SHAPED, shape=(0,) * _ndim(one))
+    name = next(leaves(one), Leaf("value", "none")).name
+    raise SampleError(
+        explain(
+            "samples differ too much to be held in columns",
+            place=f"column {name!r}",
+            found=f"{_said(one)}, and {_said(other)}",
+            expected="the same parts and types in each sample",
+            cure="have the step return the same parts for each sample, or move it behind the cut",
+        )
+    )
+
+
+def _said(node: Node) -> str:
+    return f"{node.type} of {node}" if isinstance(node, Leaf) else f"a {node.type} of {list(node.keys)}"
+
+
+def _ndim(leaf: Leaf) -> int:
+    return len(leaf.shape) + (leaf.form == RAGGED)
+
+
+def _rest(leaf: Leaf) -> tuple[int, ...]:
+    return leaf.shape if leaf.form == RAGGED else leaf.shape[1:]
+
+
+def layout_of_schema(schema: Schema) -> Branch:
+    """Returns the layout of samples as a stored data set gives them: dicts of arrays, NumPy's numbers, strings."""
+    parts = []
+    for field in schema:
+        if field.kind in ("bytes", "text"):
+            parts.append(Leaf(field.name, "str" if field.kind == "text" else "bytes"))
+            continue
+        kind = "array" if field.kind == "ragged" or field.shape else "scalar"
+        form = RAGGED if field.kind == "ragged" else FIXED
+        parts.append(Leaf(field.name, kind, field.dtype.name, form, field.shape))
+    return Branch("dict", schema.names, tuple(parts))
+
+
+def to_json(node: Node) -> Any:
+    """Returns a layout as plain values."""
+    if isinstance(node, Leaf):
+        return [node.name, node.type, node.dtype, node.form, list(node.shape)]
+    return {"type": node.type, "keys": list(node.keys), "parts": [to_json(part) for part in node.parts]}
+
+
+def from_json(plain: Any, place: object) -> Node:
+    """Returns what `to_json` returned. Raises `FormatError` for anything else."""
+    try:
+        if isinstance(plain, list):
+            name, kind, dtype, form, shape = plain
+            sizes = tuple(int(length) for length in shape)
+            if kind not in TYPES or form not in (FIXED, RAGGED, SHAPED) or min(sizes, default=0) < 0:
+                raise ValueError(f"a column {plain!r}")
+            if np.dtype(dtype) not in NUMBERS:
+                raise ValueError(f"a column of {dtype!r}")
+            return Leaf(str(name), kind, np.dtype(dtype).name, form, sizes)
+        parts = tuple(from_json(part, place) for part in plain["parts"])
+        keys = tuple(plain["keys"])
+        if plain["type"] not in ("dict", "tuple", "list") or len(set(keys)) != len(parts) or len(keys) != len(parts):
+            raise ValueError(f"a {plain['type']!r} of {keys!r}")
+        node = Branch(plain["type"], keys, parts)
+        names = [leaf.name for leaf in leaves(node)]
+        if len(set(names)) != len(names):
+            raise ValueError(f"columns {names!r}, one of them twice")
+        return node
+    except (TypeError, KeyError, ValueError, RecursionError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise FormatError(explain("a description of samples is damaged", place=place, found=found)) from error

@@ -1,0 +1,295 @@
+"""Where the cut should be: what each step costs, measured on a few batches, and what follows for every possible cut.
+
+With n samples, and per sample the seconds r to get it from the data set, s[i] for step i, c to put it into a batch,
+g[k] to get it from a cache behind step k, w[k] to write it there:
+
+    build of cut k       n * (r + s[1] + ... + s[k] + w[k]) / processes
+    epoch with cut k     n * (g[k] + s[k+1] + ... + c)      without workers; cut 0 has r for g and no build
+
+The recommended cut costs least over the epochs that are asked for, its build among them; of those that cost nearly the
+same the earliest, which takes less room and leaves more to be changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.core.batch_memory import OwnMemory
+from headrace.core.errors import SampleError, UsageError
+from headrace.core.machine import cores
+from headrace.core.memory import machine_memory
+from headrace.core.rng import begin_stream, global_states_kept
+from headrace.data.staged.batches import collate
+from headrace.data.staged.build import one_layout, plan_work
+from headrace.data.staged.cache import cached_block
+from headrace.data.staged.running import Columns, Data, Pipeline, as_columns, named
+from headrace.data.staged.sources import Source, copied, source_of
+from headrace.data.stored import StoredDataset
+from headrace.telemetry.formatting import seconds as in_words
+from headrace.telemetry.terminal import plain_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from headrace.data.staged.staged import Staged
+
+BATCHES = 6
+"""Batches on which steps are measured; the median counts."""
+
+ALIKE = 1.05
+"""Costs that differ by less are the same."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one step takes: seconds a sample, and bytes of a sample behind it (None: it cannot be held in columns)."""
+
+    name: str
+    seconds: float
+    bytes: float | None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What a cut behind so many steps costs. Seconds; bytes on the disk, or in memory with `cache="memory"`."""
+
+    cut: int
+    refused: str | None
+    build: float = 0.0
+    bytes: float = 0.0
+    epoch: float = 0.0
+
+    def total(self, epochs: int) -> float:
+        """Returns the seconds that a run of so many epochs spends on data."""
+        return self.build + epochs * self.epoch
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was measured, and what follows. `steps[0]` is the data set itself; prints itself as a table."""
+
+    samples: int
+    looked_at: int
+    epochs: int
+    steps: tuple[StepCost, ...]
+    batch: float
+    """Seconds a sample to be put into a batch."""
+    cuts: tuple[Cut, ...]
+    free: int
+    """Bytes free on the disk."""
+    memory: int
+    """Bytes of memory of this machine."""
+
+    @property
+    def recommended(self) -> Cut:
+        """The cut to take."""
+        possible = [one for one in self.cuts if one.refused is None and one.bytes <= 0.9 * self.free]
+        best = min(one.total(self.epochs) for one in possible)
+        return next(one for one in possible if one.total(self.epochs) <= best * ALIKE)
+
+    @property
+    def advice(self) -> str:
+        """What to do, in a sentence."""
+        best = self.recommended
+        none = self.cuts[0]
+        if best.cut == 0:
+            return f"Keep nothing: no cache pays for itself within {self.epochs} epochs."
+        gain = none.total(self.epochs) / max(best.total(self.epochs), 1e-12)
+        where = 'cache="memory" or a folder' if best.bytes < 0.5 * self.memory else "a folder"
+        return (
+            f"Cut behind step {best.cut} ({self.steps[best.cut].name}), in {where}: {self.epochs} epochs and the build "
+            f"take {in_words(best.total(self.epochs))} instead of {in_words(none.total(self.epochs))} ({gain:.1f}x)."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns all figures as plain values."""
+        return {
+            "samples": self.samples, "looked_at": self.looked_at, "epochs": self.epochs, "batch": self.batch,
+            "steps": [vars(one) for one in self.steps], "cuts": [vars(one) for one in self.cuts],
+            "recommended": self.recommended.cut, "advice": self.advice,
+        }  # fmt: skip
+
+    def tables(self) -> list[Table]:
+        """Returns the tables that it prints."""
+        from rich.box import SIMPLE_HEAD
+        from rich.filesize import decimal
+        from rich.table import Table
+
+        steps = Table(
+            box=SIMPLE_HEAD, title=f"Measured on {self.looked_at:,} of {self.samples:,} samples", title_justify="left"
+        )
+        for name in ("step", "us a sample", "bytes a sample"):
+            steps.add_column(name, justify="left" if name == "step" else "right")
+        for number, one in enumerate(self.steps):
+            size = "-" if one.bytes is None else f"{one.bytes:,.0f}"
+            steps.add_row(f"{number} {one.name}" if number else one.name, f"{one.seconds * 1e6:,.1f}", size)
+        steps.add_row("into a batch", f"{self.batch * 1e6:,.1f}", "")
+        cuts = Table(box=SIMPLE_HEAD, title="Predicted for each cut, without workers", title_justify="left")
+        for name in ("cut behind", "build", "disk or RAM", "epoch", f"{self.epochs} epochs and build"):
+            cuts.add_column(name, justify="left" if name == "cut behind" else "right")
+        for cut in self.cuts:
+            name = f"{cut.cut} {self.steps[cut.cut].name}" if cut.cut else "nothing kept"
+            if cut.refused is not None:
+                cuts.add_row(name, "-", "-", "-", "not possible")
+                continue
+            mark = " <" if cut == self.recommended else ""
+            cuts.add_row(name, in_words(cut.build) if cut.cut else "-", decimal(int(cut.bytes)) if cut.cut else "-",
+                         in_words(cut.epoch), in_words(cut.total(self.epochs)) + mark)  # fmt: skip
+        return [steps, cuts]
+
+    def show(self, console: Console) -> None:
+        """Prints the tables, why some cuts are not possible, and the advice."""
+        for table in self.tables():
+            console.print(table)
+        for cut in self.cuts:
+            if cut.refused is not None:
+                text = f"A cut behind step {cut.cut} is not possible: {cut.refused}."
+                console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(self.advice, highlight=False, markup=False, soft_wrap=True)
+
+    def __str__(self) -> str:
+        return plain_text(self.show, 110)
+
+
+def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:
+    """Measures the steps of a data set, whatever its cut is now; see `Staged.plan`."""
+    source, steps, length = source_of(staged.dataset), staged.steps, len(staged.dataset)
+    if not length:
+        raise UsageError("there is nothing to plan for an empty data set")
+    pipeline = Pipeline(steps, source.streams)
+    batches = _batches(length, batch_size)
+    with global_states_kept(), tempfile.TemporaryDirectory(prefix="headrace-plan-") as folder:
+        begin_stream(None)
+        some = np.concatenate(batches)[:: max(len(batches[0]) // 4, 1)]
+        pipeline.learn(copied(source.load(some)), named(some))
+        measured = _Measured(pipeline)
+        for keys in batches:
+            measured.batch(functools.partial(_loaded, source, keys), staged)
+        refused = _refused(staged)
+        caches = [_through_cache(parts, batch_size, staged, Path(folder)) for parts in measured.columns]
+    seconds = [float(np.median(times)) for times in measured.seconds]
+    per_batch = float(np.median(measured.collating))
+    names = [f"the data set ({type(staged.dataset).__name__})", *(str(step) for step in steps)]
+    sizes = [cache[0] if cache else None for cache in caches]
+    costs = tuple(StepCost(*one) for one in zip(names, seconds, sizes, strict=True))
+    cuts = [Cut(0, None, epoch=length * (sum(seconds) + per_batch))]
+    for cut in range(1, len(steps) + 1):
+        cache = caches[cut]
+        if refused[cut] is not None or cache is None:
+            cuts.append(Cut(cut, refused[cut] or "its samples cannot be held in columns"))
+            continue
+        size, read, write = cache
+        build = length * (sum(seconds[: cut + 1]) / cores() + write)
+        rest = sum(seconds[cut + 1 :]) + (per_batch if cut < len(steps) else 0.0)
+        cuts.append(Cut(cut, None, build, size * length, length * (read + rest)))
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    return Plan(length, sum(map(len, batches)), epochs, costs, per_batch, tuple(cuts), free, machine_memory())
+
+
+def _loaded(source: Source, keys: Any) -> Data:
+    return copied(source.load(keys))
+
+
+def _batches(length: int, size: int) -> list[Any]:
+    """Returns the keys of some batches, spread over the data."""
+    count = min(BATCHES, max(length // size, 1))
+    starts = np.linspace(0, max(length - size, 0), count).astype(np.int64)
+    return [np.arange(start, min(start + size, length)) for start in starts]
+
+
+class _Measured:
+    """Seconds a sample of each step, the source being number 0, and the columns behind it."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        count = len(pipeline.steps) + 1
+        self.seconds: list[list[float]] = [[] for _ in range(count)]
+        self.columns: list[list[Columns] | None] = [[] for _ in range(count)]
+        self.collating: list[float] = []
+
+    def batch(self, load: Callable[[], Data], staged: Staged) -> None:
+        """Measures one batch."""
+        data = self._timed(0, load)
+        for place, step in enumerate(self._pipeline.steps):
+            number, before = self._pipeline.first + place, data
+            data = self._timed(place + 1, functools.partial(self._pipeline.part, (step,), number, before, str))
+        began = time.perf_counter()
+        with contextlib.suppress(SampleError):  # torch collates such samples, which costs about as much
+            collate(self._pipeline.columns(data, self._pipeline.last, str), staged.ragged, OwnMemory())
+        self.collating.append((time.perf_counter() - began) / len(data))
+
+    def _timed(self, place: int, work: Callable[[], Data]) -> Data:
+        began = time.perf_counter()
+        data = work()
+        self.seconds[place].append((time.perf_counter() - began) / len(data))
+        kept = self.columns[place]
+        if kept is not None:
+            try:
+                kept.append(as_columns(copied(data), str))
+            except SampleError:
+                self.columns[place] = None
+        return data
+
+
+def _refused(staged: Staged) -> list[str | None]:
+    """Returns for each cut why it may not be, as far as randomness goes."""
+    source, steps, length = source_of(staged.dataset), staged.steps, len(staged.dataset)
+    refused: list[str | None] = [None] * (len(steps) + 1)
+    declared = next((place for place, step in enumerate(steps) if step.random), len(steps))
+    for cut in range(declared + 1, len(steps) + 1):
+        refused[cut] = f"step {declared + 1} ({steps[declared].name}) is random"
+    for cut in range(declared, 0, -1):
+        try:
+            plan_work(source, steps[:cut], length, freeze_random=False)
+            break
+        except SampleError:
+            continue
+        except UsageError as error:
+            lines = dict(line.strip().split(":", 1) for line in str(error).splitlines()[1:] if ":" in line)
+            refused[cut] = f"{lines.get('place', '').strip()}: {lines.get('found', str(error)).strip()}"
+    return refused
+
+
+def _through_cache(
+    parts: list[Columns] | None, batch_size: int, staged: Staged, folder: Path
+) -> tuple[float, float, float] | None:
+    """Returns bytes a sample, and seconds a sample to read it from a cache in memory, and to write it to the disk."""
+    from headrace.data.formats import arrow  # with pyarrow, which takes long to load
+
+    if not parts:
+        return None
+    try:
+        whole = one_layout(parts)
+    except SampleError:
+        return None
+    if not whole.block.schema.fields:
+        return None
+    path = folder / "written.arrow"
+    began = time.perf_counter()
+    file = arrow.write_file(path, whole.block.schema)
+    file.append(whole.block)
+    file.close()
+    write = 2 * (time.perf_counter() - began)  # pieces are written, and then put together
+    cached = cached_block(whole.node, whole.block, len(whole))
+    if cached.reader is None:
+        return None
+    stored = StoredDataset(cached.reader, cached.schema, decode=False, ragged=staged.ragged)
+    order = np.random.default_rng(0).permutation(len(whole))
+    times = []
+    for start in range(0, max(len(order) - batch_size, 0) + 1, batch_size):
+        keys = order[start : start + batch_size]
+        began = time.perf_counter()
+        stored.fetch_batch(keys, OwnMemory())
+        times.append((time.perf_counter() - began) / len(keys))
+    return whole.block.nbytes / len(whole), float(np.median(times)), write / len(whole)

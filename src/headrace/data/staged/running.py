@@ -1,0 +1,284 @@
+"""Runs steps on some samples: one by one, or on their columns, with as few changes between the two as can be."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from headrace.core.errors import FormatError, SampleError, explain
+from headrace.core.rng import enter_step, follows_streams
+from headrace.data.formats.columns import Array, Block, Column, Ragged
+from headrace.data.formats.schema import NUMBERS
+from headrace.data.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, joined, leaves, schema_of
+from headrace.data.staged.sample_columns import Names, columns_of_samples, fitted, samples_of
+from headrace.data.staged.steps import Step
+
+Place = Callable[[int], str]
+"""What to call sample number i of those that are made together, in messages."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Samples, one by one."""
+
+    samples: list[Any]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Samples, column by column."""
+
+    node: Node
+    block: Block
+    count: int
+    lists: dict[str, list[Any]] = field(default_factory=dict)
+    """Columns of strings as lists, by their names, where somebody has made these already."""
+
+    def __len__(self) -> int:
+        return self.count
+
+
+Data = Rows | Columns
+
+
+def named(keys: Any) -> Place:
+    """Returns what names samples by their keys."""
+
+    def place(index: int) -> str:
+        key = keys[index]
+        return f"sample {key.item() if isinstance(key, np.generic) else key!r}"
+
+    return place
+
+
+def as_rows(data: Data) -> list[Any]:
+    """Returns samples one by one."""
+    return data.samples if isinstance(data, Rows) else samples_of(data.node, data.block, data.count)
+
+
+def as_columns(data: Data, place: Place) -> Columns:
+    """Returns samples, of which there is at least one, column by column. Raises `SampleError`."""
+    return data if isinstance(data, Columns) else Columns(*columns_of_samples(data.samples, place), len(data))
+
+
+@dataclass
+class Pipeline:
+    """Steps in order. `first`: the number of the first one, which names its random streams.
+
+    What differs in length among some samples may not among others. So that a batched step always gets the same kind of
+    columns, `known` holds the layouts of samples that come one by one to the steps of these numbers, as `learn` found
+    them; that of the results is under the number behind the last step.
+    """
+
+    steps: tuple[Step, ...]
+    first: int
+    known: dict[int, Node] = field(default_factory=dict)
+    learned: bool = False
+
+    @property
+    def last(self) -> int:
+        """The number behind the last step."""
+        return self.first + len(self.steps)
+
+    def run(self, data: Data, place: Place) -> Data:
+        """Returns samples with all steps done."""
+        return self.part(self.steps, self.first, data, place)
+
+    def part(self, steps: Sequence[Step], first: int, data: Data, place: Place) -> Data:
+        """Returns samples with some neighbouring steps done."""
+        at = 0
+        while at < len(steps) and len(data):
+            if steps[at].batched:
+                data = _on_columns(steps[at], first + at, self.columns(data, first + at, place), place)
+                at += 1
+                continue
+            stop = next((number for number in range(at, len(steps)) if steps[number].batched), len(steps))
+            data = Rows(_one_by_one(steps[at:stop], first + at, as_rows(data), place))
+            at = stop
+        return data
+
+    def columns(self, data: Data, number: int, place: Place) -> Columns:
+        """Returns samples as they come to step `number`, column by column, built as others are.
+
+        Raises `SampleError` if they cannot be held so, or are unlike those that were looked at.
+        """
+        own = as_columns(data, place)
+        known = self.known.get(number)
+        if known is None or known == own.node or isinstance(data, Columns):
+            return own
+        both = joined([known, own.node])
+        if both != known:
+            differ = next(leaf for leaf, one in zip(leaves(both), leaves(known), strict=True) if leaf != one)
+            what = "some samples differ in shape, those that were looked at beforehand did not"
+            cure = "have the step before it return arrays of one shape, or declare that as batched and return "
+            raise SampleError(explain(what, place=f"column {differ.name!r}", found=str(differ),
+                                      expected="one shape for all", cure=cure + "headrace.Ragged"))  # fmt: skip
+        return Columns(known, fitted(own.block, own.node, known), own.count)
+
+    def must_learn(self, *, batches: bool) -> bool:
+        """Tells whether samples may come one by one to a batched step, or to where batches are made."""
+        batched = [step.batched for step in self.steps]
+        return any(batched) or (batches and not (batched and all(batched)))
+
+    def learn(self, data: Data, place: Place) -> None:
+        """Runs the steps on some samples, and notes how those are built that come one by one."""
+        self.known, self.learned = {}, True
+        for number, step in enumerate(self.steps, self.first):
+            if isinstance(data, Rows) and step.batched:
+                self.known[number] = as_columns(data, place).node
+            data = self.part((step,), number, data, place)
+        if isinstance(data, Rows):
+            with contextlib.suppress(SampleError):  # samples that columns cannot hold may leave a pipeline, one by one
+                self.known[self.last] = as_columns(data, place).node
+
+
+def _one_by_one(steps: Sequence[Step], first: int, samples: list[Any], place: Place) -> list[Any]:
+    done, enters = [], follows_streams()
+    numbered = [(step.function if step.on is None else step.apply, step.random is not False and enters, number)
+                for number, step in enumerate(steps, first)]  # fmt: skip
+    index = number = 0
+    try:
+        for index, sample in enumerate(samples):
+            for function, draws, number in numbered:
+                if draws:
+                    enter_step(index, number)
+                sample = function(sample)
+            done.append(sample)
+    except Exception as error:
+        error.add_note(f"headrace: raised by the step {steps[number - first].name!r} on {place(index)}")
+        raise
+    return done
+
+
+# -- batched steps -----------------------------------------------------------------------------------------------------
+
+
+def _on_columns(step: Step, number: int, data: Columns, place: Place) -> Columns:
+    if step.random is not False:
+        enter_step(0, number)
+    shown: dict[int, Shown] = {}
+    tree = _shown(data.node, data, shown)
+    try:
+        tree = step.apply(tree)
+    except Exception as error:
+        error.add_note(f"headrace: raised by the step {step.name!r} on {data.count} samples, the first {place(0)}")
+        raise
+    taken = _Taken(step, data, shown, place)
+    try:
+        node = taken.take(tree, ())
+    except SampleError as error:
+        error.add_note(f"headrace: in what the step {step.name!r} has returned")
+        raise
+    return Columns(node, Block(schema_of(node), taken.columns), data.count, taken.lists)
+
+
+class Shown(NamedTuple):
+    """A column as a batched step sees it. `copy`: of a list, which tells whether the step has changed it."""
+
+    leaf: Leaf
+    column: Any
+    copy: list[Any] | None
+
+
+def _shown(node: Node, data: Columns, shown: dict[int, Shown]) -> Any:
+    """Returns columns as a batched step sees them, and notes under their ids what each one is."""
+    if isinstance(node, Branch):
+        parts = [_shown(part, data, shown) for part in node.parts]
+        return dict(zip(node.keys, parts, strict=True)) if node.type == "dict" else tuple(parts)
+    column = data.block.columns.get(node.name)
+    one: Any
+    if node.type in ("str", "bytes", "none") or node.form == SHAPED or column is None:
+        one = data.lists.get(node.name)
+        one = samples_of(node, data.block, data.count) if one is None else one
+        shown[id(one)] = Shown(node, one, list(one) if node.type in ("str", "bytes") else None)
+        return one
+    one = Ragged(*column.packed()) if isinstance(column, Ragged) else column
+    shown[id(one)] = Shown(node, one, None)
+    return one
+
+
+class _Taken:
+    """The columns that a batched step has returned."""
+
+    def __init__(self, step: Step, data: Columns, shown: dict[int, Shown], place: Place) -> None:
+        self._step, self._data, self._shown, self._place = step, data, shown, place
+        self._names = Names()
+        self.columns: dict[str, Column] = {}
+        self.lists: dict[str, list[Any]] = {}
+
+    def take(self, tree: Any, path: tuple[Any, ...]) -> Node:
+        """Returns the layout of one part, and keeps its columns."""
+        if type(tree) in (dict, tuple):
+            keys = tuple(tree) if type(tree) is dict else tuple(range(len(tree)))
+            parts = tuple(self.take(tree[key], (*path, key)) for key in keys)
+            return Branch(type(tree).__name__, keys, parts)
+        known = self._shown.get(id(tree))
+        if not isinstance(tree, (np.ndarray, Ragged, torch.Tensor, list)) or (
+            isinstance(tree, (np.ndarray, torch.Tensor)) and tree.ndim == 0
+        ):
+            raise self._wrong(path, f"{type(tree).__name__}", "arrays, tensors, Ragged or lists, one entry per sample")
+        if len(tree) != self._data.count:
+            raise self._wrong(path, f"{len(tree)} samples", f"{self._data.count} samples, as many as it was given")
+        if isinstance(tree, list):
+            unchanged = known is not None and known.copy == tree
+            return self._unchanged(known.leaf, tree, path) if known and unchanged else self._list(tree, path)
+        name = self._names.take(path)
+        self.columns[name] = self._array(tree, path) if isinstance(tree, torch.Tensor) else tree
+        if known is not None:
+            return replace(known.leaf, name=name)
+        if isinstance(tree, Ragged):
+            if tree.values.dtype not in NUMBERS:
+                raise self._wrong(path, f"values of {tree.values.dtype}", "numbers; strings as a list")
+            try:
+                tree.pieces(np.arange(len(tree)))
+            except FormatError as error:
+                raise self._wrong(path, "offsets that descend, or lead outside of the values", "sound ones") from error
+            return Leaf(name, "array", tree.values.dtype.name, RAGGED, tree.values.shape[1:])
+        kind = "tensor" if isinstance(tree, torch.Tensor) else "array" if tree.ndim > 1 else "scalar"
+        column: Any = self.columns[name]
+        if column.dtype not in NUMBERS:
+            raise self._wrong(path, f"an array of {column.dtype}", "numbers; strings as a list")
+        return Leaf(name, kind, column.dtype.name, FIXED, column.shape[1:])
+
+    def _array(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> Array:
+        try:
+            array: Array = tensor.detach().cpu().numpy()
+        except (TypeError, RuntimeError) as error:
+            expected = "a dense tensor of a type that NumPy knows"
+            raise self._wrong(path, f"a tensor of {tensor.dtype}, {tensor.layout}", expected) from error
+        return array
+
+    def _unchanged(self, leaf: Leaf, values: list[Any], path: tuple[Any, ...]) -> Leaf:
+        """Keeps strings that the step passed on, which then need not be put together again."""
+        name = self._names.take(path)
+        self.columns[name], self.lists[name] = self._data.block.columns[leaf.name], values
+        return replace(leaf, name=name)
+
+    def _list(self, values: list[Any], path: tuple[Any, ...]) -> Node:
+        node, block = columns_of_samples(values, self._place)
+        own = {
+            leaf.name: self._names.take((*path, leaf.name) if leaf.name != "value" else path) for leaf in leaves(node)
+        }
+        for leaf in leaves(node):
+            for suffix in ("", SHAPE):
+                if leaf.name + suffix in block.columns:
+                    self.columns[own[leaf.name] + suffix] = block.columns[leaf.name + suffix]
+        return _renamed(node, own)
+
+    def _wrong(self, path: tuple[Any, ...], found: str, expected: str) -> SampleError:
+        place = f"{self._step.name!r}, result" + "".join(f"[{key!r}]" for key in path)
+        return SampleError(explain("a batched step returned no columns", place=place, found=found, expected=expected))
+
+
+def _renamed(node: Node, names: dict[str, str]) -> Node:
+    if isinstance(node, Leaf):
+        return Leaf(names[node.name], node.type, node.dtype, node.form, node.shape)
+    return Branch(node.type, node.keys, tuple(_renamed(part, names) for part in node.parts))

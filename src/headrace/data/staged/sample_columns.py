@@ -1,0 +1,297 @@
+"""Samples to columns and back, as a layout says."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.core.errors import SampleError, explain
+from headrace.data.formats.arrays import array_names
+from headrace.data.formats.columns import Array, Block, Column, Loose, Ragged, offsets_of
+from headrace.data.formats.schema import NUMBERS, Field, Kind
+from headrace.data.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, leaves, schema_of
+
+DTYPE, SHAPE_OF = operator.attrgetter("dtype"), operator.attrgetter("shape")
+
+
+class Names:
+    """Names for columns, each once, also as names of arrays in files."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def take(self, path: tuple[Any, ...]) -> str:
+        """Returns the name of the column of what lies at a path in a sample."""
+        name = ".".join(str(part) for part in path) or "value"
+        while not self._taken(name):
+            name += "_"
+        return name
+
+    def _taken(self, name: str) -> bool:
+        parts = _parts_of(name)
+        if not parts.isdisjoint(self._used):
+            return False
+        self._used |= parts
+        return True
+
+
+@functools.lru_cache(1024)
+def _parts_of(name: str) -> frozenset[str]:
+    """Returns all names that the arrays of a column may have."""
+    kinds: tuple[Kind, ...] = ("ragged", "bytes", "text")
+    return frozenset((name, name + SHAPE, *(part for kind in kinds for part in array_names(Field(name, kind)))))
+
+
+def columns_of_samples(samples: Sequence[Any], place: Callable[[int], str]) -> tuple[Node, Block]:
+    """Returns the layout of samples (one or more), and their columns. `place`: what to call sample i in messages.
+
+    Raises `SampleError` if they differ in more than lengths, or hold what no column can.
+    """
+    columns: dict[str, Column] = {}
+    node = _built(list(samples), (), Names(), columns, place)
+    return node, Block(schema_of(node), columns)
+
+
+def _built(values: list[Any], path: tuple[Any, ...], names: Names, columns: dict[str, Column], place: Any) -> Node:
+    first = values[0]
+    kind = type(first)
+    if kind is np.memmap:
+        values = [np.asarray(value) if type(value) is np.memmap else value for value in values]
+        kind, first = np.ndarray, values[0]
+    if kind is np.ndarray:
+        return _arrays(values, "array", path, names, columns, place)
+    if kind is dict or kind is tuple or kind is list:
+        keys = _keys(values, path, place)
+        parts = [_built([value[key] for value in values], (*path, key), names, columns, place) for key in keys]
+        return Branch(kind.__name__, keys, tuple(parts))
+    others = [index for index, value in enumerate(values) if type(value) is not kind]
+    if others:
+        found = f"{_kind_of(values[others[0]])} in {place(others[0])}, {_kind_of(first)} in {place(0)}"
+        raise _differ(path, found, "the same type in each sample")
+    if kind is torch.Tensor:
+        return _arrays([_array_of(one, path, place(i)) for i, one in enumerate(values)], "tensor", path, names,
+                       columns, place)  # fmt: skip
+    return _plain(values, kind, path, names, columns, place)
+
+
+def _keys(values: list[Any], path: tuple[Any, ...], place: Any) -> tuple[Any, ...]:
+    """Returns the keys of dicts, or the places in tuples or lists, which must be those of the first one."""
+    first = values[0]
+    kind = type(first)
+    for index, value in enumerate(values):
+        if type(value) is not kind or (value.keys() != first.keys() if kind is dict else len(value) != len(first)):
+            found = f"{_kind_of(value)} in {place(index)}, {_kind_of(first)} in {place(0)}"
+            raise _differ(path, found, "the same parts in each sample")
+    keys = tuple(first) if kind is dict else tuple(range(len(first)))
+    if not all(type(key) is int or (type(key) is str and is_name(key)) for key in keys):
+        raise _unfit(path, place(0), f"keys {list(keys)!r}", "keys that are whole numbers, or strings of valid text")
+    return keys
+
+
+@functools.lru_cache(1024)
+def is_name(key: str) -> bool:
+    """Tells whether a key can be part of a column's name, in any format."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in key
+
+
+def _plain(
+    values: list[Any], kind: type, path: tuple[Any, ...], names: Names, columns: dict[str, Column], place: Any
+) -> Leaf:
+    """Builds the column of numbers, strings, or nothing."""
+    first, name = values[0], names.take(path)
+    if first is None:
+        return Leaf(name, "none")
+    if kind in (str, bytes):
+        columns[name] = _texts(values, path, place)
+        return Leaf(name, kind.__name__)
+    dtype = PLAIN.get(kind) or (first.dtype.name if isinstance(first, np.generic) and first.dtype in NUMBERS else None)
+    if dtype is None:
+        raise _unfit(path, place(0), _kind_of(first), "dicts, tuples and lists of arrays, tensors, numbers and strings")
+    try:
+        columns[name] = np.array(values, dtype)
+    except OverflowError as error:
+        wrong = next(index for index, value in enumerate(values) if not -(1 << 63) <= value < 1 << 63)
+        raise _unfit(path, place(wrong), str(error), "whole numbers that fit into 64 bits") from error
+    return Leaf(name, kind.__name__ if kind in PLAIN else "scalar", dtype)
+
+
+def _texts(values: list[Any], path: tuple[Any, ...], place: Any) -> Ragged:
+    texts = []
+    for index, value in enumerate(values):
+        try:
+            texts.append(value.encode("utf-8", "surrogateescape") if type(value) is str else value)
+        except UnicodeEncodeError as error:
+            raise _unfit(path, place(index), str(error), "text that can be written as UTF-8") from error
+    return Ragged(
+        np.frombuffer(b"".join(texts), np.uint8), offsets_of(np.array([len(text) for text in texts], np.int64))
+    )
+
+
+PLAIN: dict[type, str] = {int: "int64", float: "float64", bool: "bool"}
+
+
+def _arrays(
+    arrays: list[Any], kind: str, path: tuple[Any, ...], names: Names, columns: dict[str, Column], place: Any
+) -> Leaf:
+    first = arrays[0]
+    dtype, ndim, shape, count = first.dtype, first.ndim, first.shape, len(arrays)
+    shapes = list(map(SHAPE_OF, arrays)) if list(map(type, arrays)).count(np.ndarray) == count else []
+    distinct = set(shapes)
+    if not shapes or list(map(DTYPE, arrays)).count(dtype) < count or {len(one) for one in distinct} != {ndim}:
+        index, one = next((index, one) for index, one in enumerate(arrays)
+                          if type(one) is not np.ndarray or one.dtype != dtype or one.ndim != ndim)  # fmt: skip
+        found = f"{_kind_of(one)} in {place(index)}, {_kind_of(first)} in {place(0)}"
+        raise _differ(path, found, "arrays of one type, with the same number of dimensions")
+    if dtype not in NUMBERS:
+        expected = "an array of " + ", ".join(map(str, NUMBERS))
+        raise _unfit(path, place(0), f"an array of {dtype}", expected)
+    name = names.take(path)
+    if len(distinct) == 1:
+        columns[name] = np.array(arrays) if ndim == 0 else np.stack(arrays)
+        return Leaf(name, kind, dtype.name, FIXED, shape)
+    if len({one[1:] for one in distinct}) == 1:
+        columns[name] = Loose(arrays, np.fromiter(map(len, arrays), np.int64, count))
+        return Leaf(name, kind, dtype.name, RAGGED, first.shape[1:])
+    columns[name] = Ragged(np.concatenate([one.ravel() for one in arrays]),
+                           offsets_of(np.array([one.size for one in arrays], np.int64)))  # fmt: skip
+    columns[name + SHAPE] = np.array(shapes, np.int64)
+    return Leaf(name, kind, dtype.name, SHAPED, (0,) * ndim)
+
+
+def _array_of(tensor: torch.Tensor, path: tuple[Any, ...], place: str) -> Array:
+    try:
+        array: Array = tensor.numpy()
+    except (TypeError, RuntimeError) as error:
+        cause = str(error).splitlines()[0]
+        expected = "a dense tensor on the CPU, of a type that NumPy knows, without a gradient"
+        raise _unfit(path, place, f"{tensor.dtype} on {tensor.device}: {cause}", expected) from error
+    return array
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        return f"{type(value).__name__} of {value.dtype}, shape {tuple(value.shape)}"
+    if isinstance(value, dict):
+        return f"a dict of {', '.join(map(repr, value)) or 'nothing'}"
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return type(value).__name__
+
+
+def _at(path: tuple[Any, ...]) -> str:
+    return "sample" + "".join(f"[{key!r}]" for key in path)
+
+
+def _differ(path: tuple[Any, ...], found: str, expected: str) -> SampleError:
+    what = "samples differ too much to be held in columns"
+    cure = "have the step return the same parts for each sample, or move it behind the cut"
+    return SampleError(explain(what, place=_at(path), found=found, expected=expected, cure=cure))
+
+
+def _unfit(path: tuple[Any, ...], place: str, found: str, expected: str) -> SampleError:
+    what = "a sample cannot be held in columns"
+    cure = "have the step return one of these (np.asarray of an image), or move it behind the cut"
+    return SampleError(explain(what, place=f"{_at(path)}, {place}", found=found, expected=expected, cure=cure))
+
+
+def samples_of(node: Node, block: Block, count: int) -> list[Any]:
+    """Returns the samples that columns hold. Arrays and tensors are views of the columns."""
+    if isinstance(node, Leaf):
+        return _values(node, block, count)
+    parts = [samples_of(part, block, count) for part in node.parts]
+    if node.type == "dict":
+        keys = node.keys
+        return (
+            [dict(zip(keys, values, strict=True)) for values in zip(*parts, strict=True)]
+            if parts
+            else _empty(dict, count)
+        )
+    kind = tuple if node.type == "tuple" else list
+    return [kind(values) for values in zip(*parts, strict=True)] if parts else _empty(kind, count)
+
+
+def _empty(kind: Any, count: int) -> list[Any]:
+    return [kind() for _ in range(count)]
+
+
+def _values(leaf: Leaf, block: Block, count: int) -> list[Any]:
+    if leaf.type == "none":
+        return [None] * count
+    column = block.columns[leaf.name]
+    if leaf.type in ("int", "float", "bool"):
+        return list(column.tolist())  # type: ignore[union-attr]
+    if not isinstance(column, Ragged):
+        if leaf.type == "scalar":
+            return list(column)
+        # an array of no dimensions would come as a number, if it were asked for by its place alone
+        values = [column[place, ...] for place in range(count)] if column.ndim == 1 else list(column)
+    else:
+        starts, lengths = column.pieces(np.arange(count))
+        ends = (starts + lengths).tolist()
+        values = [column.values[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+        if leaf.type in ("str", "bytes"):
+            texts = [value.tobytes() for value in values]
+            return [text.decode("utf-8", "surrogateescape") for text in texts] if leaf.type == "str" else texts
+        if leaf.form == SHAPED:
+            shapes: Any = block.columns[leaf.name + SHAPE]
+            values = [value.reshape(shape) for value, shape in zip(values, shapes.tolist(), strict=True)]
+    return [torch.from_numpy(value) for value in values] if leaf.type == "tensor" else values
+
+
+# -- into a wider layout -----------------------------------------------------------------------------------------------
+
+
+def fitted(block: Block, node: Node, wanted: Node) -> Block:
+    """Returns columns in the wider form of another layout, which `joined` made of theirs and others."""
+    if node == wanted:
+        return block
+    columns: dict[str, Column] = {}
+    for have, want in zip(_leaves_in(node, wanted), leaves(wanted), strict=True):
+        if want.type == "none":
+            continue
+        column = block.columns[have.name]
+        if have.form == want.form:
+            columns[want.name] = column
+            if want.form == SHAPED:
+                columns[want.name + SHAPE] = block.columns[have.name + SHAPE]
+            continue
+        shapes = _shapes(have, column, len(block))
+        if want.form == RAGGED:
+            values = (
+                column.values
+                if isinstance(column, Ragged)
+                else column.reshape(len(column) * column.shape[1], *column.shape[2:])
+            )
+            columns[want.name] = Ragged(values, offsets_of(shapes[:, 0]))
+            continue
+        values = column.packed()[0].reshape(-1) if isinstance(column, Ragged) else column.reshape(-1)
+        columns[want.name] = Ragged(values, offsets_of(shapes.prod(axis=1)))
+        columns[want.name + SHAPE] = shapes
+    return Block(schema_of(wanted), columns)
+
+
+def _leaves_in(node: Node, wanted: Node) -> Iterator[Leaf]:
+    """Yields the leaves of a layout in the order of another one: the keys of dicts may come in another order."""
+    if isinstance(node, Branch) and isinstance(wanted, Branch):
+        parts = dict(zip(node.keys, node.parts, strict=True))
+        for key, part in zip(wanted.keys, wanted.parts, strict=True):
+            yield from _leaves_in(parts[key], part)
+    elif isinstance(node, Leaf):
+        yield node
+
+
+def _shapes(leaf: Leaf, column: Column, count: int) -> Array:
+    """Returns the shape of each sample, int64 [count, dimensions]."""
+    if not isinstance(column, Ragged):
+        return np.tile(np.array(leaf.shape, np.int64), (count, 1))
+    rest = np.tile(np.array(leaf.shape, np.int64), (count, 1))
+    return np.column_stack([column.lengths.astype(np.int64), rest])

@@ -1,0 +1,120 @@
+"""Where a pipeline gets its samples: by columns where the data set can give them so, otherwise one by one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from torch.utils.data import Subset
+
+from headrace.core.errors import DatasetError, explain
+from headrace.core.rng import enter_step
+from headrace.data.formats.columns import Keys
+from headrace.data.staged.layout import layout_of_schema
+from headrace.data.staged.running import Columns, Data, Rows
+from headrace.data.stored import StoredDataset
+
+
+class Source(Protocol):
+    """Gives samples by their keys."""
+
+    draws: bool
+    """Whether it may draw random numbers for samples."""
+    streams: int
+    """How many random streams it takes of each sample: the first step of a pipeline comes behind them."""
+
+    def load(self, keys: Any) -> Data:
+        """Returns samples. keys: a list, or int64 [n]. Raises `IndexError` for those that are out of range."""
+
+
+class StoredSource:
+    """Stored data, column by column."""
+
+    draws, streams = False, 0
+
+    def __init__(self, dataset: StoredDataset) -> None:
+        self._dataset, self._node = dataset, layout_of_schema(dataset.block_schema)
+
+    def load(self, keys: Any) -> Data:
+        """See `Source.load`."""
+        checked = self._dataset.checked(keys)
+        block = self._dataset.block(checked)
+        if block is None:
+            return Rows(self._dataset.__getitems__(checked.tolist()))
+        return Columns(self._node, block, len(checked))
+
+
+class RowsSource:
+    """Any map-style data set; one whose attribute `draws` is `False` draws no random numbers."""
+
+    streams = 1
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self.draws = getattr(dataset, "draws", None) is not False
+
+    def load(self, keys: Any) -> Data:
+        """See `Source.load`."""
+        if callable(several := getattr(self._dataset, "__getitems__", None)):
+            if self.draws:
+                enter_step(0, 0)
+            together = list(several([_plain(key) for key in keys]))
+            if len(together) != len(keys):
+                asked = f"{type(self._dataset).__name__}.__getitems__"
+                what, found = "a data set returned another number of samples", f"{len(together)} for {len(keys)} keys"
+                raise DatasetError(explain(what, place=asked, found=found, expected="one sample for each key"))
+            return Rows(together)
+        samples = []
+        for place, key in enumerate(keys):
+            if self.draws:
+                enter_step(place, 0)
+            try:
+                samples.append(self._dataset[_plain(key)])
+            except Exception as error:
+                error.add_note(f"headrace: raised by the data set for sample {_plain(key)!r}")
+                raise
+        return Rows(samples)
+
+
+class SubsetSource:
+    """Some samples of another source."""
+
+    def __init__(self, source: Source, indices: Sequence[int]) -> None:
+        self._source, self._indices = source, np.asarray(indices, np.int64)
+        self.draws, self.streams = source.draws, source.streams
+
+    def load(self, keys: Any) -> Data:
+        """See `Source.load`."""
+        chosen: Keys = self._indices[np.asarray(keys, np.int64)]
+        return self._source.load(chosen)
+
+
+def _plain(key: Any) -> Any:
+    return key.item() if isinstance(key, np.generic) else key
+
+
+def copied(data: Data, *, columns: bool = False) -> Data:
+    """Returns samples that may be changed without changing the data set, which may have handed out its own.
+
+    columns: copy columns as well, which no source hands out twice.
+    """
+    if isinstance(data, Columns):
+        return Columns(data.node, data.block.take(np.arange(len(data))), len(data)) if columns else data
+    try:
+        return Rows(copy.deepcopy(data.samples))
+    except (TypeError, NotImplementedError, RuntimeError):  # what cannot be copied, such as an open file
+        return data
+
+
+def source_of(dataset: Any) -> Source:
+    """Returns what gives the samples of a data set."""
+    if type(dataset) is Subset:
+        return SubsetSource(source_of(dataset.dataset), dataset.indices)
+    if callable(own := getattr(dataset, "as_source", None)):
+        source: Source = own()
+        return source
+    if type(dataset) is StoredDataset:
+        return StoredSource(dataset)
+    return RowsSource(dataset)

@@ -1,0 +1,365 @@
+"""A data set with steps: some computed once, the others at each access, and a cut between them that can be moved."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import Dataset, IterableDataset
+
+from headrace.core.batch_memory import BatchMemory
+from headrace.core.errors import UsageError, explain
+from headrace.core.rng import begin_stream, global_states_kept
+from headrace.core.urls import refuse_url
+from headrace.data.fluent import Fluent
+from headrace.data.formats.registry import format_named
+from headrace.data.gather import RaggedAs, in_range, whole_numbers
+from headrace.data.staged import batches as whole_batches
+from headrace.data.staged.build import looked_at, plan_work
+from headrace.data.staged.cache import Cached, Folder, Stale, in_memory
+from headrace.data.staged.fingerprint import Fingerprint, fingerprint_of
+from headrace.data.staged.running import Columns, Data, Pipeline, Rows, as_rows, named
+from headrace.data.staged.sources import copied, source_of
+from headrace.data.staged.steps import Step, as_steps
+from headrace.data.stored import StoredDataset
+
+if TYPE_CHECKING:
+    from headrace.data.staged.planning import Plan
+
+MEMORY = "memory"
+
+unbuilt: ContextVar[bool] = ContextVar("unbuilt", default=False)
+"""Whether caches are left alone for now: while a script is only looked at, to plan its cut."""
+
+SHOWN = 600
+"""Characters of what a data set says of itself, at most."""
+
+BAR_AFTER = 1.0
+"""Seconds of building after which a progress bar is shown."""
+
+
+class Staged(Fluent, Dataset[Any]):
+    """A map-style data set with two kinds of steps, and a cache between them.
+
+    `initial_transform` is computed once, for all samples, in parallel; `get_item_transform` at each access. Samples are
+    the same wherever the cut is: their parts come back from a cache with the types that they had. Where the cut should
+    be, `plan()` measures. Batches are made column by column where steps are `batched`: no Python runs for each sample.
+
+    Steps in front of the cut give the same result each time; one that draws random numbers is refused. Random numbers
+    behind the cut come, under `DataLoader(seed=)`, from a stream of each sample and step: any backend, any number of
+    workers, any cut, the same numbers.
+
+    A cache in a folder belongs to all processes that open it: one builds, the others wait, and then map it into their
+    memory. It knows the data, the steps, the values that they use and the versions of libraries it was made with.
+    """
+
+    def __init__(  # noqa: PLR0913 - these are the words of one sentence
+        self,
+        dataset: Any,
+        initial_transform: Any = None,
+        get_item_transform: Any = None,
+        cache: str | os.PathLike[str] | None = None,
+        *,
+        format: str = "memmap",
+        stale: Stale = "error",
+        freeze_random: bool = False,
+        ragged: RaggedAs = "pad",
+    ) -> None:
+        """Opens the cache, or computes it; shows a progress bar where that takes longer than a second.
+
+        dataset: any map-style data set. What `headrace.open` returns is read column by column.
+        initial_transform, get_item_transform: a step, or several, in order: callables, or what `headrace.step` returns.
+        cache: None: nothing is kept, all steps are done at each access. `"memory"`: in this process, shared by forked
+            workers. A path: a folder on the disk.
+        format: of the data in the folder: any that can be written, `memmap` being the quickest.
+        stale: what to do with a cache that other data or steps have made: `"error"`, or `"rebuild"`; it is kept until
+            the new one is complete.
+        freeze_random: compute random steps once all the same; each sample then has numbers of its own, always the same.
+        ragged: how a batch holds arrays whose first dimension differs, as in `headrace.open`: `"pad"`, `"nested"` or
+            `"list"`.
+
+        Raises `UsageError`, `SampleError` (steps that return what cannot be kept), `StaleCacheError`, `FormatError` (a
+        damaged cache), `DatasetError` (a full disk), and whatever the steps raise, with the sample's number as a note.
+        """
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+            cure = "pack the stream first (headrace pack), or apply the transform in it"
+            found = f"a {type(dataset).__name__}"
+            raise UsageError(
+                explain("steps need samples that have numbers", found=found, expected="a map-style data set", cure=cure)
+            )
+        self.dataset = dataset
+        self.initial_transform = as_steps(initial_transform)
+        self.get_item_transform = as_steps(get_item_transform)
+        self.ragged: RaggedAs = ragged
+        self._source = source_of(dataset)
+        self._where: str | Path | None = None
+        self._stored: StoredDataset | None = None
+        self._cached: Cached | None = None
+        self._pipeline: Pipeline | None = None
+        _check(stale=stale, ragged=ragged)
+        if cache is not None and not unbuilt.get():
+            self._keep(cache, format, stale, freeze_random)
+
+    @classmethod
+    def of(cls, dataset: Any) -> Staged:
+        """Returns a data set itself if it has steps already, otherwise without any."""
+        return dataset if isinstance(dataset, Staged) else cls(dataset, ragged=getattr(dataset, "ragged", "pad"))
+
+    def with_step(self, step: Step) -> Staged:
+        """Returns the data with one more step at the end."""
+        changed = copy.copy(self)
+        changed._pipeline = None
+        changed.get_item_transform = (*self.get_item_transform, step)
+        return changed
+
+    def with_cache(self, where: str | os.PathLike[str], **words: Any) -> Staged:
+        """Returns the data with all steps so far computed once. words: those of `Staged`."""
+        if self._cached is not None:
+            return Staged(self, cache=where, **{"ragged": self.ragged, **words})
+        return self.with_cut(len(self.steps), where, **words)
+
+    def with_cut(self, cut: int, cache: str | os.PathLike[str] | None, **words: Any) -> Staged:
+        """Returns the same steps, the first `cut` of them computed once. words: those of `Staged`."""
+        if not 0 <= cut <= len(self.steps):
+            raise UsageError(
+                explain(
+                    "wrong argument", place="cut", found=cut, expected=f"0 to {len(self.steps)}, the number of steps"
+                )
+            )
+        return Staged(self.dataset, self.steps[:cut], self.steps[cut:], cache, **{"ragged": self.ragged, **words})
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps, in order."""
+        return (*self.initial_transform, *self.get_item_transform)
+
+    @property
+    def cut(self) -> int:
+        """How many steps are computed once."""
+        return len(self.initial_transform) if self._cached is not None else 0
+
+    @property
+    def cached(self) -> Cached | None:
+        """What the cache holds; None without one."""
+        return self._cached
+
+    @property
+    def stored(self) -> StoredDataset | None:
+        """The cache as stored data, column by column; None without one, or if it is empty."""
+        return self._stored
+
+    @property
+    def lies_in_memory(self) -> bool:
+        """Whether samples come from memory, or from files that are mapped into it."""
+        if self._stored is not None:
+            return self._stored.lies_in_memory
+        return bool(getattr(self.dataset, "lies_in_memory", False))
+
+    @property
+    def place(self) -> str:
+        """What messages call it."""
+        return str(self._where or getattr(self.dataset, "place", type(self.dataset).__name__))
+
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers may be drawn at an access."""
+        own = any(step.random is not False for step in self._at_access())
+        return own or (self._cached is None and self._source.draws)
+
+    @property
+    def streams(self) -> int:
+        """How many random streams each sample has."""
+        return self._source.streams + len(self.steps)
+
+    def as_source(self) -> Staged:
+        """Returns what another pipeline gets samples from; see `sources.Source`."""
+        return self
+
+    def _at_access(self) -> tuple[Step, ...]:
+        return self.get_item_transform if self._cached is not None else self.steps
+
+    def fingerprint(self) -> str:
+        """Returns a text that changes when samples do, as far as can be told: of the data, the steps, the libraries."""
+        return self._fingerprint(self.steps).digest
+
+    def _fingerprint(self, steps: Sequence[Step]) -> Fingerprint:
+        named: list[tuple[str, Any]] = [("data set", self.dataset)]
+        for number, step in enumerate(steps, 1):
+            name = f"step {number} {step.name!r}"
+            named += [(name, step.function)] if step.version is None else [(f"{name}, version", step.version)]
+            named += [
+                (f"{name}, {word}", value) for word, value in (("batched", step.batched), ("on", step.on)) if value
+            ]
+        return fingerprint_of(named)
+
+    def __repr__(self) -> str:
+        lines = [f"Staged: {len(self):,} samples", "  " + self._source_text().replace("\n", "\n  ")]
+        for number, step in enumerate(self.steps):
+            if number == self.cut and self._cached is not None:
+                lines.append(f"  ---- kept in {self._where}")
+            lines.append(f"  {number + 1} {step}")
+        if self._cached is not None and self.cut == len(self.steps):
+            lines.append(f"  ---- kept in {self._where}")
+        return "\n".join(lines)
+
+    def _source_text(self) -> str:
+        text = repr(self.dataset)
+        return text if len(text) <= SHOWN else f"{type(self.dataset).__name__} of {len(self.dataset):,}"
+
+    def plan(self, *, batch_size: int = 64, epochs: int = 10) -> Plan:
+        """Measures the steps on a few batches, and predicts what each cut would cost; prints as a table.
+
+        Costs some batches' worth of all steps; nothing is kept. epochs: over how many a build shall pay for itself.
+        """
+        from headrace.data.staged.planning import plan
+
+        if not all(type(one) is int and one > 0 for one in (batch_size, epochs)):
+            found = f"batch_size={batch_size}, epochs={epochs}"
+            raise UsageError(explain("wrong argument", place="plan", found=found, expected="whole numbers above 0"))
+        return plan(self, batch_size=batch_size, epochs=epochs)
+
+    # -- the cache -----------------------------------------------------------------------------------------------------
+
+    def _keep(self, where: Any, format: str, stale: Stale, freeze_random: bool) -> None:
+        if not isinstance(where, (str, os.PathLike)) or not os.fspath(where):
+            expected = '"memory", a path, or None'
+            raise UsageError(explain("wrong argument", place="cache=", found=repr(where), expected=expected))
+        if not hasattr(self.dataset, "__len__"):
+            found, expected = f"a {type(self.dataset).__name__} without a length", "one that has a length"
+            raise UsageError(explain("only a data set of known length can be kept", found=found, expected=expected))
+        length, steps = len(self.dataset), self.initial_transform
+        self._where = MEMORY if where == MEMORY else folder_named(where)
+        from headrace.telemetry.progress import samples_bar  # with rich, which takes long to load
+
+        format_named(format)
+
+        def work() -> tuple[Any, float]:
+            return plan_work(self._source, steps, length, freeze_random=freeze_random)
+
+        if isinstance(self._where, Path):
+            prints = self._fingerprint(steps)
+            if freeze_random:
+                prints.parts["freeze_random"] = "True"
+            folder = Folder(self._where, format, prints, stale)
+            cached = folder.opened()
+            if cached is None:
+                with samples_bar(f"computing {self._where}", after=BAR_AFTER) as report:
+                    cached = folder.build(*work(), report)
+        else:
+            with samples_bar("computing samples into memory", after=BAR_AFTER) as report:
+                cached = in_memory(*work(), report)
+        self._cached, self._stored = cached, self._opened(cached)
+        if self._stored is not None:
+            _ = self._stored.lies_in_memory  # maps the files now, while they are there
+
+    def _opened(self, cached: Cached) -> StoredDataset | None:
+        if cached.reader is None:
+            return None
+        wanted = cached.schema
+        stored = StoredDataset(cached.reader, cached.reader.schema.only(wanted.names), decode=False, ragged=self.ragged)
+        differ = {one.name: one.dtype for one in wanted if one.dtype != stored.schema[one.name].dtype}
+        return stored.astype(**differ) if differ else stored
+
+    # -- samples -------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self._cached is None else self._cached.length
+
+    def __getitem__(self, key: Any) -> Any:
+        """Returns one sample, with all steps done. Raises what the data set and the steps raise."""
+        return as_rows(self.load([key]))[0]
+
+    def __getitems__(self, keys: Sequence[Any]) -> list[Any]:
+        """Returns several samples, made together."""
+        return as_rows(self.load(keys))
+
+    def load(self, keys: Any) -> Data:
+        """Returns samples with all steps done, one by one or in columns, whichever they come in."""
+        return self.pipeline().run(self.before_steps(keys), named(keys))
+
+    def before_steps(self, keys: Any) -> Data:
+        """Returns samples as they are before the steps of each access."""
+        if self._cached is None:
+            return self._source.load(keys)
+        checked = in_range(whole_numbers(keys), len(self))
+        block = self._stored.block(checked) if self._stored is not None else None
+        if block is None:
+            return Rows([])
+        return Columns(self._cached.node, block, len(checked))
+
+    def pipeline(self, *, batches: bool = False) -> Pipeline:
+        """Returns the steps of each access; for whole batches, or for single samples.
+
+        Looks at a few samples first, where it must know how samples are built that come one by one: those that batched
+        steps get, and those that batches are made of. A loader does so before it starts workers, that these need not.
+        """
+        if self._pipeline is None:
+            computed = 0 if self._cached is None else len(self.initial_transform)
+            self._pipeline = Pipeline(self._at_access(), self._source.streams + computed)
+        pipeline = self._pipeline
+        if not pipeline.learned and len(self) and pipeline.must_learn(batches=batches):
+            with global_states_kept():
+                begin_stream(None)
+                self._learn(pipeline, looked_at(len(self)).tolist())
+        return pipeline
+
+    def _learn(self, pipeline: Pipeline, keys: list[int]) -> None:
+        """Has a pipeline look at some samples; those that cannot be had are left out, since nobody may ask for them."""
+        try:
+            pipeline.learn(copied(self.before_steps(keys)), named(keys))
+        except Exception:
+            sound = [key for key in keys if self._is_sound(pipeline, key)]
+            if sound == keys:
+                raise
+            if sound:
+                pipeline.learn(copied(self.before_steps(sound)), named(sound))
+
+    def _is_sound(self, pipeline: Pipeline, key: int) -> bool:
+        try:
+            pipeline.learn(copied(self.before_steps([key])), named([key]))
+        except Exception:  # noqa: BLE001 - an access to that very sample will raise it
+            return False
+        return True
+
+    def prepare(self) -> None:
+        """Looks at what it must before batches are made; a loader calls it before it starts workers."""
+        self.pipeline(batches=True)
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    def fetch_batch(self, keys: Any, out: BatchMemory) -> Any:
+        """Returns the batch of these keys, made in `out` where it is held in columns; otherwise collated as by torch.
+
+        Tuples and lists become lists, as in torch; arrays whose first dimension differs what `ragged` says; strings
+        lists, and byte strings `Blobs`.
+        """
+        return whole_batches.fetch(self, keys, out)
+
+
+def folder_named(where: Any) -> Path:
+    """Returns the folder of a cache. Raises `UsageError` for a name that cannot be one."""
+    refuse_url(where, "cache=")
+    try:
+        path = Path(os.fsdecode(where)).expanduser()
+        if str(path).encode().find(0) >= 0:
+            raise ValueError("a zero byte")
+    except (RuntimeError, ValueError) as error:
+        expected = "the path of a folder"
+        raise UsageError(
+            explain("this cannot be a folder", place="cache=", found=f"{where!r}: {error}", expected=expected)
+        ) from error
+    return path
+
+
+def _check(*, stale: Any, ragged: Any) -> None:
+    for word, value, choices in (("stale", stale, ("error", "rebuild")), ("ragged", ragged, ("pad", "nested", "list"))):
+        if value not in choices:
+            expected = " or ".join(map(repr, choices))
+            message = explain("wrong argument", place=f"Staged({word}=)", found=repr(value), expected=expected)
+            raise UsageError(message)

@@ -1,0 +1,381 @@
+"""Stored data as a map-style data set that makes whole batches."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from headrace.core.batch_memory import BatchMemory, OwnMemory
+from headrace.core.errors import FormatError, UsageError, explain
+from headrace.core.urls import refuse_url
+from headrace.data import gather
+from headrace.data.fluent import Fluent
+from headrace.data.formats import flat
+from headrace.data.formats.columns import Block, Column, Keys, Ragged, value_of
+from headrace.data.formats.protocol import Handle, Reader
+from headrace.data.formats.registry import open_reader
+from headrace.data.formats.schema import NUMBERS, Field, Schema
+from headrace.data.formats.shards import stamp_of
+from headrace.data.gather import Gather, RaggedAs, in_range, numpy_dtype, whole_numbers
+from headrace.data.images import decode_image, holds_images, stacked
+from headrace.data.tokens import TokenWindows
+
+if TYPE_CHECKING:
+    from headrace.data.stream import StoredStream
+
+
+@overload
+def open(
+    uri: Any,
+    columns: Iterable[str] | None = None,
+    *,
+    format: str | None = None,
+    trust: bool = False,
+    decode: bool = True,
+    ragged: RaggedAs = "pad",
+    dtype: Any = None,
+    window: None = None,
+    stride: None = None,
+) -> StoredDataset:
+    """Opens stored data as their samples."""
+
+
+@overload
+def open(uri: str | os.PathLike[str], *, dtype: Any, window: int, stride: int | None = None) -> TokenWindows:
+    """Opens a flat file of tokens as windows."""
+
+
+def open(  # noqa: PLR0913 - the ways in which data may be wanted
+    uri: Any,
+    columns: Iterable[str] | None = None,
+    *,
+    format: str | None = None,
+    trust: bool = False,
+    decode: bool = True,
+    ragged: RaggedAs = "pad",
+    dtype: Any = None,
+    window: int | None = None,
+    stride: int | None = None,
+) -> StoredDataset | TokenWindows:
+    """Opens stored data as a map-style data set; `.stream()` of it is the iterable one.
+
+    uri: a file, a folder, a pattern (`train-*.parquet`, `shard-{000..011}.tar`), or a `datasets.Dataset`.
+    columns: their names, in the order wanted; only these are read.
+    format: its name, where it cannot be told from the data.
+    trust: also read what could execute code when it is opened (pickles), or unfolds to far more than is stored. Only
+        for data of people whom you trust.
+    decode: images of a column named like one (`image`, `jpg`, `png`, ...) come as arrays [height, width, 3] of uint8.
+    ragged: how a batch holds samples of different lengths: `"pad"` (a tuple of values, filled up with zeros, and
+        lengths), `"nested"` (torch's jagged nested tensor) or `"list"`.
+    dtype: of a flat file of numbers without a head (nanoGPT's `train.bin`): its one column is `tokens`.
+    window, stride: with dtype, give windows of so many tokens, one each `stride` tokens (`window` if not given), as
+        `inputs`, and the same one token later as `targets`; see `TokenWindows`. Else a `StoredDataset` is returned.
+
+    Costs milliseconds whatever the size, unless the data must be parsed (text) or listed (folders of files). Raises
+    `DatasetNotFoundError`, `FormatError` (damaged, or of an unknown format), `UsageError`, or `OSError` with the path.
+    """
+    if ragged not in ("pad", "nested", "list"):
+        expected = "'pad', 'nested' or 'list'"
+        raise UsageError(
+            explain("wrong argument", place="headrace.open(ragged=)", found=repr(ragged), expected=expected)
+        )
+    if dtype is not None or window is not None or stride is not None:
+        return _open_tokens(uri, columns, format, dtype, window, stride)
+    if isinstance(uri, (str, os.PathLike)):
+        reader = open_reader(uri, format=format, trust=trust)
+    elif hasattr(uri, "features") and hasattr(uri, "data"):
+        from headrace.data.formats.huggingface import reader_of
+
+        reader = reader_of(uri)
+    else:
+        found = f"{uri!r} of type {type(uri).__name__}"
+        raise UsageError(
+            explain("cannot open this", place="headrace.open", found=found, expected="a path, or a datasets.Dataset")
+        )
+    return StoredDataset(reader, reader.schema.only(columns, reader.place), decode=decode, ragged=ragged)
+
+
+def _open_tokens(
+    uri: Any, columns: Any, format: Any, dtype: Any, window: Any, stride: Any
+) -> StoredDataset | TokenWindows:
+    """Opens a flat file of numbers; see `open`. Raises `UsageError` for what does not go together."""
+    found = None
+    if dtype is None:
+        found = "window= or stride= without dtype="
+    elif not isinstance(uri, (str, os.PathLike)):
+        found = f"dtype= with {type(uri).__name__}"
+    elif format not in (None, flat.NAME):
+        found = f"dtype= with format={format!r}"
+    elif columns is not None:
+        found = "dtype= with columns="
+    elif stride is not None and window is None:
+        found = "stride= without window="
+    if found is not None:
+        expected = f"a path and dtype=, as in {flat.EXAMPLE}"
+        cure = "for other forms, headrace.open(path).windows(length, stride) cuts a column"
+        raise UsageError(explain("wrong argument", place="headrace.open", found=found, expected=expected, cure=cure))
+
+    refuse_url(uri, "headrace.open")
+    place = str(Path(os.fsdecode(uri)).expanduser())
+    reader = flat.open_flat(place, flat.number_type(dtype))
+    if window is None:
+        return StoredDataset(reader, reader.schema, decode=True, ragged="pad")
+    return TokenWindows(reader, window, stride)
+
+
+class StoredDataset(Fluent, Dataset[dict[str, Any]]):
+    """Samples are dicts of their columns; made by `headrace.open`.
+
+    A sample's value is a NumPy array or number (a copy), bytes or a string. A batch that headrace.DataLoader collates
+    by default is made column by column, without a Python loop over samples: tensors, `Padded`, `Blobs` (byte strings in
+    one memory) and lists of strings. Holds no open file until it is used, and none is sent to other processes.
+    """
+
+    def __init__(self, reader: Reader, schema: Schema, *, decode: bool, ragged: RaggedAs) -> None:
+        self._reader = reader
+        self._decode, self._ragged = decode, ragged
+        self._types = {field.name: field.dtype for field in schema}
+        self._window: tuple[int, int] | None = None
+        self.schema = schema
+        self._checks_keys = False
+        self._plan: Handle[list[tuple[str, Gather]] | None] = Handle(self._make_plan)
+
+    @property
+    def format(self) -> str:
+        """The name of the stored form."""
+        return self._reader.format
+
+    @property
+    def reader(self) -> Reader:
+        """What reads the stored form."""
+        return self._reader
+
+    @property
+    def ragged(self) -> RaggedAs:
+        """How a batch holds samples of different lengths."""
+        return self._ragged
+
+    @property
+    def place(self) -> str:
+        """Where the data lie, as it was given."""
+        return self._reader.place
+
+    @property
+    def lies_in_memory(self) -> bool:
+        """Whether batches are gathered from memory, or from files that are mapped into it; opens the data."""
+        return self._plan.get() is not None
+
+    def __len__(self) -> int:
+        if self._window is None:
+            return len(self._reader)
+        length, stride = self._window
+        return max((len(self._reader) - length) // stride + 1, 0)
+
+    def astype(self, dtype: Any = None, **columns: Any) -> StoredDataset:
+        """Returns the same data with numbers converted while they are gathered.
+
+        dtype: for all columns of numbers; columns: for single ones, as in `astype(image=torch.float32)`. Types are
+        torch's or NumPy's. Values are converted as they are, not scaled. Raises `UsageError`.
+        """
+        changed = self._copy()
+        numbers = {field.name: None for field in self.schema if field.kind in ("fixed", "ragged")}
+        wanted = {**({} if dtype is None else dict.fromkeys(numbers, dtype)), **columns}
+        for name, one in wanted.items():
+            if name not in numbers:
+                expected = "one of " + ", ".join(numbers)
+                raise UsageError(
+                    explain("no such column of numbers", place="astype", found=repr(name), expected=expected)
+                )
+            try:
+                changed._types[name] = numpy_dtype(one)
+            except (TypeError, RuntimeError) as error:
+                message = explain("no such type", place="astype", found=f"{one!r}", expected="a type of torch or NumPy")
+                raise UsageError(message) from error
+            if changed._types[name] not in NUMBERS:
+                raise UsageError(
+                    explain("no such type", place="astype", found=f"{one!r}", expected="a type of numbers")
+                )
+        return changed
+
+    def windows(self, length: int, stride: int | None = None) -> StoredDataset:
+        """Returns the data as windows: sample k is entries `k * stride` to `k * stride + length - 1` of each column.
+
+        stride: `length` if not given. For streams of tokens: `open("tokens.npy").windows(2049, 2048)`. Needs columns of
+        numbers of one size that lie in memory or can be mapped (`.npy`, memmap, Arrow in one piece).
+        """
+        stride = length if stride is None else stride
+        if length < 1 or stride < 1:
+            found = f"length={length}, stride={stride}"
+            raise UsageError(explain("wrong argument", place="windows", found=found, expected="whole numbers above 0"))
+        for field in self.schema:
+            if field.kind != "fixed" or self._reader.column(field.name) is None:
+                cure = "leave the column out with columns=, or pack the data as memmap"
+                message = explain(
+                    "windows cannot be cut from this", place=f"column {field.name!r}", found=str(field), cure=cure
+                )
+                raise UsageError(message)
+        changed = self._copy()
+        changed._window = length, stride
+        return changed
+
+    def stream(self, *, shuffle: int = 0) -> StoredStream:
+        """Returns an iterable data set of the same samples, read one after the other, split over workers and ranks.
+
+        shuffle: how many neighbouring samples are mixed, at least; blocks come in random order, too. 0: in order.
+        """
+        from headrace.data.stream import StoredStream
+
+        return StoredStream(self, shuffle)
+
+    def encoded(self, part: str | int | None) -> StoredDataset:
+        """See `Fluent.encoded`: for the name of the only column of images."""
+        if not self._decode or [field.name for field in self.schema if holds_images(field)] != [part]:
+            return self
+        changed = self._copy()
+        changed._decode = False
+        return changed
+
+    def _copy(self) -> StoredDataset:
+        changed = copy.copy(self)
+        changed._types = dict(self._types)
+        vars(changed).pop("block_schema", None)  # it follows from what will be changed
+        changed._checks_keys = False
+        changed._plan = Handle(changed._make_plan)
+        return changed
+
+    # -- samples -------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Returns sample number `index`, counted from the end if negative. Raises `IndexError`."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, keys: Sequence[int]) -> list[dict[str, Any]]:
+        """Returns several samples, read together."""
+        checked = self.checked(keys)
+        if self._window is not None:
+            parts = self.fetch_batch(checked, OwnMemory())
+            return [{name: value[place].numpy() for name, value in parts.items()} for place in range(len(checked))]
+        block = self._read(checked)
+        return [self.sample(block, place) for place in range(len(checked))]
+
+    def block(self, keys: Keys) -> Block | None:
+        """Returns samples as columns of their types, in memory of their own; None where they are decoded one by one.
+
+        keys: int64 [n], 0 .. length-1.
+        """
+        if self._decode and any(holds_images(field) for field in self.schema):
+            return None
+        if self._window is not None:
+            parts = self.fetch_batch(keys, OwnMemory())
+            return Block(self.block_schema, {name: part.numpy() for name, part in parts.items()})
+        block = self._read(keys)
+        columns = {field.name: self._typed(field, block.columns[field.name]) for field in self.schema}
+        return Block(self.block_schema, columns)
+
+    @functools.cached_property
+    def block_schema(self) -> Schema:
+        """The columns that `block` returns: of the types that were asked for, windows as arrays."""
+        length = () if self._window is None else (self._window[0],)
+        return Schema(
+            tuple(
+                dataclasses.replace(field, dtype=self._types[field.name], shape=(*length, *field.shape))
+                for field in self.schema
+            )
+        )
+
+    def _typed(self, field: Field, column: Column) -> Column:
+        dtype = self._types[field.name]
+        if isinstance(column, Ragged):
+            return column if dtype == column.values.dtype else column.with_values(column.values.astype(dtype))
+        return column if dtype == column.dtype and column.flags.writeable else column.astype(dtype)
+
+    def fingerprint(self) -> str:
+        """Returns a text that changes when the stored files do, by their names, lengths and times, or what is asked."""
+        types = {name: dtype.name for name, dtype in self._types.items()}
+        return f"{stamp_of(self._reader.place)} {types} {self._window} {self._decode} {self.schema.to_json()}"
+
+    def _read(self, keys: Keys) -> Block:
+        return self._reader.fetch(keys, self.schema.names)
+
+    def sample(self, block: Block, place: int) -> dict[str, Any]:
+        """Returns one sample of a block as users get it."""
+        return {field.name: self._value(field, block, place) for field in self.schema}
+
+    def _value(self, field: Field, block: Block, place: int) -> Any:
+        value = value_of(field, block.columns[field.name], place)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, bytes):
+            return decode_image(value, self._place(field)) if self._decode and holds_images(field) else value
+        return np.array(value, self._types[field.name]) if np.ndim(value) else self._types[field.name].type(value)
+
+    def _place(self, field: Field) -> str:
+        return f"{self._reader.place}, column {field.name!r}"
+
+    def checked(self, keys: Any) -> Keys:
+        """Returns keys as an array, all 0 .. length-1. Raises `IndexError`."""
+        return in_range(whole_numbers(keys), len(self))
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    def fetch_batch(self, keys: Any, out: BatchMemory) -> dict[str, Any]:
+        """Returns the batch of these keys, each column gathered into `out`. Raises `IndexError` and `FormatError`."""
+        plan = self._plan.get()
+        array = whole_numbers(keys)
+        if not self._checks_keys:
+            array = in_range(array, len(self))
+        if plan is not None:
+            return {name: make(array, out) for name, make in plan}
+        return self.collate(self._read(array), out)
+
+    def _make_plan(self) -> list[tuple[str, Gather]] | None:
+        """Returns what gathers each column; None if they must be read from the files for each batch."""
+        plan: list[tuple[str, Gather]] = []
+        padder = gather.Padder()
+        columns: list[Column] = []
+        for field in self.schema:
+            try:
+                found = self._reader.column(field.name)
+            except FormatError:
+                if self._window is not None:
+                    raise
+                found = None  # damage is told of the samples that have it, not of all
+            if found is None:
+                return None
+            columns.append(found)
+        for field, column in zip(self.schema, gather.with_shared_starts(columns), strict=True):
+            dtype = self._types[field.name]
+            if self._window is not None:
+                plan.append((field.name, gather.windows(column, *self._window, dtype)))  # type: ignore[arg-type]
+            elif self._decode and holds_images(field):
+                return None
+            else:
+                plan.append((field.name, gather.of(field, column, dtype, self._ragged, padder)))
+        self._checks_keys = self._window is None and all(field.kind == "fixed" for field in self.schema)
+        return plan
+
+    def collate(self, block: Block, out: BatchMemory) -> dict[str, Any]:
+        """Returns all samples of a block as a batch."""
+        batch: dict[str, Any] = {}
+        padder = gather.Padder()
+        for field in self.schema:
+            column = block.columns[field.name]
+            if self._decode and holds_images(field):
+                images = [self._value(field, block, place) for place in range(len(block))]
+                batch[field.name] = stacked(images, out, field.name)
+            else:
+                batch[field.name] = gather.whole(field, column, self._types[field.name], self._ragged, out, padder)
+        return batch
+
+    def __repr__(self) -> str:
+        lines = [f"{self._reader.place}: {len(self):,} samples, {self.format}"]
+        lines += [f"  {field.name}: {field}" for field in self.schema]
+        return "\n".join(lines)

@@ -1,0 +1,97 @@
+"""Windows of a long row of tokens, and the same windows one token later: what a language model learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from headrace.core.batch_memory import BatchMemory, OwnMemory
+from headrace.core.errors import FormatError, UsageError, explain
+from headrace.data.fluent import Fluent
+from headrace.data.formats.columns import Array
+from headrace.data.formats.flat import COLUMN
+from headrace.data.formats.protocol import Handle, Reader
+from headrace.data.formats.shards import stamp_of
+from headrace.data.gather import allocate, in_range, whole_numbers
+
+INT64 = np.dtype(np.int64)
+
+
+class TokenWindows(Fluent, Dataset[dict[str, Any]]):
+    """Sample k is `inputs`, tokens `k * stride` to `k * stride + window - 1`, and `targets`, those one later.
+
+    Both are int64 [window], copies; a batch is made without Python per sample. Made by `headrace.open(window=)`. With
+    `stride=window` each token is an input once, but for fewer than `window + 1` at the end, which fill no window.
+    """
+
+    def __init__(self, reader: Reader, window: int, stride: int | None = None) -> None:
+        """reader: of one column, `tokens`, that lies in memory. Raises `UsageError`, and `FormatError` if too short."""
+        stride = window if stride is None else stride
+        for name, value in (("window", window), ("stride", stride)):
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+                expected = "a whole number above 0"
+                place = f"headrace.open({name}=)"
+                raise UsageError(explain("wrong argument", place=place, found=repr(value), expected=expected))
+        if len(reader) < window + 1:
+            message = explain(
+                "the window is longer than the data",
+                place=reader.place,
+                found=f"{len(reader):,} tokens",
+                expected=f"at least {window + 1:,}: a window of {window:,} and the target of its last token",
+                cure="choose a smaller window=",
+            )
+            raise FormatError(message)
+        self.window = int(window)
+        self.stride = int(stride)
+        self._reader = reader
+        self._windows: Handle[Array] = Handle(self._open)
+
+    def _open(self) -> Array:
+        """Returns a view [len, window + 1] of the tokens, which shares their memory."""
+        tokens = self._reader.column(COLUMN)
+        view = np.lib.stride_tricks.sliding_window_view(np.asarray(tokens), self.window + 1)
+        return view[:: self.stride]
+
+    @property
+    def place(self) -> str:
+        """Where the data lie, as it was given."""
+        return self._reader.place
+
+    @property
+    def lies_in_memory(self) -> bool:
+        """Whether batches are gathered from memory, or from files that are mapped into it."""
+        return True
+
+    def __len__(self) -> int:
+        return (len(self._reader) - 1 - self.window) // self.stride + 1
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Returns sample number `index`, counted from the end if negative. Raises `IndexError`."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, keys: Sequence[int]) -> list[dict[str, Any]]:
+        """Returns several samples, read together."""
+        batch = self.fetch_batch(keys, OwnMemory())
+        return [{name: part[row].numpy() for name, part in batch.items()} for row in range(len(keys))]
+
+    def fetch_batch(self, keys: Any, out: BatchMemory) -> dict[str, torch.Tensor]:
+        """Returns the batch of these keys: `inputs` and `targets`, int64 [batch, window]. Raises `IndexError`."""
+        rows = self._windows.get()[in_range(whole_numbers(keys), len(self))]
+        inputs, values = allocate(out, (len(rows), self.window), INT64)
+        values[...] = rows[:, :-1]
+        targets, values = allocate(out, (len(rows), self.window), INT64)
+        values[...] = rows[:, 1:]
+        return {"inputs": inputs, "targets": targets}
+
+    def fingerprint(self) -> str:
+        """Returns a text that changes when the stored file does, or what is asked of it."""
+        return f"{stamp_of(self.place)} {self._reader.schema.to_json()} {self.window} {self.stride}"
+
+    def __repr__(self) -> str:
+        dtype = self._reader.schema[COLUMN].dtype
+        line = f"{self.place}: {len(self):,} windows of {self.window:,} tokens, one each {self.stride:,}"
+        return f"{line}\n  {len(self._reader):,} tokens of {dtype.name}"

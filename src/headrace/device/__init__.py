@@ -1,1 +1,0 @@
-"""Batch to accelerator: everything that touches a device is behind this package."""

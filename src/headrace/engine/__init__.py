@@ -1,1 +1,0 @@
-"""Joins the stages: one iterator for each way of working."""

@@ -1,0 +1,161 @@
+"""What the order of an epoch is drawn from: samplers with a state, generators, the base seed of torch's iterator."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from headrace.batches.fetch_map import is_stateful
+from headrace.core.rng import global_states, set_global_states
+from headrace.core.torch_internals import DatasetKind, IterDataPipe
+from headrace.core.world import World
+from headrace.epoch.generators import OrderStates
+from headrace.epoch.record import Draws, Terms
+from headrace.samplers.sampler import ElasticSampler
+
+
+def resumable(index_sampler: Any) -> Any:
+    """Returns the sampler whose state says where an index sampler is: itself or the one that it batches; or None."""
+    for sampler in (index_sampler, getattr(index_sampler, "sampler", None)):
+        if is_stateful(sampler):
+            return sampler
+    return None
+
+
+def names_of_samplers(index_sampler: Any) -> list[str]:
+    """Returns the class of an index sampler, and that of the sampler in it, if there is one."""
+    samplers = [index_sampler]
+    if (inner := getattr(index_sampler, "sampler", None)) is not None:
+        samplers.append(inner)
+    return [type(sampler).__qualname__ for sampler in samplers]
+
+
+def random_state(loader: Any) -> OrderStates | None:
+    """Returns the states of the generators that an order or a base seed may be drawn from; None if neither is."""
+    is_stream = loader._dataset_kind == DatasetKind.Iterable
+    draws_order = not is_stream and resumable(loader._index_sampler) is None
+    draws_base_seed = loader.seed is None
+    if not draws_order and not draws_base_seed:
+        return None
+    return OrderStates(global_states(), [generator.get_state() for generator in generators(loader)])
+
+
+def set_random_state(loader: Any, states: OrderStates) -> None:
+    """Puts the generators into the states that `random_state` returned, of this loader or one that is set up alike."""
+    set_global_states(states.all)
+    for generator, state in zip(generators(loader), states.own, strict=True):
+        generator.set_state(state)
+
+
+class Redrawing:
+    """An order that is being drawn again, and what becomes of the user's global generators behind it."""
+
+    def __init__(self, states: OrderStates) -> None:
+        """states: where the interrupted run began to draw."""
+        self._users = global_states()
+        self._goes_on = states.all.holds_now()
+
+    def has_drawn_before_the_first_batch(self) -> None:
+        """Notes that all is drawn that an epoch draws before the loop asks for its first batch.
+
+        The state may have been taken at this place. If the user's generators are here too, they go on from here.
+        """
+        self._goes_on = self._goes_on or self._users.holds_now()
+
+    def leave(self) -> None:
+        """Puts the global generators back, unless they were where the interrupted run had them."""
+        if not self._goes_on:
+            set_global_states(self._users)
+
+
+@contextlib.contextmanager
+def drawing_from(loader: Any, states: OrderStates) -> Iterator[Redrawing]:
+    """Has what is drawn meanwhile come from generators in these states.
+
+    The global generators are then put back, since they belong to the user, unless they were where the interrupted run
+    had them: then they go on as if the order had been drawn from them. Generators of the loader's own stay where the
+    drawing leaves them.
+    """
+    redrawing = Redrawing(states)
+    set_random_state(loader, states)
+    try:
+        yield redrawing
+    finally:
+        redrawing.leave()
+
+
+def pattern_of_draws(dataset: Any, *, workers: bool, persistent: bool) -> Draws:
+    """Returns what torch's iterator draws at the beginning of an epoch.
+
+    With workers torch begins the first epoch two times. A further epoch of the same workers draws no base seed.
+    """
+    shared = "p" if isinstance(dataset, IterDataPipe) else ""
+    again = "i" + shared
+    first = shared + "is"
+    if workers:
+        first += again
+    if persistent:
+        return Draws(first, again)
+    return Draws(first, first)
+
+
+def pattern_of_reset(dataset: Any) -> Draws:
+    """Returns what torch's iterator draws at the beginning of a further epoch of the same workers."""
+    again = pattern_of_draws(dataset, workers=True, persistent=True).later
+    return Draws(again, again)
+
+
+def generators(loader: Any) -> list[torch.Generator]:
+    """Returns the generators that the loader and its samplers own, each once."""
+    owners = (loader, loader._index_sampler, getattr(loader._index_sampler, "sampler", None))
+    found = {id(own): own for owner in owners if isinstance(own := getattr(owner, "generator", None), torch.Generator)}
+    return list(found.values())
+
+
+@contextlib.contextmanager
+def own_base_seed(loader: Any, terms: Terms) -> Iterator[None]:
+    """Keeps torch's iterator from advancing the global generator where `seed=` supplies the base seed."""
+    if terms.seed is None:
+        yield
+        return
+    generator, loader.generator = loader.generator, torch.Generator()
+    try:
+        yield
+    finally:
+        loader.generator = generator
+
+
+def announce(index_sampler: Any, terms: Terms) -> None:
+    """Tells samplers the number of the epoch, where the loader is asked to."""
+    for sampler in (index_sampler, getattr(index_sampler, "sampler", None)):
+        if terms.announce and callable(set_epoch := getattr(sampler, "set_epoch", None)):
+            set_epoch(terms.epoch)
+
+
+def dealing_of(index_sampler: Any, world: World) -> World:
+    """Returns the world over which a sampler deals out its positions; for a foreign one, the world around."""
+    return getattr(resumable(index_sampler), "world", world)
+
+
+def position_in(state: Any, otherwise: int) -> int:
+    """Returns the position that a sampler's state names; `otherwise`, if it names none."""
+    return int(state.get("position", otherwise)) if isinstance(state, dict) else otherwise
+
+
+def checkpoints_of(sampler: Any) -> tuple[Callable[[], Any] | None, Callable[[Any], Any]]:
+    """Returns what notes where a sampler is, many times an epoch, and what makes a state of such a note.
+
+    Those of headrace have a quick way to note it; others are asked for their state each time. None: it has no state.
+    """
+    if sampler is None:
+        return None, _as_it_is
+    if isinstance(sampler, ElasticSampler):
+        return sampler.checkpoint, sampler.state_at
+    return sampler.state_dict, _as_it_is
+
+
+def _as_it_is(state: Any) -> Any:
+    return state

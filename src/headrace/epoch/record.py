@@ -1,0 +1,219 @@
+"""The record of one epoch: its terms and its progress. It outlives the iterator and becomes the loader's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from headrace.core.world import World
+from headrace.epoch.generators import OrderStates, encoded
+from headrace.epoch.progress import Delivery, MapProgress, StreamProgress
+from headrace.epoch.snapshot import FORMAT, VERSION, Snapshot, sealed
+
+
+class Origin(Protocol):
+    """The loader of a record: what it tells when a state is taken."""
+
+    def random_state(self) -> OrderStates | None:
+        """Returns the states of the generators that the next order would be drawn from; None: it is not drawn."""
+
+    def dataset_state(self) -> Any:
+        """Returns the state of the data set that batches are made from here; None: it has none, or workers have it."""
+
+
+class Terms(NamedTuple):
+    """The terms of one epoch, as the loader sets them."""
+
+    loader: str
+    """What tells the loader from the others of the script, on all ranks."""
+    epoch: int
+    announce: bool
+    """Whether data sets and samplers are told the epoch's number."""
+    seed: int | None
+    world: World
+    deal: bool
+    """Whether an iterable data set is dealt out over ranks and lanes."""
+    in_order: bool
+    fingerprint: Mapping[str, Any]
+    """What a saved state must agree with."""
+    resume: Snapshot | None
+    """The state from which the epoch goes on."""
+    draws: str | None = None
+    """What the interrupted run draws at the beginning of each epoch, as in `EpochRecord.draws`; None: as torch does."""
+
+    @property
+    def global_batch(self) -> int:
+        """Samples in a batch of all ranks of a dealt-out stream."""
+        return int(self.fingerprint["batch_size"] or 1) * self.world.size
+
+
+class Draws(NamedTuple):
+    """What is drawn from generators when epochs begin.
+
+    `i` for the sampler's `__iter__`, `s` for the base seed, `p` for the seed that the ranks' data pipes share.
+    """
+
+    now: str
+    """For this epoch."""
+    later: str
+    """For each of those after it."""
+
+    def without_base_seed(self, seed: int | None) -> Draws:
+        """Returns what is drawn if the loader has this `seed`: then the base seed is not drawn."""
+        if seed is None:
+            return self
+        return Draws(self.now.replace("s", ""), self.later.replace("s", ""))
+
+
+@dataclass
+class EpochRecord:
+    """What was delivered of an epoch, and how its order came about."""
+
+    terms: Terms
+    progress: MapProgress | StreamProgress
+    random: OrderStates | None
+    """States of the generators from which the order was drawn; None where it is not drawn from them."""
+    draws: Draws
+    lanes: int
+    first: int
+    """Position of the first sample of a dealt-out stream that the epoch began with."""
+    elastic: bool
+    """Whether ranks of another world size can go on from here (a stream must also be dealt out in order)."""
+    keeps_datasets: bool = False
+    """Whether the next epoch goes on with the same copies of the data set, so that what they count goes on."""
+    samples_before: int = 0
+    """Samples that were delivered before this run of the epoch began, of an iterable data set."""
+    sampler_state: Callable[[Any], Any] = lambda noted: noted
+    """Makes a sampler's state of what `progress.sampler` notes."""
+    finished: bool = False
+    """Whether the loop has seen the end of the epoch."""
+    complete_at: int = -1
+    """How many batches the epoch has, as soon as that is certain: behind the last one it is over."""
+    handed_out: Delivery | None = field(default=None, repr=False)
+    """The batch that the user got last, as long as it is not counted.
+
+    An exception out of a signal handler can come between any two lines. So an iterator leaves the delivery here by its
+    very last assignment before it returns the batch, and it is counted later, by `settle`.
+    """
+
+    def settle(self) -> None:
+        """Counts the batch that the user got last. May be interrupted, and called again."""
+        delivery = self.handed_out
+        if delivery is None:
+            return
+        if isinstance(self.progress, MapProgress):
+            self.progress.deliver(delivery)
+        else:
+            self.progress.deliver(delivery, self.lanes)
+        self.handed_out = None
+
+    def snapshot(self, loader: Origin, *, portion: int = 0) -> Snapshot:
+        """Returns the state after the batch that was delivered last. portion: batches of the portion delivered.
+
+        Behind the last batch of an epoch it is the state at the beginning of the next one.
+        """
+        self.settle()
+        terms, progress = self.terms, self.progress
+        finished = self.finished or progress.batches == self.complete_at
+        random = loader.random_state() if finished else self.random
+        common = {
+            "format": FORMAT,
+            "version": VERSION,
+            **terms.fingerprint,
+            "epoch": terms.epoch,
+            "finished": finished,
+            "rank": terms.world.rank,
+            "world_size": terms.world.size,
+            "batches": progress.batches,
+            "random": encoded(random),
+            "portion": portion,
+            "draws": self.draws.now,
+            "later_draws": self.draws.later,
+            "datasets": self.datasets(loader) if finished or not progress.batches else None,
+        }
+        if isinstance(progress, MapProgress):
+            return sealed({**common, **self._of_map(progress, loader)})
+        return sealed({**common, **self._of_stream(progress, loader)})
+
+    def _of_map(self, progress: MapProgress, loader: Origin) -> Snapshot:
+        lanes = None
+        if progress.batches or progress.beyond:
+            states = self._with_those_not_begun(progress.lanes, loader.dataset_state)
+            if states:
+                lanes = {"count": self.lanes, "next": 0, "first": 0, "states": _pairs(states)}
+        return {
+            "elastic": self.elastic,
+            "samples": progress.samples,
+            "sampler": None if progress.sampler is None else self.sampler_state(progress.sampler),
+            "beyond": sorted(progress.beyond),
+            "lanes": lanes,
+            "stream": None,
+        }
+
+    def _of_stream(self, progress: StreamProgress, loader: Origin) -> Snapshot:
+        terms = self.terms
+        elastic = terms.in_order and self.elastic and all(state["dealt"] for state in progress.lanes.values())
+        states = self._with_those_not_begun(progress.lanes, lambda: self._stream_state(loader))
+        lanes = {"count": self.lanes, "next": progress.next_lane, "first": self.first, "states": _pairs(states)}
+        begun = self.first if elastic else self.samples_before
+        return {
+            "elastic": elastic,
+            "samples": begun + (progress.batches - progress.begun) * terms.global_batch,
+            "sampler": None,
+            "beyond": [],
+            "lanes": None if elastic else lanes,
+            "stream": progress.latest if elastic else None,
+        }
+
+    def _stream_state(self, loader: Origin) -> Any:
+        """Returns the state of a lane that has not begun; None if the data set has no state."""
+        dataset_state = loader.dataset_state()
+        return None if dataset_state is None else at_beginning(dataset_state, dealt=self.terms.deal)
+
+    def _with_those_not_begun(self, states: Mapping[int, Any], state_of_others: Callable[[], Any]) -> dict[int, Any]:
+        """Returns the states of all lanes: one that has made no batch yet is as the loader's own data set is."""
+        complete = dict(states)
+        not_begun = [lane for lane in range(max(self.lanes, 1)) if lane not in complete]
+        state = state_of_others() if not_begun else None
+        if state is not None:
+            complete |= dict.fromkeys(not_begun, state)
+        return complete
+
+    def datasets(self, loader: Origin) -> list[list[Any]] | None:
+        """Returns the states with which copies of the data set begin the next epoch, as pairs of lane and state.
+
+        None: the data set has no state.
+        """
+        if not self.keeps_datasets or not self.progress.lanes:
+            dataset_state = loader.dataset_state()
+            return None if dataset_state is None else [[0, dataset_state]]
+        if isinstance(self.progress, MapProgress):
+            return _pairs(self.progress.lanes)
+        kept = {lane: state["dataset"] for lane, state in self.progress.lanes.items() if state is not None}
+        return _pairs({lane: state for lane, state in kept.items() if state is not None}) or None
+
+
+def at_beginning(dataset_state: Any, *, dealt: bool) -> dict[str, Any]:
+    """Returns the state of a lane of an iterable data set that begins an epoch with a data set in this state."""
+    return {"items": 0, "dataset": dataset_state, "iterator": None, "batches": 0, "ended": False, "dealt": dealt}
+
+
+def dealt_out(states: Sequence[tuple[int, Any]], lanes: int) -> dict[int, Any]:
+    """Returns a state for each of so many lanes from pairs of lane and state: its own, or in turn one of the others."""
+    given = dict(states)
+    known = [given[number] for number in sorted(given)]
+    return {lane: given.get(lane, known[lane % len(known)]) for lane in range(lanes)}
+
+
+def _pairs(states: Mapping[int, Any]) -> list[list[Any]]:
+    """Returns a mapping as JSON knows it: pairs, in the order of the numbers."""
+    return [[number, states[number]] for number in sorted(states)]
+
+
+def blank(terms: Terms, loader: Origin, draws: Draws, *, elastic: bool) -> Snapshot:
+    """Returns the state of a loader before its first epoch. draws: what its epochs will draw."""
+    record = EpochRecord(
+        terms, MapProgress(), loader.random_state(), draws.without_base_seed(terms.seed), 0, 0, elastic
+    )
+    return record.snapshot(loader)

@@ -1,0 +1,272 @@
+"""The state of a loader as a versioned dictionary: what it holds, how it is checked, merged and split.
+
+A snapshot holds plain values, lists and dictionaries (and what a data set's own `state_dict` returns). So it can be
+compared, written as JSON, and loaded by `torch.load` with `weights_only=True`. It says what was delivered, on this
+rank, of which epoch:
+
+- `batches`: how many index batches (for iterable data: batches of all lanes) were delivered without a gap;
+- `beyond`: numbers of those that were delivered out of order behind a gap;
+- `sampler`: the state of a sampler that has one;
+- `random` and `draws`, from which the order (of other samplers) and the base seed are drawn again, and `later_draws`:
+  what each later epoch draws;
+- `lanes`: how many workers the data set saw, and pairs of number and state of those that have one;
+- `portion`: how many batches of a portion (`batches_per_epoch=`) were delivered;
+- `samplers`: the classes of the index sampler and of the one in it;
+- `datasets`: pairs of lane and state, with which copies of a data set that has a state begin the next epoch;
+- `checksum`: CRC-32 of all that, so that damage is noticed before anything is taken from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from zlib import crc32
+
+from headrace.core.errors import StateError, explain
+from headrace.core.world import World
+from headrace.epoch.generators import decoded
+
+FORMAT, VERSION = "headrace.DataLoader", 2
+
+Snapshot = dict[str, Any]
+
+COUNTS = ("epoch", "rank", "world_size", "batches", "samples", "portion")
+
+FINGERPRINT = ("dataset", "length", "seed", "batch_size", "samplers")
+"""What a loader must agree with to load a state."""
+
+KEYS = (
+    *COUNTS, "finished", "random", "draws", "later_draws", "datasets", "elastic", "sampler", "beyond", "lanes",
+    "stream",
+)  # fmt: skip
+"""What a snapshot has besides the fingerprint and the checksum."""
+
+PER_RANK = ("rank", "random", "lanes", "beyond", "sampler", "samples", "datasets", "stream", "checksum")
+"""What may differ between the states of the ranks of one run."""
+
+MOST_LANES = 1 << 16
+"""More workers than this have never been; a larger number is damage, and must not be made room for."""
+
+LANES = ("count", "next", "first")
+
+MOST_DRAWS = 5
+"""Of one epoch: with workers a data pipe draws a shared seed, and torch begins two times."""
+
+
+def sealed(state: Snapshot) -> Snapshot:
+    """Returns a snapshot with its checksum."""
+    return {**state, "checksum": _checksum(state)}
+
+
+def _checksum(state: Snapshot) -> int:
+    """Returns the CRC-32 of what a snapshot says; other keys, which frameworks may add, do not count."""
+    said = [state[name] for name in ("format", "version", *FINGERPRINT, *KEYS)]
+    return crc32(json.dumps(said, skipkeys=True, default=_kind).encode())
+
+
+def _kind(value: Any) -> str:
+    """Stands for a value in a data set's or a sampler's own state that JSON does not know, such as a tensor."""
+    return type(value).__name__
+
+
+def checked(state: Any, fingerprint: Mapping[str, Any]) -> Snapshot:
+    """Returns `state` if it is a whole snapshot of a loader with this fingerprint. Raises `StateError` otherwise."""
+    for part in parts_of(state):
+        _check_whole(part, fingerprint)
+    checked_state: Snapshot = state
+    return checked_state
+
+
+def parts_of(state: Any) -> list[Any]:
+    """Returns the states of the ranks that a state consists of: of one, if it was not merged."""
+    if not isinstance(state, dict):
+        return [state]
+    parts = state.get("ranks") or [state]
+    if not isinstance(parts, list):
+        _refuse("this state is damaged", f"ranks={_shown(parts)}", "a list of the states of all ranks")
+    return list(parts)
+
+
+def _check_whole(part: Any, fingerprint: Mapping[str, Any] | None = None) -> None:
+    """Raises `StateError` unless a state has all its parts, each is what it may be, and it belongs to the loader."""
+    if not isinstance(part, dict) or part.get("format") != FORMAT:
+        found = f"the keys {sorted(map(str, part))[:6]}" if isinstance(part, dict) else f"a {type(part).__name__}"
+        _refuse("this is no state of a headrace.DataLoader", found, "what its state_dict() returned")
+    if part.get("version") != VERSION:
+        _refuse("this state was saved by another version", f"version {part.get('version')}", f"version {VERSION}")
+    if missing := sorted({*KEYS, *FINGERPRINT, "checksum"} - {*part}):
+        _refuse("this state is not whole", f"no {', '.join(missing)}", "what its state_dict() returned")
+    for name in COUNTS:
+        if not _is_count(part[name]):
+            _damaged(name, part[name], "a whole number that is not negative")
+    for name, (holds, expected) in RULES.items():
+        if not holds(part[name]):
+            _damaged(name, part[name], expected)
+    if part["rank"] >= part["world_size"]:
+        _damaged("rank", part["rank"], f"a number below world_size={part['world_size']}")
+    for name, here in (fingerprint or {}).items():
+        if part[name] != here and not (name == "batch_size" and part["elastic"]):
+            what = "kind of sampler" if name == "samplers" else name
+            _refuse(f"this state was saved with another {what}", _shown(part[name]), _shown(here))
+    decoded(part["random"])
+    if part["checksum"] != _checksum(part):
+        _refuse(
+            "this state is damaged",
+            "a checksum that does not belong to it",
+            "what state_dict() returned, unchanged",
+        )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_draws(value: Any) -> bool:
+    return isinstance(value, str) and set(value) <= {"i", "s", "p"} and len(value) <= MOST_DRAWS
+
+
+def _is_pairs(value: Any) -> bool:
+    """Tells whether a value holds pairs of a number and a state."""
+    if not isinstance(value, (list, tuple)):
+        return False
+    return all(isinstance(pair, (list, tuple)) and len(pair) == 2 and _is_count(pair[0]) for pair in value)
+
+
+def _is_lanes(value: Any) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, dict) or not _is_pairs(value.get("states")):
+        return False
+    if not all(_is_count(value.get(name)) for name in LANES) or value["count"] > MOST_LANES:
+        return False
+    most = max(value["count"], 1)
+    return value["next"] < most and all(number < most for number, _ in value["states"])
+
+
+def _is_stream_state(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, dict) and {"items", "batches", "dealt", "ended", "dataset", "iterator"} <= {*value}
+
+
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "finished": (lambda value: isinstance(value, bool), "True or False"),
+    "elastic": (lambda value: isinstance(value, bool), "True or False"),
+    "draws": (_is_draws, f"up to {MOST_DRAWS} letters, each i, s or p"),
+    "later_draws": (_is_draws, f"up to {MOST_DRAWS} letters, each i, s or p"),
+    "beyond": (
+        lambda value: isinstance(value, (list, tuple)) and all(map(_is_count, value)),
+        "a list of numbers of batches",
+    ),
+    "lanes": (_is_lanes, f"count (up to {MOST_LANES}), next, first, and pairs of number and state; or None"),
+    "stream": (_is_stream_state, "the state of a stream, or None"),
+    "datasets": (lambda value: value is None or (_is_pairs(value) and len(value) > 0), "pairs of number and state"),
+}
+"""For each part: what it may be, as a test and in words."""
+
+
+def check_reach(state: Snapshot, batches: int | None, sampler: Any, generators: int) -> None:
+    """Raises `StateError` if a state says that more was delivered than there is, or is of another kind of order.
+
+    batches: of an epoch of this loader; None: that is not known. sampler: the loader's, if it has a state. generators:
+    how many the loader and its samplers own.
+    """
+    if batches is not None and not state["elastic"]:
+        reached = max([state["batches"], *(number + 1 for number in state["beyond"])])
+        if reached > batches:
+            _refuse("this state is behind the end of the epoch", f"batch {reached}", f"at most {batches} batches")
+    if state["random"] is not None and len(state["random"]["own"]) != generators:
+        found = f"{len(state['random']['own'])} generators of its own"
+        _refuse("this state was saved with another sampler or generator", found, f"{generators} of them")
+    check = getattr(sampler, "check_state", None)
+    if check is not None and state["sampler"] is not None:
+        check(state["sampler"])
+
+
+def merge_states(states: Sequence[Snapshot]) -> Snapshot:
+    """Returns one state for the states of all ranks, saved at the same step; any rank of any world size can load it.
+
+    Order does not matter. Raises `StateError` if a rank is missing, comes twice, or stopped at another step, and for
+    what is no state, or a damaged one.
+    """
+    if not isinstance(states, (list, tuple)):
+        _refuse("cannot merge states", _shown(states), "a list with the state of each rank")
+    parts = [part for state in states for part in parts_of(state)]
+    if not parts or any(not isinstance(part, dict) or part.get("format") != FORMAT for part in parts):
+        _refuse("cannot merge states", f"{len(parts)} states, not all of them of a headrace.DataLoader", "one per rank")
+    for part in parts:
+        _check_whole(part)
+    parts.sort(key=lambda part: int(part["rank"]))
+    size = parts[0]["world_size"]
+    ranks = [part["rank"] for part in parts]
+    if ranks != list(range(size)):
+        _refuse("cannot merge states", f"ranks {ranks}", f"each of the ranks 0 to {size - 1} once")
+    for name in sorted({*parts[0]} - {*PER_RANK}):
+        values = [part.get(name) for part in parts]
+        if any(value != values[0] for value in values):
+            _refuse(f"cannot merge states: the ranks differ in {name}", _shown(values), "the same on every rank")
+    if size == 1:
+        only: Snapshot = parts[0]
+        return only
+    return {"format": FORMAT, "version": VERSION, "ranks": parts}
+
+
+def part_for(state: Snapshot, world: World) -> Snapshot:
+    """Returns the part of a state, merged or not, that the rank `world` goes on from.
+
+    Raises `StateError` if the state was saved with another world size and is not elastic: an order of which each rank
+    takes its share (`seed=` with `shard="auto"`, a sampler of `headrace.samplers`) is, and so is a dealt-out stream.
+    """
+    parts = parts_of(state)
+    size = parts[0]["world_size"]
+    mine = [part for part in parts if part["rank"] == world.rank and size == world.size]
+    if mine:
+        return dict(mine[0])
+    if any(part["beyond"] for part in parts):
+        _refuse(
+            "cannot change the ranks of this state", "batches delivered out of order", "one of an in_order=True run"
+        )
+    if not parts[0]["elastic"]:
+        _refuse(
+            "this state was saved by other ranks",
+            f"rank {', '.join(str(part['rank']) for part in parts)} of {size}",
+            f"rank {world.rank} of {world.size}, or an order that all ranks share (seed= with shard='auto', "
+            "or a sampler of headrace.samplers)",
+        )
+    part = dict(parts[0])
+    if part["sampler"] is not None:
+        part["random"] = None  # another rank's base seed: two ranks must not draw the same random numbers
+    return part
+
+
+def next_epoch(state: Snapshot) -> Snapshot:
+    """Returns the state at the beginning of the epoch after a finished one."""
+    following = {
+        **state,
+        "finished": False,
+        "epoch": state["epoch"] + 1,
+        "batches": 0,
+        "samples": 0,
+        "draws": state["later_draws"],
+        "sampler": None,
+        "beyond": [],
+        "lanes": None,
+        "stream": None,
+    }
+    return sealed(following)
+
+
+def _shown(value: Any) -> str:
+    """Returns a value as an error shows it: the beginning of it, if it is long."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]} ..."
+
+
+def _damaged(name: str, value: Any, expected: str) -> None:
+    _refuse("this state is damaged", f"{name}={_shown(value)}", expected)
+
+
+def _refuse(what: str, found: str, expected: str) -> None:
+    cure = "load the state where it was saved, or begin the epoch anew without it"
+    raise StateError(explain(what, place="load_state_dict", found=found, expected=expected, cure=cure))

@@ -1,0 +1,132 @@
+"""What was lost so far, kept in the main process: counted, written down, and stopped where it is too much."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from headrace.core.errors import TooManyBadSamplesError, explain
+from headrace.faults import quarantine
+from headrace.faults.bad_sample import BadSample
+
+LOGGER = logging.getLogger("headrace")
+
+JUDGED_FROM = 1000
+"""Samples that an epoch of unknown length is taken to have at least, when a share of them is judged before its end."""
+
+SAID = 10
+"""Bad samples of an epoch that are named in the log."""
+
+KEPT = 10_000
+"""Records that are kept in memory."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What a loader survived: counts since it was made, and the records of the last 10,000 bad samples."""
+
+    bad: int = 0
+    """Samples that could not be used: `skipped + replaced`."""
+    skipped: int = 0
+    replaced: int = 0
+    retried: int = 0
+    """Samples that came at a later try."""
+    restarts: int = 0
+    """Workers that died, or hung and were ended, and were replaced."""
+    records: tuple[BadSample, ...] = field(default=(), repr=False)
+
+
+class Ledger:
+    """Counts what batches report when they are delivered, so that nothing counts that the user never saw."""
+
+    def __init__(self, max_errors: float | None, path: Path | None) -> None:
+        self._max_errors = max_errors
+        self._path = path
+        self._counts = Faults()
+        self._records: list[BadSample] = []
+        self._expected: int | None = None
+        self._in_epoch = 0
+        self.killers: dict[str, str] = {}
+        """Samples that killed workers: the `repr` of their keys, and what is known of it."""
+
+    def counts(self) -> tuple[int, int]:
+        """Returns the bad samples and the replaced workers so far."""
+        return self._counts.bad, self._counts.restarts
+
+    def faults(self) -> Faults:
+        """Returns the counts so far."""
+        return replace(self._counts, records=tuple(self._records))
+
+    def begin_epoch(self, samples: int | None) -> None:
+        """Begins to count an epoch of so many samples; None: it is not known how many."""
+        self._expected = samples
+        self._in_epoch = 0
+
+    def restarted(self) -> None:
+        """Counts a worker that was replaced."""
+        self._counts = replace(self._counts, restarts=self._counts.restarts + 1)
+
+    def delivered(self, losses: Sequence[BadSample], samples: int) -> None:
+        """Counts what a batch lost, the last one of `samples` of its epoch. Raises `TooManyBadSamplesError`."""
+        self._write([bad for bad in losses if bad.action == "raise"])  # what ends the epoch; its exception tells of it
+        lost = [bad for bad in losses if bad.action in ("skip", "replace")]
+        skipped = sum(bad.action == "skip" for bad in lost)
+        counts = self._counts
+        self._counts = replace(
+            counts,
+            bad=counts.bad + len(lost),
+            skipped=counts.skipped + skipped,
+            replaced=counts.replaced + len(lost) - skipped,
+            retried=counts.retried + sum(bad.action == "retry" for bad in losses),
+        )
+        self._records = [*self._records, *lost][-KEPT:]
+        self._write(lost)
+        self._say(lost)
+        self._in_epoch += len(lost)
+        if lost:
+            self._judge(samples, max(samples, self._expected or JUDGED_FROM))
+
+    def end_epoch(self, samples: int) -> None:
+        """Judges an epoch of so many samples as a whole. Raises `TooManyBadSamplesError`."""
+        if self._in_epoch > SAID:
+            LOGGER.warning("headrace: %d of the %d samples of this epoch are bad.", self._in_epoch, samples)
+        self._judge(samples, samples)
+
+    def _write(self, lost: list[BadSample]) -> None:
+        if self._path is None or not lost:
+            return
+        try:
+            quarantine.append(self._path, lost)
+        except OSError as error:
+            path, self._path = self._path, None
+            LOGGER.error(
+                "headrace: the quarantine file %s cannot be written any more (%s); loader.faults.records goes on.",
+                path, error.strerror,
+            )  # fmt: skip
+
+    def _say(self, lost: list[BadSample]) -> None:
+        for number, bad in enumerate(lost, self._in_epoch + 1):
+            if number > SAID:
+                return
+            place = f" ({bad.path})" if bad.path else ""
+            done = "skipped" if bad.action == "skip" else f"replaced by {bad.replacement!r}"
+            more = " Further ones of this epoch are not named here." if number == SAID else ""
+            first = bad.error.split("\n")[0]
+            LOGGER.warning("headrace: bad sample %r%s: %s; %s.%s", bad.key, place, first, done, more)
+
+    def _judge(self, samples: int, whole: int) -> None:
+        """Compares the bad ones of `samples` with the limit, of which a share is meant of `whole`."""
+        limit = self._max_errors
+        if limit is None or self._in_epoch <= (limit if isinstance(limit, int) else limit * whole):
+            return
+        last = self._records[-1]
+        message = explain(
+            "too many bad samples in this epoch",
+            place=self._path,
+            found=f"{self._in_epoch} of {samples}; the last: {last.key!r}: {last.error.splitlines()[0]}",
+            expected=f"at most max_errors={limit}",
+            cure="see what is wrong with them (quarantine=), or raise max_errors",
+        )
+        raise TooManyBadSamplesError(message)

@@ -1,0 +1,78 @@
+"""Which sample takes the place of a bad one: a function of the place, drawn from what the sampler draws from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
+
+from headrace.core.counter import stream_key
+from headrace.samplers.kept import KeptSampler
+
+TRIES = 32
+"""Samples that are tried in the place of one bad sample. If one in two is bad, all of them are once in 10**9."""
+
+SPARE = 0x7370617265
+"""Sets these random numbers apart from others of the same seed, epoch and position."""
+
+
+class Spares(NamedTuple):
+    """What replacements are drawn from: `keys`, or the numbers below `size`; with neither, the keys of the batch."""
+
+    size: int = 0
+    keys: npt.NDArray[np.int64] | None = None
+
+    def candidates(self, *words: int, batch: Sequence[Any]) -> Iterator[Any]:
+        """Yields up to `TRIES` keys at random; `words` name the place. Those of `batch` come only if there are no more.
+
+        Without keys of its own it yields those of the batch, each once.
+        """
+        if not self.size:
+            yield from _shuffled(list(batch), *words)
+            return
+        held = {repr(key) for key in batch} if self.size > 4 * len(batch) else set()
+        given = 0
+        for attempt in range(4 * TRIES):
+            number = stream_key(SPARE, *words, attempt) % self.size  # off uniform by at most size / 2**64
+            key = number if self.keys is None else int(self.keys[number])
+            if repr(key) not in held:
+                given += 1
+                yield key
+            if given == TRIES:
+                return
+
+
+def _shuffled(keys: list[Any], *words: int) -> Iterator[Any]:
+    for attempt in range(min(len(keys), TRIES)):
+        yield keys.pop(stream_key(SPARE, *words, attempt) % len(keys))
+
+
+def spares_of(index_sampler: Any, dataset: Any, excluded: npt.NDArray[np.int64] | None = None) -> Spares:
+    """Returns what replacements are drawn from for an index sampler.
+
+    Samplers that take every sample alike are drawn from as a whole. Any other may have its reasons (weights, a part of
+    the data, lengths): then a batch's replacements come out of the batch.
+    """
+    sampler: Any = index_sampler.sampler if isinstance(index_sampler, BatchSampler) else index_sampler
+    if type(sampler) in (SubsetRandomSampler, KeptSampler):
+        return _listed(np.asarray(sampler.indices))
+    alike = (SequentialSampler, RandomSampler, DistributedSampler)
+    takes_all = type(sampler) in alike or getattr(sampler, "takes_all_alike", False)
+    if not takes_all or not isinstance(dataset, Sized):
+        return Spares()
+    if excluded is not None and len(excluded):
+        return _listed(np.delete(np.arange(len(dataset)), excluded))
+    return Spares(len(dataset))
+
+
+def _listed(keys: npt.NDArray[Any]) -> Spares:
+    return Spares(len(keys), keys.astype(np.int64)) if np.issubdtype(keys.dtype, np.integer) else Spares()
+
+
+def word_of(key: Any) -> int:
+    """Returns a number for any key, the same in every process."""
+    return crc32(repr(key).encode())

@@ -1,1 +1,0 @@
-"""Keys to samples, and samples to a batch."""

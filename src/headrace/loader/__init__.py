@@ -1,0 +1,1 @@
+"""What is delivered: the loader, its options, its iterator and its state."""

@@ -1,0 +1,115 @@
+"""Ranks that differ: whether all of them make equally many batches, found out without waiting for anybody.
+
+In training all ranks take each step together, so a rank with a batch more than the others waits for ever. Each rank
+posts in the store of the process group how many batches it plans, how many it has delivered and when it has ended, and
+looks at what the others have posted by then. It posts before it looks: of two ranks that differ, at least one sees it.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from typing import Any
+from zlib import crc32
+
+from headrace.core.errors import RanksDifferError, explain
+from headrace.core.world import World, common_store
+from headrace.epoch.record import Terms
+
+FRAMES = 12
+"""Calls that tell one loader of a script from another."""
+
+_made: Counter[str] = Counter()
+
+
+def name_here() -> str:
+    """Returns a name for the loader that is being made: the same on all ranks, if they make it at the same place."""
+    frame, places = sys._getframe(2), list[str]()
+    while frame.f_back is not None and len(places) < FRAMES:
+        places.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+        if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
+            break  # what is around the script may differ: `headrace run` on one rank, python on the others
+        frame = frame.f_back
+    place = f"{crc32(' '.join(places).encode()):08x}"
+    _made[place] += 1
+    return f"{place}-{_made[place]}"
+
+
+class RankWatch:
+    """One epoch of one loader, on one rank. `strict`: whether ranks that differ are an error, or only a warning."""
+
+    def __init__(self, store: Any, name: str, world: World, *, strict: bool) -> None:
+        self._store, self._name, self._world, self._strict = store, name, world, strict
+        self._others = [rank for rank in range(world.size) if rank != world.rank]
+        self._planned: int | None = None
+        self._said = False
+
+    def begin(self, planned: int | None) -> None:
+        """Posts how many batches this rank will make, if that is known. Raises `RanksDifferError`."""
+        self._planned = planned
+        if planned is not None:
+            self._post("planned", planned)
+            self._compare(planned)
+
+    def delivers(self, count: int) -> None:
+        """Looks at the others before the batch with this number, counted from 1, is delivered."""
+        if self._planned is not None:
+            if count == 2:  # in step with the others, who have begun by now
+                self._compare(self._planned)
+            return
+        self._post("delivered", count)
+        for rank, ended in self._posted("ended").items():
+            if ended < count:
+                self._tell(f"rank {rank} has ended after {ended} batches, rank {self._world.rank} goes on with {count}")
+
+    def ends(self, count: int) -> None:
+        """Posts that this rank has delivered all of its batches, and looks whether others go on."""
+        self._post("ended", count)
+        for kind in ("planned", "delivered"):
+            for rank, others in self._posted(kind).items():
+                if others > count:
+                    self._tell(
+                        f"rank {self._world.rank} has ended after {count} batches, rank {rank} goes on with more"
+                    )
+                    return
+
+    def _compare(self, mine: int) -> None:
+        counts = {**self._posted("planned"), self._world.rank: mine}
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(counts.items()))
+            self._tell(f"batches in this epoch: {listed}")
+
+    def _post(self, kind: str, count: int) -> None:
+        self._store.set(f"{self._name}/{kind}/{self._world.rank}", str(count))
+
+    def _posted(self, kind: str) -> dict[int, int]:
+        keys = {rank: f"{self._name}/{kind}/{rank}" for rank in self._others}
+        return {rank: int(self._store.get(key)) for rank, key in keys.items() if self._store.check([key])}
+
+    def _tell(self, found: str) -> None:
+        message = explain(
+            "the ranks have different numbers of batches",
+            place=f"rank {self._world.rank} of {self._world.size}",
+            found=found,
+            expected="equally many on every rank, or the last collective of training waits for ever",
+            cure="give all ranks data of the same length with shard='auto', or set batches_per_epoch=",
+        )
+        if self._strict:
+            raise RanksDifferError(message)
+        if not self._said:
+            self._said = True
+            warnings.warn(message, stacklevel=2)
+
+
+def rank_watch(loader: Any, terms: Terms, *, uneven: str, is_map: bool) -> RankWatch | None:
+    """Returns what compares an epoch with those of the other ranks; None where they need not be in step.
+
+    uneven: what the sampler does with samples that cannot be dealt out evenly.
+    """
+    on_purpose = uneven == "keep" or loader.batches_per_epoch is not None
+    store = None if on_purpose or terms.world.size == 1 else common_store()
+    if store is None:
+        return None
+    strict = loader.shard is not None and is_map
+    return RankWatch(store, f"{terms.loader}/{terms.epoch}", terms.world, strict=strict)

@@ -1,0 +1,92 @@
+"""What a loader tells of itself: figures, findings, and the raw record behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.observe.diagnosis.diagnose import diagnose
+from headrace.observe.diagnosis.finding import Diagnosis
+from headrace.observe.stats import LoaderStats, stats_of
+from headrace.telemetry.recorder import Recorder
+from headrace.telemetry.recording import Recording
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+OnStats = Callable[[LoaderStats], None]
+
+EVERY = 10.0
+"""Seconds between two calls of `on_stats`."""
+
+WIDTH, NOTEBOOK_WIDTH = 80, 110
+"""Columns of a report as text, and in a notebook."""
+
+
+class Observed:
+    """The part of a loader that tells where the time goes. `recorder` is where its batches leave their times."""
+
+    @property
+    def recorder(self) -> Recorder:
+        """The loader's own."""
+        raise NotImplementedError
+
+    @property
+    def stats(self) -> LoaderStats:
+        """Figures of all that this loader delivered so far: a snapshot, which does not change any more."""
+        return stats_of(self.recorder.recording())
+
+    @property
+    def recording(self) -> Recording:
+        """The times of the latest 4,096 batches, sums over all of them, epochs, memory and events: a snapshot."""
+        return self.recorder.recording()
+
+    def diagnose(self) -> Diagnosis:
+        """Returns who waits for whom, what to change, and what that would gain."""
+        return diagnose(self.recorder.recording())
+
+    def report(self) -> Report:
+        """Returns the diagnosis with the figures behind it, for `print` or a `rich` console."""
+        return Report(self.recorder.recording())
+
+
+class Report:
+    """A recording and its diagnosis, to be looked at."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.diagnosis = diagnose(recording)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from headrace.observe.report import report  # with rich, which takes long to load
+
+        yield report(self.recording, self.diagnosis)
+
+    def __str__(self) -> str:
+        from headrace.telemetry.terminal import plain_text
+
+        return plain_text(lambda console: console.print(self), WIDTH)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows of it."""
+        from headrace.telemetry.terminal import html
+
+        return html(lambda console: console.print(self), NOTEBOOK_WIDTH)
+
+
+class Telling:
+    """Calls `on_stats` every `EVERY` seconds, and at the end of each epoch."""
+
+    def __init__(self, on_stats: OnStats) -> None:
+        self._on_stats = on_stats
+        self._due = -math.inf
+
+    def __call__(self, recorder: Recorder, now: float) -> None:
+        if self._due == -math.inf and now != math.inf:
+            self._due = now + EVERY
+        if now >= self._due:
+            self._due = now + EVERY if now != math.inf else -math.inf
+            self._on_stats(stats_of(recorder.recording()))

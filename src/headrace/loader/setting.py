@@ -1,0 +1,88 @@
+"""How a loader is set up, in the words of its record."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, Literal
+
+import torch
+
+from headrace.batches.whole_batches import makes_batches
+from headrace.core.lengths import known_length
+from headrace.core.machine import cores
+from headrace.core.memory import machine_memory
+from headrace.core.sharding import splits_itself
+from headrace.core.torch_internals import DatasetKind, IterDataPipe, torch_default_collate
+from headrace.telemetry.recording import Setting
+
+Backend = Literal["process", "thread", "inline"]
+
+
+def setting_of(
+    loader: Any,
+    *,
+    backend: Backend,
+    workers: int,
+    free: bool = False,
+    tuned: bool = False,
+    kind: Literal["headrace", "torch"] = "headrace",
+) -> Setting:
+    """Returns how a loader works, be it ours or torch's own (`kind`)."""
+    is_map = loader._dataset_kind == DatasetKind.Map
+    return Setting(
+        loader=kind,
+        backend=backend,
+        num_workers=workers,
+        prefetch_factor=(loader.prefetch_factor or 0) if workers else 0,
+        batch_size=loader.batch_size,
+        in_order=loader.in_order,
+        free=free,
+        persistent_workers=loader.persistent_workers,
+        start_method=_start_method(loader) if backend == "process" else "",
+        is_stream=not is_map,
+        splits=is_map or _is_split(loader),
+        length=known_length(loader._index_sampler) if is_map else None,
+        pin_memory=loader.pin_memory,
+        accelerator=_accelerator(),
+        cores=cores(),
+        memory=_machine_memory(),
+        dataset=type(loader.dataset).__qualname__,
+        makes_batches=kind == "headrace" and makes_batches(loader.dataset, loader.collate_fn),
+        loads_together=hasattr(loader.dataset, "__getitems__"),
+        own_collate=loader.collate_fn is not torch_default_collate and loader._auto_collation,
+        tuned=tuned,
+    )
+
+
+def _is_split(loader: Any) -> bool:
+    """Tells whether an iterable data set is split over the workers, as far as that shows."""
+    is_dealt_out = bool(getattr(loader, "shard", None))
+    return is_dealt_out or isinstance(loader.dataset, IterDataPipe) or splits_itself(loader.dataset)
+
+
+def torch_setting(loader: Any) -> Setting:
+    """Returns how a loader of torch's works."""
+    backend: Backend = "process" if loader.num_workers else "inline"
+    return setting_of(loader, backend=backend, workers=loader.num_workers, kind="torch")
+
+
+def _start_method(loader: Any) -> str:
+    context = loader.multiprocessing_context or torch.multiprocessing
+    return str(context.get_start_method())
+
+
+@functools.cache
+def _machine_memory() -> int:
+    return machine_memory()
+
+
+@functools.cache
+def _accelerator() -> str:
+    """Returns the kind of accelerator that there is; it is not initialised by that. Empty: none, or it is not known."""
+    if not hasattr(torch, "accelerator"):
+        return "cuda" if torch.cuda.is_available() else ""
+    if not torch.accelerator.is_available():
+        return ""
+    kind = torch.accelerator.current_accelerator()
+    return "" if kind is None or sys.platform == "darwin" else str(kind.type)

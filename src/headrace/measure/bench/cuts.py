@@ -1,0 +1,97 @@
+"""Every cut of a staged data set, measured: built, opened, and read for an epoch by real loaders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core.errors import SampleError, UsageError
+from headrace.core.memory import PeakMemory
+from headrace.data.staged.staged import Staged
+from headrace.loader.dataloader import DataLoader
+
+Report = Callable[[str, float], None]
+"""Called with what is being measured, and the share that is done."""
+
+
+@dataclass(frozen=True)
+class MeasuredEpoch:
+    """One epoch with so many workers, or as much of it as was asked for. Bytes: the most that was in memory at once."""
+
+    workers: int
+    seconds: float
+    batches: int
+    samples: int
+    bytes: int
+
+    def scaled(self, samples: int) -> float:
+        """Returns the seconds of an epoch of so many samples at this rate."""
+        return self.seconds * samples / max(self.samples, 1)
+
+
+@dataclass(frozen=True)
+class MeasuredCut:
+    """One cut. Seconds to build the cache and to open it again; its bytes on the disk."""
+
+    cut: int
+    refused: str | None
+    build: float = 0.0
+    load: float = 0.0
+    bytes: int = 0
+    epochs: tuple[MeasuredEpoch, ...] = ()
+
+
+def measure_cuts(
+    staged: Staged, *, batch_size: int, workers: Sequence[int], batches: int | None, report: Report
+) -> list[MeasuredCut]:
+    """Builds each cut in a folder of its own, which is removed again, and reads it with each number of workers.
+
+    batches: of an epoch, at most. Raises what the steps raise; a cut that is not possible is noted.
+    """
+    cuts: list[MeasuredCut] = []
+    count = len(staged.steps) + 1
+    with tempfile.TemporaryDirectory(prefix="headrace-cuts-") as folder:
+        for cut in range(count):
+            report(f"cut {cut}: building", cut / count)
+            place = Path(folder, f"cut-{cut}")
+            try:
+                began = time.perf_counter()
+                staged.with_cut(cut, place if cut else None)
+                build = time.perf_counter() - began
+                began = time.perf_counter()
+                data = staged.with_cut(cut, place if cut else None)
+                load = time.perf_counter() - began
+            except (UsageError, SampleError) as error:
+                cuts.append(MeasuredCut(cut, str(error).splitlines()[0]))
+                continue
+            epochs = []
+            for number in workers:
+                report(f"cut {cut}: epoch, {number} workers", (cut + 0.5) / count)
+                epochs.append(_epoch(data, batch_size, number, batches))
+            size = sum(one.stat().st_size for one in place.rglob("*") if one.is_file()) if cut else 0
+            cuts.append(MeasuredCut(cut, None, build if cut else 0.0, load if cut else 0.0, size, tuple(epochs)))
+            shutil.rmtree(place, ignore_errors=True)
+    return cuts
+
+
+def _epoch(data: Staged, batch_size: int, workers: int, batches: int | None) -> MeasuredEpoch:
+    done = samples = 0
+    with PeakMemory(os.getpid()) as memory, warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "This DataLoader will create", UserWarning
+        )  # more workers than cores: asked for
+        loader = DataLoader(data, batch_size=batch_size, shuffle=True, num_workers=workers, seed=0)
+        began = time.perf_counter()
+        for _ in loader:
+            done += 1
+            samples += min(batch_size, len(data) - samples)
+            if done == batches:
+                break
+        seconds = time.perf_counter() - began
+    return MeasuredEpoch(workers, seconds, done, samples, memory.peak)

@@ -1,0 +1,30 @@
+"""The files that stored data lie in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.data.formats import idx
+from headrace.data.formats.manifest import manifest_path
+from headrace.data.formats.shards import is_pattern, shards_of
+
+
+def files_at(place: str) -> list[Path]:
+    """Returns the files of the data that a path, a pattern or a stem stands for, the manifest among them.
+
+    Empty if they cannot be told. Raises `DatasetNotFoundError` if a file of a range is missing.
+    """
+    path = Path(place).expanduser()
+    place = str(path)
+    if path.is_dir():
+        return sorted(one for one in path.rglob("*") if one.is_file())
+    if is_pattern(place):
+        return [Path(one) for one in shards_of(place, ())]
+    files = [path] if path.is_file() else list(idx.files_of(place).values()) if path.parent.is_dir() else []
+    manifest = manifest_path(path)
+    return [*files, manifest] if files and manifest.is_file() else files
+
+
+def bytes_of_files(files: list[Path]) -> int:
+    """Returns how many bytes files have together."""
+    return sum(one.stat().st_size for one in files)

@@ -1,0 +1,297 @@
+"""The whole measurement: a part of the user's data in every form, each form checked, then measured in rounds."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import shutil
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import DatasetError, HeadraceError, UsageError, explain
+from headrace.data import stored
+from headrace.data.formats.registry import MODULES, format_named
+from headrace.data.stored import StoredDataset
+from headrace.measure.bench.disk import bytes_of_files, files_at
+from headrace.measure.bench.forms import Form, Report, in_one_line, place_of, write_forms
+from headrace.measure.bench.loading import ORDERS, Order, Way, epoch_checksum, make_loader, samples_per_second, ways_for
+
+ROUNDS = 3
+"""How often each form has its turn; the figures are medians of so many."""
+
+ENOUGH = 200_000_000
+"""Bytes of samples that are taken if the user names no number."""
+
+MOST = 100_000
+"""Samples that are taken at most if the user names no number."""
+
+FILES = 5_000
+"""Samples beyond which forms that make a file of each are left out, unless the user names them."""
+
+LOOKED_AT = 64
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure. `samples`: how many of the first ones; None: about `ENOUGH` bytes, `MOST` at most."""
+
+    uri: str
+    columns: Sequence[str] | None = None
+    batch_size: int = 64
+    workers: Sequence[int] = (0, 2)
+    samples: int | None = None
+    seconds: float = 2.0
+    """For each speed, all rounds together."""
+    formats: Sequence[str] | None = None
+    keep: Path | None = None
+    """Where the forms stay; None: in a temporary folder that is removed."""
+    format: str | None = None
+    trust: bool = False
+
+
+@dataclass
+class Figures:
+    """What was measured of one form. Speeds are in samples per second, one a round."""
+
+    form: Form
+    bytes: int
+    files: int
+    length: int
+    """How many samples those bytes hold."""
+    speeds: dict[tuple[Way, Order], list[float]] = field(default_factory=dict)
+    checks: dict[Way, bool] = field(default_factory=dict)
+    """Whether an epoch delivered what the source holds."""
+    failures: dict[Way, str] = field(default_factory=dict)
+    """Why there was no such epoch."""
+    opening: list[float] = field(default_factory=list)
+    first_sample: list[float] = field(default_factory=list)
+    """Seconds, the opening included."""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all that was checked was right."""
+        return all(self.checks.values()) and not self.failures
+
+    @property
+    def is_safe_with_workers(self) -> bool | None:
+        """Whether epochs with workers were right; None if none was measured."""
+        found = [self.checks.get(way, False) for way in (*self.checks, *self.failures) if way.workers]
+        return all(found) if found else None
+
+    def speed(self, way: Way, order: Order) -> float | None:
+        """Returns the median speed; None if it could not be measured."""
+        speeds = self.speeds.get((way, order))
+        return statistics.median(speeds) if speeds else None
+
+    def best_random(self) -> float:
+        """Returns the speed of headrace's loader in random order, with its best number of workers; 0 if none."""
+        ways = {way for way, _ in self.speeds if way.loader == "headrace"}
+        return max((self.speed(way, "random") or 0.0 for way in ways), default=0.0)
+
+
+@dataclass
+class Comparison:
+    """The outcome. `figures`: the quickest in random order first; the source is among them."""
+
+    options: Options
+    source: StoredDataset
+    samples: int
+    checksum: int
+    ways: list[Way]
+    figures: list[Figures]
+    left_out: dict[str, str]
+
+    @property
+    def now(self) -> Figures:
+        """The figures of the data as they are now."""
+        return next(one for one in self.figures if one.form.is_source)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every form delivered what the source holds."""
+        return all(one.is_right for one in self.figures)
+
+
+def compare(options: Options, report: Report | None = None) -> Comparison:
+    """Writes the forms, checks and measures them.
+
+    Raises `HeadraceError`; that, and an interruption, leaves nothing behind.
+    """
+    _check(options)
+    tell = report or (lambda what, done: None)
+    try:
+        source = stored.open(options.uri, options.columns, format=options.format, trust=options.trust, decode=False)
+        count = samples_of(options, source)
+        with _room(options) as room:
+            too_many = _too_many_files(options, count)
+            formats = [name for name in _formats(options) if name not in too_many]
+            written = write_forms(source, count, formats, room, tell)
+            now = Form(source.format, options.uri)
+            comparison = Comparison(
+                options, source, count, 0, ways_for(options.workers), [], {**written.left_out, **too_many}
+            )
+            _measure(comparison, [now, *written.forms], tell)
+    except OSError as error:
+        if isinstance(error, HeadraceError):
+            raise
+        place, found = error.filename or options.keep or tempfile.gettempdir(), error.strerror or error
+        cure = "make room, or choose another folder with --keep or the variable TMPDIR"
+        raise DatasetError(explain("cannot write or read a form", place=place, found=found, cure=cure)) from error
+    return comparison
+
+
+def _too_many_files(options: Options, count: int) -> dict[str, str]:
+    """Returns the forms that would take minutes to write, each file flushed to the disk, with the reason."""
+    if options.formats is not None or count <= FILES:
+        return {}
+    reason = f"{count:,} samples would make as many files; to have it measured, name it with --formats"
+    return dict.fromkeys(("pt", "folder"), reason)
+
+
+def _formats(options: Options) -> list[str]:
+    return list(dict.fromkeys(MODULES if options.formats is None else options.formats))
+
+
+def _check(options: Options) -> None:
+    for name in _formats(options):
+        format_named(name)
+    rules = {
+        "batch size": (options.batch_size, options.batch_size >= 1, "1 or more"),
+        "workers": (
+            list(options.workers),
+            bool(options.workers) and min(options.workers) >= 0,
+            "0 or more, such as 0,2",
+        ),
+        "samples": (options.samples, options.samples is None or options.samples >= 1, "1 or more"),
+        "seconds": (options.seconds, 0 < options.seconds < float("inf"), "more than 0"),
+    }
+    for name, (found, holds, expected) in rules.items():
+        if not holds:
+            raise UsageError(explain("cannot measure", place=name, found=found, expected=expected))
+    if options.keep is not None:
+        for name in _formats(options):
+            if (taken := place_of(name, options.keep).parent).exists():
+                cure = "choose another folder"
+                raise UsageError(explain("there is something already", place=taken, expected="nothing", cure=cure))
+
+
+@contextlib.contextmanager
+def _room(options: Options) -> Iterator[Path]:
+    """Gives a folder for the forms; what was made in the user's own goes again if the measurement fails."""
+    if options.keep is None:
+        with tempfile.TemporaryDirectory(prefix="headrace-bench-") as room:
+            yield Path(room)
+        return
+    new = [one for one in (options.keep, *options.keep.parents) if not one.exists()]
+    options.keep.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as undo:
+        for folder in reversed(new):
+            undo.callback(_remove_empty, folder)
+        for name in _formats(options):
+            undo.callback(_remove_form, options.keep / name)
+        yield options.keep
+        undo.pop_all()
+
+
+def _remove_form(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def samples_of(options: Options, source: StoredDataset) -> int:
+    """Returns how many samples are taken. Raises `DatasetError` if there are none."""
+    if len(source) == 0:
+        place = source.reader.place
+        raise DatasetError(explain("there is nothing to measure", place=place, found="no samples", expected="some"))
+    if options.samples is not None:
+        return min(options.samples, len(source))
+    return min(len(source), MOST, max(ENOUGH // max(bytes_of_sample(source), 1), 1))
+
+
+def bytes_of_sample(source: StoredDataset) -> int:
+    """Returns how many bytes a sample has in memory, about."""
+    keys = np.arange(min(len(source), LOOKED_AT))
+    block = source.reader.fetch(keys, source.schema.names)
+    return sum(block.take(keys).columns[name].nbytes for name in source.schema.names) // len(keys)
+
+
+def _measure(comparison: Comparison, forms: Sequence[Form], report: Report) -> None:
+    for number, form in enumerate(forms):
+        report(f"checking {form.format}", number / len(forms))
+        figures = _checked(comparison, form)
+        if figures.checks:
+            comparison.figures.append(figures)
+        else:
+            reasons = "; ".join(dict.fromkeys(figures.failures.values()))
+            comparison.left_out[form.format] = f"it was written, but cannot be read: {reasons}"
+    for number in range(ROUNDS):
+        turns = comparison.figures if number % 2 == 0 else comparison.figures[::-1]
+        for turn, figures in enumerate(turns):
+            report(f"measuring {figures.form.format}", (number + turn / len(turns)) / ROUNDS)
+            _take_turn(comparison, figures)
+    comparison.figures.sort(key=lambda one: (all(one.checks.values()), one.best_random()), reverse=True)
+
+
+def _checked(comparison: Comparison, form: Form) -> Figures:
+    """Runs one epoch in every way; that of the source, in torch's loader, says what is right."""
+    count, batch_size = comparison.samples, comparison.options.batch_size
+    files = files_at(form.place) if form.folder is None else files_at(str(form.folder))
+    with _opened(form, comparison) as data:
+        figures = Figures(form, bytes_of_files(files), len(files), len(data))
+        for way in comparison.ways:
+            is_rule = form.is_source and way == comparison.ways[0]
+            try:
+                found = epoch_checksum(way, data, count, batch_size)
+            except (HeadraceError, OSError, RuntimeError) as error:  # the last: a worker that died
+                if is_rule:
+                    raise
+                figures.failures[way] = in_one_line(error)
+                continue
+            if is_rule:
+                comparison.checksum = found
+            figures.checks[way] = found == comparison.checksum
+    return figures
+
+
+def _take_turn(comparison: Comparison, figures: Figures) -> None:
+    """Measures everything of one form once."""
+    began = time.perf_counter()
+    with _opened(figures.form, comparison) as data:
+        figures.opening.append(time.perf_counter() - began)
+        data[0]
+        figures.first_sample.append(time.perf_counter() - began)
+        for way in figures.checks:
+            for order in ORDERS:
+                loader = make_loader(way, data, comparison.samples, comparison.options.batch_size, order)
+                speed = samples_per_second(loader, comparison.samples, comparison.options.seconds / ROUNDS)
+                figures.speeds.setdefault((way, order), []).append(speed)
+                del loader  # its workers end here
+
+
+@contextlib.contextmanager
+def _opened(form: Form, comparison: Comparison) -> Iterator[StoredDataset]:
+    """Opens a form for one turn: what a turn read into memory is gone before the next form has its own."""
+    options = comparison.options
+    extra: dict[str, Any] = (
+        {"format": options.format, "trust": options.trust} if form.is_source else {"format": form.format}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that a form is slow to parse is what is measured here
+        data = stored.open(form.place, comparison.source.schema.names, decode=False, **extra)
+    try:
+        yield data
+    finally:
+        del data
+        gc.collect()

@@ -1,0 +1,50 @@
+"""Which findings can be relied upon: not those of few batches, of chance, or of a machine that others keep busy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from headrace.observe.diagnosis.case import Case
+from headrace.observe.diagnosis.finding import Finding
+from headrace.telemetry.formatting import seconds, some
+
+BUSY = "machine-busy"
+"""The finding that other processes have the cores."""
+
+CLEAR_ON_A_BUSY_MACHINE = {BUSY, "training-limits", "slow-first-batch", "workers-fill-memory", "memory-grows"}
+"""Findings that do not rest on who had a core."""
+
+CPU_PARTS = {f"slow-{part}" for part in ("decode", "transform", "load", "collate")}
+"""Findings that core seconds tell, whoever else runs; only their gains rest on who had a core."""
+
+
+def machine(case: Case) -> Iterator[Finding]:
+    """Yields that other processes have the cores, if they do."""
+    if not case.machine_is_busy:
+        return
+    cores = max(case.setting.cores, 1)
+    yield Finding(
+        BUSY,
+        "machine",
+        f"This machine is busy: other processes took {case.other_cores:.1f} of {some(cores, 'core')}. The loop and its "
+        f"workers ran for {seconds(case.ran)} and were queued for a core for {seconds(case.queued)}.",
+        "Measure again when the other processes have ended, or on another machine. Gains, and advice on workers, "
+        "waiting and starts, are left out here: they would rest on who had a core.",
+    )
+
+
+def certain(case: Case, found: list[Finding]) -> list[Finding]:
+    """Returns the findings that predict nothing, or a gain that is a gain at both ends of its interval.
+
+    Few batches allow no prediction at all.
+    """
+    if not case.is_long_enough:
+        return [one for one in found if one.gain is None]
+    return [one for one in found if one.interval is None or one.interval[0] > 1.0]
+
+
+def held_on_a_busy_machine(found: list[Finding]) -> list[Finding]:
+    """Returns the findings that still hold where others took the cores; none has a gain."""
+    kept = [one for one in found if one.name in CLEAR_ON_A_BUSY_MACHINE | CPU_PARTS]
+    return [replace(one, gain=None, interval=None) for one in kept]

@@ -1,0 +1,104 @@
+"""Every class equally often, however rare it is."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace.core.counter import GOLDEN, mix_words, words_at
+from headrace.core.errors import UsageError, explain
+from headrace.samplers.permutation import Permutations
+from headrace.samplers.positions import Uneven
+from headrace.samplers.sampler import Keys, PositionalSampler, digest_of, positive
+from headrace.samplers.weighted import numbers_of
+
+CLASSES, SAMPLES = 0, 1
+"""What is shuffled."""
+
+
+class ClassBalancedSampler(PositionalSampler):
+    """Each run of as many positions as there are classes holds every class once, in random order.
+
+    Within a class the samples are shuffled; when all have come they are shuffled anew, so a sample of a rare class
+    comes again only after all others of it. Where a class stopped it goes on in the next epoch, so that all of a large
+    class come in the course of time.
+
+    `labels`: one for each sample, a one-dimensional array, tensor or sequence of anything that can be hashed.
+    `num_samples` per epoch over all ranks; by default one for each label. Memory: 8 bytes a label, 32 a class.
+    """
+
+    def __init__(
+        self,
+        labels: npt.ArrayLike | torch.Tensor | Sequence[Hashable],
+        num_samples: int | None = None,
+        *,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        uneven: Uneven = "pad",
+    ) -> None:
+        super().__init__(seed=seed, rank=rank, world_size=world_size, uneven=uneven)
+        classes = numbered(labels)
+        self.total = classes.size if num_samples is None else positive("num_samples", num_samples)
+        self._digest = digest_of(classes)
+        self._members = np.argsort(classes, kind="stable")  # the keys of class 0, then those of class 1, ...
+        self._sizes = np.bincount(classes)
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        self._order = Permutations([len(self._sizes)])
+        self._shuffles = Permutations(self._sizes)
+
+    @property
+    def samples_of_dataset(self) -> int:
+        """How many samples the dataset must have: as many as labels were given."""
+        return len(self._members)
+
+    def keys_at(self, epoch: int, positions: Keys) -> Keys:
+        """See `PositionalSampler.keys_at`."""
+        count = len(self._sizes)
+        rounds, places = np.divmod(positions, count)
+        words = words_at(self._stream(CLASSES, epoch), rounds)
+        classes = self._order.at(np.zeros_like(places), words, places)
+
+        # Each round holds every class once, so a class has come as often as there were rounds, over all epochs.
+        turns = rounds + epoch * -(-self.total // count)
+        passes, places = np.divmod(turns, self._sizes[classes])
+        words = words_at(self._stream(SAMPLES, 0), classes) + passes.astype(np.uint64) * np.uint64(GOLDEN)
+        keys: Keys = self._members[self._starts[classes] + self._shuffles.at(classes, mix_words(words), places)]
+        return keys
+
+    def _identity(self) -> dict[str, Any]:
+        more = {"labels": len(self._members), "classes": len(self._sizes), "digest": self._digest}
+        return {**super()._identity(), **more}
+
+
+def numbered(labels: Any) -> Keys:
+    """Returns the class of each sample, shape (n,); classes are numbered as they come first. Raises `UsageError`."""
+    array = numbers_of(labels) if isinstance(labels, torch.Tensor | np.ndarray) else None
+    if array is not None and array.ndim == 1 and array.size and array.dtype.kind != "O":
+        _, firsts, classes = np.unique(array, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(firsts))[classes].astype(np.int64, copy=False)
+    try:
+        numbers: dict[Any, int] = {}
+        listed = list(labels) if array is None or array.ndim == 1 else []
+        classes = np.array([numbers.setdefault(_plain(label), len(numbers)) for label in listed], np.int64)
+    except TypeError as error:
+        raise _bad_labels(f"{type(labels).__name__}: {error}") from error
+    if classes.size == 0:
+        raise _bad_labels("none" if array is None else f"an array of shape {array.shape}")
+    return classes
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if isinstance(label, torch.Tensor) and label.ndim == 0 else label  # tensors hash by identity
+
+
+def _bad_labels(found: str) -> UsageError:
+    expected = "one label for each sample, in one dimension: numbers, strings or anything that can be hashed"
+    cure = "give the class of each sample, in the order of the data set"
+    return UsageError(
+        explain("cannot balance these labels", place="labels=", found=found, expected=expected, cure=cure)
+    )

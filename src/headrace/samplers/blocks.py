@@ -1,0 +1,76 @@
+"""A shuffle for sequential storage: blocks in random order, samples shuffled within a window of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Any
+
+import numpy as np
+
+from headrace.core.counter import words_at
+from headrace.samplers.permutation import Permutation, Permutations
+from headrace.samplers.positions import Uneven
+from headrace.samplers.sampler import Keys, PositionalSampler, length_of, positive
+
+BLOCKS, SAMPLES = 0, 1
+"""What is shuffled."""
+
+
+class BlockShuffleSampler(PositionalSampler):
+    """Every key once, so that only `window` blocks of `block_size` neighbouring keys are in use at a time.
+
+    Blocks (of a file, a row group, a chunk) come in random order; the samples of `window` consecutive ones are shuffled
+    together. A larger window mixes better and keeps more blocks open. Constant memory; `dataset` and `uneven` as in
+    `DistributedSampler`.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized | int,
+        block_size: int,
+        *,
+        window: int = 16,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        uneven: Uneven = "pad",
+    ) -> None:
+        super().__init__(seed=seed, rank=rank, world_size=world_size, uneven=uneven)
+        self.total = length_of(dataset)
+        self.block_size = positive("block_size", block_size)
+        self.window = positive("window", window)
+
+    @property
+    def samples_of_dataset(self) -> int:
+        """How many samples the dataset must have: as many as the one the sampler was made for."""
+        return self.total
+
+    def keys_at(self, epoch: int, positions: Keys) -> Keys:
+        """See `PositionalSampler.keys_at`.
+
+        The last block may be short. Were it full, window w would hold the places w*span .. (w+1)*span-1; instead, all
+        that comes behind the end of the short block comes `missing` positions earlier.
+        """
+        size, span = self.block_size, self.block_size * self.window
+        blocks = -(-self.total // size)
+        missing = blocks * size - self.total
+        order = Permutation(blocks, self._stream(BLOCKS, epoch))
+        turn = int(order.inverse(np.array([blocks - 1]))[0]) if missing else blocks  # when the short block comes
+        number = turn // self.window  # in which window
+        places = positions + missing * (positions >= (number + 1) * span - missing)
+
+        windows = places // span
+        last = -(-blocks // self.window) - 1
+        lengths = [span, blocks * size - last * span, span - missing, blocks * size - last * span - missing]
+        rows = (windows == last) + 2 * (windows == number)
+        offsets = Permutations([max(length, 0) for length in lengths]).at(
+            rows, words_at(self._stream(SAMPLES, epoch), windows), places - windows * span
+        )
+
+        places = windows * span + offsets
+        places += missing * ((windows == number) & (places >= (turn + 1) * size - missing))
+        keys: Keys = order.at(places // size) * size + places % size
+        return keys
+
+    def _identity(self) -> dict[str, Any]:
+        return {**super()._identity(), "block_size": self.block_size, "window": self.window}

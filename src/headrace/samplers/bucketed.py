@@ -1,0 +1,283 @@
+"""Batches of samples of similar length: so many samples, or so many tokens, in each."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from itertools import cycle, islice
+from typing import Any, Literal, NamedTuple, Unpack
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace.core.counter import stream_key, words_at
+from headrace.core.errors import UsageError, explain
+from headrace.samplers.permutation import Permutation
+from headrace.samplers.positions import local_range
+from headrace.samplers.sampler import Dealing, ElasticSampler, Keys, State, digest_of, positive
+from headrace.samplers.weighted import numbers_of
+
+SAMPLES, BATCHES = 0, 1
+"""What is shuffled."""
+
+Lengths = npt.NDArray[Any]
+
+
+class Batch(list[int]):
+    """The keys of a batch; `positions` are the places of the samples in the shuffled order, shape (len(self),)."""
+
+    positions: Keys
+
+    def __init__(self, keys: Keys, positions: Keys) -> None:
+        super().__init__(keys.tolist())
+        self.positions = positions
+
+    def __reduce__(self) -> Any:
+        return Batch, (np.asarray(self, np.int64), self.positions)
+
+
+class Window(NamedTuple):
+    """A window that is sorted and cut: batch i holds the samples `edges[turns[i]] : edges[turns[i] + 1]`."""
+
+    number: int
+    keys: Keys
+    positions: Keys
+    edges: list[int]
+    turns: list[int]
+
+    def batch(self, number: int) -> Batch:
+        """Returns batch `number`, counted in the order in which they come."""
+        turn = self.turns[number]
+        cut = slice(self.edges[turn], self.edges[turn + 1])
+        return Batch(self.keys[cut], self.positions[cut].copy())
+
+
+class BucketedBatchSampler(ElasticSampler):
+    """Cuts the shuffled order into windows, sorts each by length, and cuts it into batches, which come in random order.
+
+    Without `shuffle` windows are taken from the data set as it is, and their batches come by descending length. Batches
+    are dealt to the ranks in turn, so `uneven` counts batches. Every rank sorts every window, some 5 million samples a
+    second. Starts and resumes at once. Memory: the lengths, which are not copied if they are an array, and one window.
+    """
+
+    def __init__(
+        self,
+        lengths: npt.ArrayLike | torch.Tensor,
+        window: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        **dealing: Unpack[Dealing],
+    ) -> None:
+        super().__init__(seed=seed, **dealing)
+        self.lengths = checked_lengths(lengths)
+        self.window = positive("window", window)
+        self.shuffle = shuffle
+        self._samples = len(self.lengths)
+        self._digest = digest_of(self.lengths)
+        self._now: State = self._beginning()
+
+    @property
+    def samples_of_dataset(self) -> int:
+        """How many samples the dataset must have: as many as lengths were given."""
+        return len(self.lengths)
+
+    @abstractmethod
+    def _edges(self, lengths: Lengths) -> list[int]:
+        """Returns where batches begin and the last one ends, for lengths in descending order; [0] if there are none."""
+
+    @abstractmethod
+    def _total(self, epoch: int) -> int:
+        """Returns how many batches there are in an epoch, over all ranks."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        now, epoch, world = dict(self._begin()), self.epoch, self.world
+        self._now = now
+        mine, held = None, 0  # the own batch of this step, and how many batches the step has so far
+        for window, number in self._batches(epoch, now):
+            if held == world.rank:
+                mine = window, number
+            held += 1
+            if held == world.size and mine is not None:
+                now.update(window=window.number, batch=number + 1)
+                yield mine[0].batch(mine[1])
+                mine, held = None, 0
+        now.update(window=self._windows, batch=0)
+        if not held or self.uneven == "drop":
+            return
+        if mine is None and self.uneven == "pad":
+            mine = next(islice(cycle(self._batches(epoch, self._beginning())), world.rank - held, None))
+        if mine is not None:
+            yield mine[0].batch(mine[1])
+
+    def __len__(self) -> int:
+        return len(local_range(0, self._total(self.epoch), self.world, self.uneven))
+
+    @property
+    def _windows(self) -> int:
+        return -(-self._samples // self.window)
+
+    def _batches(self, epoch: int, start: State) -> Iterator[tuple[Window, int]]:
+        """Yields all batches of all ranks from `start` on: the window, and the number within it."""
+        for number in range(start["window"], self._windows):
+            window = self._cut(epoch, number)
+            first = start["batch"] if number == start["window"] else 0
+            for batch in range(first, len(window.turns)):
+                yield window, batch
+
+    def _cut(self, epoch: int, number: int) -> Window:
+        start = number * self.window
+        keys = positions = np.arange(start, min(start + self.window, self._samples), dtype=np.int64)
+        if self.shuffle:
+            keys = Permutation(len(self.lengths), self._stream(SAMPLES, epoch)).at(positions)
+        lengths = self.lengths[keys]
+        order = np.argsort(-lengths, kind="stable")
+        edges = self._edges(lengths[order])
+        turns = np.arange(len(edges) - 1)
+        if self.shuffle:
+            turns = np.argsort(words_at(stream_key(self._stream(BATCHES, epoch), number), turns), kind="stable")
+        return Window(number, keys[order], positions[order], edges, turns.tolist())
+
+    def _identity(self) -> State:
+        more = {"window_size": self.window, "shuffle": self.shuffle, "digest": self._digest}
+        return {"total": len(self.lengths), "seed": self.seed, **more}
+
+    def _beginning(self) -> State:
+        return {"window": 0, "batch": 0}
+
+    def _go_to(self, state: State) -> None:
+        self._now = dict(state)
+
+    def _reached(self) -> State:
+        return dict(self._now)
+
+
+class LengthBucketBatchSampler(BucketedBatchSampler):
+    """Batches of `batch_size` samples of similar length.
+
+    `lengths`: the length of each sample, non-negative numbers, shape (n,). `window` is how many samples are sorted
+    together (a multiple of `batch_size`; by default 64 batches): larger windows pad less and shuffle less. `drop_last`
+    leaves out the samples at the end of the shuffled order that do not fill a batch. `rank`, `world_size` and `uneven`
+    as in `DistributedSampler`, but for batches.
+    """
+
+    def __init__(
+        self,
+        lengths: npt.ArrayLike | torch.Tensor,
+        batch_size: int,
+        *,
+        window: int | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        seed: int = 0,
+        **dealing: Unpack[Dealing],
+    ) -> None:
+        self.batch_size = size = positive("batch_size", batch_size)
+        self.drop_last = drop_last
+        window = 64 * size if window is None else -(-positive("window", window) // size) * size
+        super().__init__(lengths, window, shuffle=shuffle, seed=seed, **dealing)
+        if drop_last:
+            self._samples -= self._samples % size
+
+    def _edges(self, lengths: Lengths) -> list[int]:
+        return [*range(0, len(lengths), self.batch_size), len(lengths)]
+
+    def _total(self, epoch: int) -> int:
+        return -(-self._samples // self.batch_size)
+
+    def _identity(self) -> State:
+        return {**super()._identity(), "batch_size": self.batch_size, "drop_last": self.drop_last}
+
+
+class MaxTokensBatchSampler(BucketedBatchSampler):
+    """Batches of similar length whose padded size, samples x longest, is at most `max_tokens`.
+
+    `lengths` as in `LengthBucketBatchSampler`; at most `max_samples` in a batch, if that is given. `window` is how many
+    samples are sorted together. A sample longer than `max_tokens` is an error, unless `too_long` says to `"skip"` it or
+    to put it into a batch `"alone"`. `rank`, `world_size` and `uneven` as in `DistributedSampler`, but for batches.
+
+    How many batches there are depends on the epoch. `len()` cuts all its windows to find out, some 5 million samples a
+    second, and keeps the number for the epoch; nothing else needs it.
+    """
+
+    def __init__(
+        self,
+        lengths: npt.ArrayLike | torch.Tensor,
+        max_tokens: int,
+        *,
+        max_samples: int | None = None,
+        too_long: Literal["raise", "skip", "alone"] = "raise",
+        window: int = 8192,
+        shuffle: bool = True,
+        seed: int = 0,
+        **dealing: Unpack[Dealing],
+    ) -> None:
+        self.max_tokens = positive("max_tokens", max_tokens)
+        self.max_samples = None if max_samples is None else positive("max_samples", max_samples)
+        self.too_long = too_long
+        self._counted: tuple[int, int] | None = None
+        super().__init__(lengths, window, shuffle=shuffle, seed=seed, **dealing)
+        if too_long not in ("raise", "skip", "alone"):
+            expected = "'raise', 'skip' or 'alone'"
+            raise UsageError(explain("wrong argument", place="too_long=", found=repr(too_long), expected=expected))
+        if too_long == "raise":
+            self._refuse_too_long()
+
+    def _refuse_too_long(self) -> None:
+        if not len(self.lengths) or self.lengths.max() <= self.max_tokens:
+            return
+        key = int(self.lengths.argmax())
+        message = explain(
+            "a sample is longer than a batch may be",
+            place=f"the sample with key {key}",
+            found=f"{self.lengths[key]} tokens",
+            expected=f"at most max_tokens={self.max_tokens}",
+            cure="raise max_tokens, cut the sample, or choose too_long='skip' or 'alone'",
+        )
+        raise UsageError(message)
+
+    def _edges(self, lengths: Lengths) -> list[int]:
+        count = len(lengths)
+        most = self.max_samples or count
+        edge = int(np.count_nonzero(lengths > self.max_tokens)) if self.too_long == "skip" else 0
+        edges = [edge]
+        while edge < count:
+            longest = lengths.item(edge)
+            fitting = int(self.max_tokens // longest) if longest > 0 else count
+            edge = min(edge + min(max(fitting, 1), most), count)
+            edges.append(edge)
+        return edges
+
+    def _total(self, epoch: int) -> int:
+        if self._counted is None or self._counted[0] != epoch:
+            self._counted = epoch, sum(len(self._cut(epoch, number).turns) for number in range(self._windows))
+        return self._counted[1]
+
+    def _identity(self) -> State:
+        limits = {"max_tokens": self.max_tokens, "max_samples": self.max_samples, "too_long": self.too_long}
+        return {**super()._identity(), **limits}
+
+
+def checked_lengths(lengths: npt.ArrayLike | torch.Tensor) -> Lengths:
+    """Returns lengths as an array of signed or floating-point numbers, shape (n,). Raises `UsageError` otherwise."""
+    try:
+        array = numbers_of(lengths)
+    except (TypeError, ValueError) as error:
+        raise _bad_lengths(f"{type(lengths).__name__}: {error}") from error
+    if array.ndim == 1 and array.size == 0:
+        return array.astype(np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise _bad_lengths(f"{array.dtype} of shape {array.shape}")
+    wrong = np.flatnonzero(~(array >= 0))
+    if wrong.size:
+        raise _bad_lengths(f"{array[wrong[0]]} at index {wrong[0]}")
+    return array.astype(np.int64) if array.dtype.kind == "u" else array
+
+
+def _bad_lengths(found: str) -> UsageError:
+    expected = "one non-negative number for each sample, in one dimension"
+    cure = "give the length of each sample, in the order of the data set"
+    return UsageError(
+        explain("cannot sort by these lengths", place="lengths=", found=found, expected=expected, cure=cure)
+    )

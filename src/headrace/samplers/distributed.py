@@ -1,0 +1,55 @@
+"""All samples once, shuffled or in order, over any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from typing import Any
+
+import numpy as np
+
+from headrace.samplers.permutation import Permutation
+from headrace.samplers.positions import Uneven
+from headrace.samplers.sampler import Keys, PositionalSampler, digest_of, length_of
+
+
+class DistributedSampler(PositionalSampler):
+    """Every key once, in an order that depends on (seed, epoch) alone; for one rank or many.
+
+    `dataset` is a data set with a length, or the length. Takes constant memory and no time to start, whatever the
+    length. `uneven` says what happens at the end if the length is no multiple of the world size: `"pad"` (a few samples
+    twice), `"drop"` (a few left out), or `"keep"` (each exactly once, some ranks one more than others).
+
+    `exclude` are numbers of samples that are left out; it takes 8 bytes for each of them.
+    """
+
+    takes_all_alike = True
+
+    def __init__(
+        self,
+        dataset: Sized | int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        uneven: Uneven = "pad",
+        exclude: Sequence[int] | Keys = (),
+    ) -> None:
+        super().__init__(seed=seed, rank=rank, world_size=world_size, uneven=uneven)
+        excluded = np.unique(np.asarray(exclude, np.int64))
+        excluded = excluded[(excluded >= 0) & (excluded < length_of(dataset))]
+        self.total = length_of(dataset) - len(excluded)
+        self.shuffle = shuffle
+        self.excluded = excluded
+        self._before = excluded - np.arange(len(excluded))  # how many samples stay that come before each of them
+
+    def keys_at(self, epoch: int, positions: Keys) -> Keys:
+        """See `PositionalSampler.keys_at`."""
+        numbers = Permutation(self.total, self._stream(0, epoch)).at(positions) if self.shuffle else positions
+        if len(self.excluded):
+            numbers = numbers + np.searchsorted(self._before, numbers, side="right")
+        return numbers
+
+    def _identity(self) -> dict[str, Any]:
+        excluded = {"excluded": digest_of(self.excluded)} if len(self.excluded) else {}
+        return {**super()._identity(), "shuffle": self.shuffle, **excluded}

@@ -1,0 +1,68 @@
+"""The keys of a batch as one array instead of a list: the same keys, drawn from the same generators, many times faster.
+
+For data sets that fetch whole batches. Only samplers whose code is known are replaced: torch's own, and ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+from headrace.samplers.sampler import PositionalSampler
+
+Keys = npt.NDArray[np.int64]
+
+CHUNK = 1 << 16
+
+
+def key_arrays(index_sampler: Any) -> Iterator[Keys] | None:
+    """Returns an iterator over the batches of an index sampler, each int64 [batch]; None if its code is not known.
+
+    Nothing is drawn before the first batch is asked for, as in torch's samplers.
+    """
+    if type(index_sampler) is not BatchSampler:
+        return None
+    sampler, size = index_sampler.sampler, index_sampler.batch_size
+    if isinstance(sampler, PositionalSampler) and type(sampler).__iter__ is PositionalSampler.__iter__:
+        return sampler.key_arrays(size, drop_last=index_sampler.drop_last)
+    if type(sampler) is SequentialSampler:
+        return batched(_ascending(len(sampler)), size, drop_last=index_sampler.drop_last)
+    if type(sampler) is RandomSampler and not sampler.replacement:
+        return batched(_permutations(sampler), size, drop_last=index_sampler.drop_last)
+    return None
+
+
+def _ascending(length: int) -> Iterator[Keys]:
+    for start in range(0, length, CHUNK):
+        yield np.arange(start, min(start + CHUNK, length), dtype=np.int64)
+
+
+def _permutations(sampler: RandomSampler) -> Iterator[Keys]:
+    """Draws what `RandomSampler.__iter__` draws, when it draws it."""
+    length, generator = len(sampler.data_source), sampler.generator
+    if generator is None:
+        generator = torch.Generator()
+        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    for _ in range(sampler.num_samples // length if length else 0):
+        yield torch.randperm(length, generator=generator).numpy()
+    rest = sampler.num_samples % length if length else 0
+    if rest or sampler.generator is not None:  # a generator of the user's goes on as far as with torch's code
+        yield torch.randperm(length, generator=generator).numpy()[:rest]
+
+
+def batched(chunks: Iterator[Keys], size: int, *, drop_last: bool) -> Iterator[Keys]:
+    """Cuts chunks of any length into batches; the next chunk is asked for only when its keys are needed."""
+    rest = np.empty(0, np.int64)
+    for chunk in chunks:
+        keys = chunk if len(rest) == 0 else np.concatenate([rest, chunk])
+        whole = len(keys) // size * size
+        for start in range(0, whole, size):
+            yield keys[start : start + size]
+        rest = keys[whole:]
+    if len(rest) and not drop_last:
+        yield rest

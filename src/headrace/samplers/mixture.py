@@ -1,0 +1,180 @@
+"""Several data sets mixed by weights that may change on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace.core.counter import GOLDEN, mix_words, words_at
+from headrace.core.errors import UsageError, explain
+from headrace.samplers.permutation import Permutations
+from headrace.samplers.positions import local_range
+from headrace.samplers.quota import ONE, Ints, Quota, shares_of
+from headrace.samplers.sampler import (
+    FIRST_CHUNK,
+    LARGEST_CHUNK,
+    Dealing,
+    Keys,
+    PositionalSampler,
+    State,
+    digest_of,
+    length_of,
+    positive,
+)
+from headrace.samplers.weighted import checked_weights
+
+SOURCES, SAMPLES = 0, 1
+"""What is random."""
+
+
+class Mix(NamedTuple):
+    """The weights from one position on, counted over all epochs; and how often each source came before it."""
+
+    quota: Quota
+    since: int
+    counts: Ints
+    ahead: Ints
+    """How much more often each source came before `since` than it would have with these weights."""
+
+    @classmethod
+    def of(cls, quota: Quota, since: int, counts: Ints) -> Mix:
+        """Returns the mix of these weights."""
+        return cls(quota, since, counts, counts - quota.before(since))
+
+    def at(self, positions: Ints) -> tuple[Ints, Ints]:
+        """Returns for each position the source, and how often it came before."""
+        sources, counts = self.quota.at(positions)
+        return sources, counts + self.ahead[sources]
+
+    def before(self, position: int) -> Ints:
+        """Returns how often each source came before `position`."""
+        return self.quota.before(position) + self.ahead
+
+
+class MixtureSampler(PositionalSampler):
+    """Keys of `torch.utils.data.ConcatDataset(sources)`, taken from the sources in proportion to `weights`.
+
+    `sources` are data sets, or their lengths. Each is shuffled, and shuffled anew whenever it is used up; where one
+    stopped it goes on in the next epoch, so a large source is not begun again and again. After any number p of runs of
+    256 samples no source is off its share by more than 2 + log2(p) * 2/3 samples; a weight of 0 switches it off.
+
+    `set_weights` holds from the next sample drawn on, also in mid-epoch; a loader draws some batches ahead. All ranks
+    must call it at the same step. The order is a function of (seed, epoch, position) and of when the weights were
+    changed; `state_dict` holds their last change. `num_samples` per epoch over all ranks; by default the sum of the
+    lengths. `rank`, `world_size` and `uneven` as in `DistributedSampler`. Memory: a few words a source. Each rank goes
+    through the sources, not the keys, of all: some 15 million samples a second.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Sized | int],
+        weights: npt.ArrayLike | torch.Tensor,
+        num_samples: int | None = None,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        **dealing: Unpack[Dealing],
+    ) -> None:
+        super().__init__(seed=seed, **dealing)
+        self.lengths = np.array([length_of(source) for source in sources], np.int64)
+        self.shuffle = shuffle
+        self._digest = digest_of(self.lengths)
+        ends = np.cumsum(self.lengths)
+        self._offsets = ends - self.lengths
+        self._shuffles = Permutations(self.lengths)
+        self._mix = Mix.of(self._quota(self._checked(weights)), 0, np.zeros_like(self.lengths))
+        self.total = int(ends[-1]) if num_samples is None else positive("num_samples", num_samples)
+
+    @property
+    def weights(self) -> npt.NDArray[np.float64]:
+        """The weights that hold now, in multiples of 2**-40, with a sum of 1; a new array, shape (sources,)."""
+        return self._mix.quota.shares / ONE
+
+    def set_weights(self, weights: npt.ArrayLike | torch.Tensor) -> None:
+        """Changes the weights from the next sample on. Raises `UsageError` if they do not fit the sources."""
+        shares = self._checked(weights)
+        here = self.epoch * self.total + self._reached()["position"]
+        self._mix = Mix.of(self._quota(shares), here, self._mix.before(here))
+
+    @property
+    def samples_of_dataset(self) -> int:
+        """How many samples the dataset must have: as many as all sources together."""
+        return int(self.lengths.sum())
+
+    def keys_at(self, epoch: int, positions: Keys) -> Keys:
+        """See `PositionalSampler.keys_at`; with the weights that hold now."""
+        sources, counts = self._mix.at(positions + epoch * self.total)
+        passes, places = np.divmod(counts, self.lengths[sources])
+        if self.shuffle:
+            words = words_at(self._stream(SAMPLES, 0), sources) + passes.astype(np.uint64) * np.uint64(GOLDEN)
+            places = self._shuffles.at(sources, mix_words(words), places)
+        keys: Keys = self._offsets[sources] + places
+        return keys
+
+    def __iter__(self) -> Iterator[int]:
+        start, epoch, world = self._begin()["position"], self.epoch, self.world
+        mine = local_range(start, self.total, world, self.uneven)
+        count = [0]
+        self._cursor = (start, world.size, count)
+        size, largest = FIRST_CHUNK, max(LARGEST_CHUNK // world.size, FIRST_CHUNK)
+        while count[0] < len(mine):
+            mix = self._mix
+            for key in self.keys_at(epoch, self._wrapped(mine[count[0] : count[0] + size])).tolist():
+                count[0] += 1
+                yield key
+                if self._mix is not mix:  # the weights were changed
+                    break
+            size = min(2 * size, largest)
+        count[0] = self.total
+
+    def state_dict(self) -> State:
+        """See `ElasticSampler.state_dict`.
+
+        `shares`: the weights, in units of 2**-40; `since`: from where they hold, in positions counted over all epochs;
+        `counts`: how many samples each source had given by then.
+        """
+        mix = self._mix
+        more = {"since": mix.since, "shares": mix.quota.shares.tolist(), "counts": mix.counts.tolist()}
+        return {**super().state_dict(), **more}
+
+    def load_state_dict(self, state_dict: State) -> None:
+        """See `ElasticSampler.load_state_dict`."""
+        super().load_state_dict(state_dict)
+        shares, counts = (np.array(state_dict[name], np.int64) for name in ("shares", "counts"))
+        self._mix = Mix.of(self._quota(shares), state_dict["since"], counts)
+
+    def check_state(self, state: Any) -> None:
+        """See `ElasticSampler.check_state`."""
+        super().check_state(state)
+        since, shares, counts = (state.get(name) for name in ("since", "shares", "counts"))
+        lists = all(isinstance(row, list) and len(row) == len(self.lengths) for row in (shares, counts))
+        if not (lists and isinstance(since, int) and since >= 0 and min(shares) >= 0 and sum(shares) == ONE):
+            found = f"since={since!r}, shares={shares!r}, counts={counts!r}"
+            self._refuse("this state is damaged", found, "what state_dict() returned")
+
+    def _quota(self, shares: Ints) -> Quota:
+        return Quota(shares, self._stream(SOURCES, 0))
+
+    def _checked(self, weights: npt.ArrayLike | torch.Tensor) -> Ints:
+        shares = shares_of(checked_weights(weights))
+        if len(shares) != len(self.lengths):
+            self._refuse_weights(f"{len(shares)} weights")
+        empty = np.flatnonzero((self.lengths == 0) & (shares > 0))
+        if empty.size:
+            self._refuse_weights(f"a weight for the empty source {empty[0]}")
+        return shares
+
+    def _refuse_weights(self, found: str) -> None:
+        expected = f"one for each of the {len(self.lengths)} sources, and 0 for empty ones"
+        cure = "give as many weights as sources, in the same order"
+        raise UsageError(
+            explain("these weights do not fit", place="weights=", found=found, expected=expected, cure=cure)
+        )
+
+    def _identity(self) -> dict[str, Any]:
+        more = {"sources": len(self.lengths), "digest": self._digest, "shuffle": self.shuffle}
+        return {**super()._identity(), **more}

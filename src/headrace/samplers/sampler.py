@@ -1,0 +1,258 @@
+"""Samplers whose order is a function of the position: they start at once, anywhere, on any number of ranks.
+
+`ElasticSampler` is what they have in common: rank and world, the epoch, and a state that is a few plain values.
+`PositionalSampler` adds the loop for those that yield single keys.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sized
+from numbers import Integral
+from operator import index
+from typing import Any, ClassVar, TypedDict
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Sampler
+
+from headrace.core.counter import stream_key
+from headrace.core.errors import StateError, UsageError, explain
+from headrace.core.world import World, checked_world
+from headrace.samplers.positions import Uneven, checked_uneven, local_range
+
+Keys = npt.NDArray[np.int64]
+State = dict[str, Any]
+
+FIRST_CHUNK, LARGEST_CHUNK = 256, 16384
+
+DIGESTED = 1 << 16
+
+ORDER = 0x6F72646572
+"""Sets the random streams of this folder apart from those that seed samples and workers."""
+
+
+class Dealing(TypedDict, total=False):
+    """Further keywords of samplers that have many of their own; they mean what they mean everywhere."""
+
+    rank: int | None
+    world_size: int | None
+    uneven: Uneven
+
+
+class ElasticSampler(Sampler[Any]):
+    """A sampler that all ranks share, each taking its part, and that goes on anywhere from a small state.
+
+    The ranks must iterate in step. `rank` and `world_size` are taken from `torch.distributed` or the launcher's
+    environment where they are left out, each time that an iteration begins.
+
+    An iteration begins when its first element is asked for, not when `iter()` is called. The first to begin after
+    `load_state_dict` goes on from the loaded state; those after it begin at the beginning of the epoch. None of them
+    changes the epoch: call `set_epoch`. Of several at once, `state_dict` reports the one that began last.
+    """
+
+    elastic: ClassVar[bool] = True
+    """Whether a state of it can be loaded by another number of ranks."""
+
+    def __init__(
+        self, *, seed: int = 0, rank: int | None = None, world_size: int | None = None, uneven: Uneven = "pad"
+    ) -> None:
+        self.seed = index(seed)
+        self.uneven = checked_uneven(uneven)
+        self.epoch = 0
+        self._rank = rank
+        self._world_size = world_size
+        self._start: State | None = None
+        if rank is not None and world_size is not None:
+            checked_world(rank, world_size)
+
+    @property
+    def world(self) -> World:
+        """The rank for which it samples, and how many there are."""
+        return checked_world(self._rank, self._world_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the epoch, and goes to its beginning. The order depends on the number."""
+        self.epoch = index(epoch)
+        self._start = None
+        self._go_to(self._beginning())
+
+    def state_dict(self) -> State:
+        """Returns the state after what was yielded last, as plain values: the same on every rank that is in step."""
+        return {"sampler": type(self).__name__, **self._identity(), "epoch": self.epoch, **self._reached()}
+
+    def checkpoint(self) -> Any:
+        """Returns a note of how far it has come, from which `state_at` makes the state; as cheap as can be."""
+        return self.state_dict()
+
+    def state_at(self, checkpoint: Any) -> State:
+        """Returns the state that was noted; a state itself is given back."""
+        state: State = checkpoint
+        return state
+
+    def load_state_dict(self, state_dict: State) -> None:
+        """Has the next iteration go on from a state. Raises `StateError` if it belongs to another sampler."""
+        self.check_state(state_dict)
+        self.epoch = state_dict["epoch"]
+        self._start = {name: state_dict[name] for name in self._beginning()}
+        self._go_to(self._start)
+
+    def check_state(self, state: Any) -> None:
+        """Raises `StateError` unless `state` is one of a sampler with the same identity, within the epoch."""
+        expected = {"sampler": type(self).__name__, **self._identity()}
+        found = {name: state.get(name) for name in expected} if isinstance(state, dict) else type(state).__name__
+        if found != expected:
+            self._refuse("this state belongs to another sampler", found, expected)
+        counts = {name: state.get(name) for name in ("epoch", *self._beginning())}
+        if not all(isinstance(count, int) and count >= 0 for count in counts.values()):
+            self._refuse("this state is damaged", counts, "whole numbers that are not negative")
+
+    def _refuse(self, what: str, found: object, expected: object) -> None:
+        place = f"{type(self).__name__}.load_state_dict"
+        cure = "load it into a sampler made with the same arguments, or begin the epoch anew"
+        raise StateError(explain(what, place=place, found=found, expected=expected, cure=cure))
+
+    def _begin(self) -> State:
+        """Returns where an iteration begins that is asked for now."""
+        start = self._start if self._start is not None else self._beginning()
+        self._start = None
+        self._go_to(start)
+        return start
+
+    def _stream(self, purpose: int, epoch: int) -> int:
+        """Returns the key of the random numbers of one epoch that serve one purpose (a number within the class)."""
+        return stream_key(self.seed, ORDER, purpose, epoch)
+
+    @abstractmethod
+    def _identity(self) -> State:
+        """Returns what a state must agree with: plain values, few, whatever decides the order."""
+
+    def _beginning(self) -> State:
+        """Returns where an epoch begins."""
+        return {"position": 0}
+
+    @abstractmethod
+    def _go_to(self, state: State) -> None:
+        """Has `_reached` report `state`, which has the names of `_beginning`."""
+
+    @abstractmethod
+    def _reached(self) -> State:
+        """Returns how far the iteration has come that began last."""
+
+
+class PositionalSampler(ElasticSampler):
+    """A sampler of single keys, defined by `keys_at`. A subclass sets `total` and what decides the order.
+
+    `uneven` says what happens at the end if the length is no multiple of the world size: `"pad"` (a few samples twice),
+    `"drop"` (a few left out), or `"keep"` (each exactly once, some ranks one more than others).
+
+    Memory is constant but for what a subclass states. `state_dict()["position"]` is the number of positions that all
+    ranks together have used up.
+    """
+
+    total: int = 0
+    """Positions of one epoch, over all ranks."""
+
+    _cursor = (0, 1, [0])
+    """Where the iteration began, the world size, and how many keys it has yielded."""
+
+    @abstractmethod
+    def keys_at(self, epoch: int, positions: Keys) -> Keys:
+        """Returns the keys at `positions` (0 .. total-1) of an epoch, an array of the same shape."""
+
+    def __iter__(self) -> Iterator[int]:
+        start, epoch, world = self._begin()["position"], self.epoch, self.world
+        mine = local_range(start, self.total, world, self.uneven)
+        count = [0]
+        self._cursor = (start, world.size, count)
+        done, size = 0, FIRST_CHUNK
+        while done < len(mine):
+            chunk = mine[done : done + size]
+            for count[0], key in enumerate(self.keys_at(epoch, self._wrapped(chunk)).tolist(), done + 1):
+                yield key
+            done, size = done + len(chunk), min(2 * size, LARGEST_CHUNK)
+        count[0] = self.total  # with "keep" this rank may be one short of the others, which are at the end too
+
+    def key_arrays(self, size: int, *, drop_last: bool) -> Iterator[Keys]:
+        """Yields the same keys as `__iter__`, in batches of `size`, each an array: many times faster."""
+        start, epoch, world = self._begin()["position"], self.epoch, self.world
+        mine = local_range(start, self.total, world, self.uneven)
+        count = [0]
+        self._cursor = (start, world.size, count)
+        many = max(LARGEST_CHUNK // size, 1) * size
+        for done in range(0, len(mine), many):
+            keys = self.keys_at(epoch, self._wrapped(mine[done : done + many])).astype(np.int64, copy=False)
+            for at in range(0, len(keys), size):
+                batch = keys[at : at + size]
+                if len(batch) == size or not drop_last:
+                    count[0] = done + at + len(batch) if len(batch) == size else self.total
+                    yield batch
+        count[0] = self.total
+
+    def __len__(self) -> int:
+        return len(local_range(0, self.total, self.world, self.uneven))
+
+    def checkpoint(self) -> Any:
+        """See `ElasticSampler.checkpoint`: the epoch and the position, unless a subclass has more in its state."""
+        if type(self).state_dict is not ElasticSampler.state_dict:
+            return self.state_dict()
+        start, size, count = self._cursor
+        return self.epoch, min(start + count[0] * size, self.total)
+
+    def state_at(self, checkpoint: Any) -> State:
+        """See `ElasticSampler.state_at`."""
+        if isinstance(checkpoint, dict):
+            return checkpoint
+        epoch, position = checkpoint
+        return {"sampler": type(self).__name__, **self._identity(), "epoch": epoch, "position": position}
+
+    def _wrapped(self, chunk: range) -> Keys:
+        return np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64) % self.total
+
+    def _identity(self) -> State:
+        return {"total": self.total, "seed": self.seed}
+
+    def _go_to(self, state: State) -> None:
+        self._cursor = (state["position"], 1, [0])
+
+    def _reached(self) -> State:
+        start, size, count = self._cursor
+        return {"position": min(start + count[0] * size, self.total)}
+
+
+def length_of(dataset: Sized | int) -> int:
+    """Returns the length that is meant: of a data set, or the number itself. Raises `UsageError` for anything else."""
+    if (number := _whole(dataset)) is not None and number >= 0:
+        return number
+    if isinstance(dataset, Sized):
+        return len(dataset)
+    message = explain(
+        "cannot tell how many samples there are",
+        place="the data set, or its length",
+        found=f"{dataset!r} of type {type(dataset).__name__}",
+        expected="a data set with a length, or a whole number that is not negative",
+        cure="give the length as a number",
+    )
+    raise UsageError(message)
+
+
+def positive(name: str, value: Any) -> int:
+    """Returns `value` if it is a whole number above zero. Raises `UsageError` otherwise."""
+    if (number := _whole(value)) is not None and number > 0:
+        return number
+    raise UsageError(explain("wrong argument", place=f"{name}=", found=repr(value), expected="a whole number above 0"))
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return None
+    return int(value)
+
+
+def digest_of(array: npt.NDArray[Any]) -> int:
+    """Returns a number by which a state tells one row of numbers from another, whatever their types."""
+    digest = 0
+    for start in range(0, len(array), DIGESTED):
+        digest = crc32(array[start : start + DIGESTED].astype(np.float64).data, digest)
+    return digest

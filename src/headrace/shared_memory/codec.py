@@ -1,0 +1,205 @@
+"""Any batch object to a small header plus buffers in slots, and back.
+
+Pickle, protocol 5: dense CPU tensors, storages and NumPy arrays leave the pickle as buffers. A buffer that already lies
+in a slot of the batch (because collation wrote it there) is sent as it is; another one is copied into a slot; a small
+one stays in the header. Tensors that share memory share it afterwards too.
+
+Both ends are the same program on the same machine, so pickle carries no trust problem here; data *files* never come
+this way undecoded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import pickle
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace.shared_memory.leases import SMALL, WriterMemory
+from headrace.shared_memory.memory import Bytes, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """An encoded batch: `slots` says how many bytes of each are used; each of `buffers` is (index, start, nbytes)."""
+
+    header: bytes
+    slots: list[tuple[Slot, int]]
+    buffers: list[tuple[int, int, int]]
+
+
+def encode(batch: object, memory: WriterMemory) -> Parcel:
+    """Encodes a batch, moving large buffers into slots of `memory`. The caller ends the batch in `memory`.
+
+    Raises whatever pickling the object raises.
+    """
+    return _Encoder(memory).encode(batch)
+
+
+def decode(header: bytes | memoryview, buffers: list[Bytes]) -> Any:
+    """Rebuilds an object whose buffers alias `buffers` and keep them alive. Raises whatever unpickling raises."""
+    return pickle.loads(header, buffers=buffers)
+
+
+def dumps(message: object) -> bytes:
+    """Encodes a message without any slot: all of it lies in the bytes returned."""
+    stream = io.BytesIO()
+    ObjectPickler(stream, lambda _: True).dump(message)
+    return stream.getvalue()
+
+
+class _Encoder:
+    def __init__(self, memory: WriterMemory) -> None:
+        self._memory = memory
+        self._slots: dict[Slot, int] = {}
+        self._used: dict[Slot, int] = {}
+        self._buffers: list[tuple[int, int, int]] = []
+
+    def encode(self, batch: object) -> Parcel:
+        stream = io.BytesIO()
+        ObjectPickler(stream, self._keep_in_header).dump(batch)
+        return Parcel(stream.getvalue(), list(self._used.items()), self._buffers)
+
+    def _keep_in_header(self, buffer: pickle.PickleBuffer) -> bool:
+        data = np.frombuffer(buffer.raw(), np.uint8)
+        if data.size == 0:
+            return True
+        place = self._memory.find(data.ctypes.data)
+        if place is None:
+            if data.size < SMALL:
+                return True
+            slot, target = self._memory.take(data.size)
+            np.copyto(target, data)
+            place = slot, 0
+        slot, start = place
+        index = self._slots.setdefault(slot, len(self._slots))
+        self._used[slot] = max(self._used.get(slot, 0), start + data.size)
+        self._buffers.append((index, start, data.size))
+        return False
+
+
+class ObjectPickler(ForkingPickler):
+    """Multiprocessing's pickler, which knows how to send sockets and the like, with tensors as buffers.
+
+    `keep_in_header` gets each buffer and returns whether it stays in the pickle.
+    """
+
+    def __init__(self, stream: IO[bytes], keep_in_header: Any) -> None:
+        super().__init__(stream, 5, True, keep_in_header)
+        self._blocks: dict[int, tuple[torch.UntypedStorage, _Block]] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        """See `pickle.Pickler.reducer_override`."""
+        if isinstance(obj, torch.Tensor):
+            return self._reduce_tensor(obj)
+        if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":
+            return _same, (self._block(obj),)
+        if type(obj) is np.ndarray:
+            return _reduce_array(obj)
+        return NotImplemented
+
+    def _reduce_tensor(self, tensor: torch.Tensor) -> Any:
+        if tensor.device.type != "cpu":
+            return NotImplemented  # torch's own reduction: CUDA memory travels as a handle
+        if tensor.requires_grad and not tensor.is_leaf:
+            raise RuntimeError(
+                "Cowardly refusing to serialize non-leaf tensor which requires_grad, "
+                "since autograd does not support crossing process boundaries.  "
+                "If you just want to transfer the data, call detach() on the tensor "
+                "before serializing (e.g., putting it on the queue)."
+            )
+        if not _is_plain(tensor):
+            return tensor.__reduce_ex__(5)
+        storage, offset = tensor.untyped_storage(), tensor.storage_offset()
+        nbytes = tensor.numel() * tensor.element_size()
+        if storage.nbytes() > 2 * nbytes + SMALL and not self._has_block(storage):
+            # A small piece of a large storage: send the piece.
+            piece = tensor.detach()
+            if not piece.is_contiguous():
+                piece = piece.clone()
+            block = _Block(piece.as_strided((piece.numel(),), (1,)).view(torch.uint8).numpy())
+            offset, stride = 0, piece.stride()
+        else:
+            block, stride = self._block(storage), tensor.stride()
+        return _rebuild, (block, tensor.dtype, offset, tuple(tensor.shape), stride, tensor.requires_grad)
+
+    def _has_block(self, storage: torch.UntypedStorage) -> bool:
+        return storage._cdata in self._blocks
+
+    def _block(self, storage: torch.UntypedStorage) -> _Block:
+        entry = self._blocks.get(storage._cdata)
+        if entry is None:
+            array = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+            entry = self._blocks[storage._cdata] = storage, _Block(array)
+        return entry[1]
+
+
+class _Block:
+    """The bytes of one storage. Pickle writes each object once, so tensors over one block share it when rebuilt."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Bytes) -> None:
+        self.array = array
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _storage_over, (pickle.PickleBuffer(self.array.data),)
+
+
+def _reduce_array(array: npt.NDArray[Any]) -> Any:
+    """Has an array arrive writable and in the machine's byte order, as by pickle's default protocol.
+
+    With buffers outside of the pickle, a read-only array would arrive read-only, and a foreign byte order stay.
+    """
+    if array.dtype.hasobject:
+        return NotImplemented
+    if _is_foreign(array.dtype):
+        return _same, (np.array(array, array.dtype.newbyteorder("=")),)
+    if array.flags.writeable or not array.flags.forc:
+        return NotImplemented  # of an array with gaps, pickle makes a copy itself, which is writable
+    # The same memory once more, this time as if it were writable: pickle only reads it, while `array` keeps it alive.
+    memory = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
+    return _same, (np.ndarray(array.shape, array.dtype, memoryview(memory), strides=array.strides),)
+
+
+def _is_foreign(dtype: np.dtype[Any]) -> bool:
+    """True for another byte order than the machine's. Structured types have none of their own; pickle leaves them.
+
+    `byteorder` does not say it: `dtype.newbyteorder("<")` keeps the "<" on a little-endian machine.
+    """
+    return dtype.names is None and not dtype.isnative
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """True for what `_rebuild` can make: an ordinary strided tensor without lazy conjugation or negation."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _storage_over(buffer: bytearray | Bytes) -> torch.UntypedStorage:
+    if len(buffer) == 0:
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+def _rebuild(
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    *layout: Any,
+) -> torch.Tensor:
+    offset, shape, stride, requires_grad = layout
+    tensor = torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _same(value: Any) -> Any:
+    return value

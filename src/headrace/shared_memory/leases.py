@@ -1,0 +1,167 @@
+"""Leases: who may use a slot, and how it comes back.
+
+A *lease* is a NumPy array over a slot. Everything that is built over the slot keeps the lease alive, so when the lease
+is collected nobody can see the slot any more, and its finalizer puts the slot into a return box. A user who keeps a
+batch for ever keeps its lease for ever: the slot is never written again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from headrace.shared_memory.memory import AnonymousBacking, Bytes, Region, Slot
+from headrace.shared_memory.slots import SlotPool
+
+SMALL = 16 << 10
+"""Between processes, buffers below this many bytes are cheaper to copy than to lease."""
+
+SMALL_LOCALLY = 3 << 18
+"""Within a process, tensors below this many bytes are as fast in memory from malloc, which keeps such pages."""
+
+KEEP = 256 << 20
+"""Bytes that may wait in a return box with their pages; what comes back beyond that gives its pages up at once."""
+
+HUGE = 512 << 20
+"""A slot of so many bytes keeps no pages for the next batch: memory counts for more than the time to touch them."""
+
+
+class ReturnBox:
+    """Collects the slots whose leases have ended, until the region's writer asks for them.
+
+    `put` is called by finalizers: at any moment, in any thread, also in a forked child, where it does nothing.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self._region = region
+        self._slots: deque[Slot] = deque()
+        self._bytes = 0
+        self._largest = 0
+        self._pid = os.getpid()
+
+    def put(self, slot: Slot, *, keep_pages: bool = False) -> None:
+        """Takes back one slot. `keep_pages`: another process may still look at what lies there."""
+        if os.getpid() != self._pid:
+            return
+        self._bytes += slot.capacity
+        self._largest = max(self._largest, slot.capacity)
+        is_too_much = slot.capacity >= HUGE or self._bytes > max(KEEP, 4 * self._largest)
+        if is_too_much and not keep_pages:
+            self._region.discard(slot)
+        self._slots.append(slot)
+
+    def waiting(self) -> set[Slot]:
+        """Returns the slots that the next `empty` returns, and leaves them here."""
+        return set(self._slots.copy())  # a copy at once: a finalizer may add to the original at any moment
+
+    def empty(self) -> list[Slot]:
+        """Returns all slots that have come back since the last call."""
+        slots = []
+        while self._slots:
+            slots.append(self._slots.popleft())
+        self._bytes = 0
+        return slots
+
+
+def lease(region: Region, slot: Slot, nbytes: int, give_back: Callable[[Slot], None]) -> Bytes:
+    """Returns an array over the first `nbytes` bytes of a slot; calls `give_back(slot)` when it is collected."""
+    array = region.view(slot, nbytes)
+    finalizer = weakref.finalize(array, give_back, slot)
+    finalizer.atexit = False
+    return array
+
+
+def tensor_over(array: Bytes, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Returns a contiguous tensor of this shape at the start of `array`, which it aliases and keeps alive."""
+    return torch.frombuffer(array, dtype=dtype).view(shape)
+
+
+class LocalMemory:
+    """Leased memory for batches that are made and used in one process.
+
+    Touched pages are several times faster to fill than new ones, which is what this is for.
+    """
+
+    smallest = SMALL_LOCALLY
+
+    def __init__(self) -> None:
+        self._region = Region(AnonymousBacking(), 0)
+        self._pool = SlotPool(self._region.discard)
+        self._returned = ReturnBox(self._region)
+        self._lock = threading.Lock()  # one loader may be iterated in several threads
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Returns an uninitialised tensor that its user owns; the memory comes back by itself."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        with self._lock:
+            for slot in self._returned.empty():
+                self._pool.release(slot)
+            slot = self._pool.allocate(nbytes)
+        return tensor_over(lease(self._region, slot, nbytes, self._returned.put), shape, dtype)
+
+
+class WriterMemory:
+    """The slots of one shared region, seen by its writer; batches made here are read in another process.
+
+    A slot is used again when the reader has given it back *and* nothing in this process refers to it any more (a
+    dataset may have kept what it collated).
+    """
+
+    smallest = SMALL
+
+    def __init__(self, region: Region, free: list[Slot], leased: list[Slot]) -> None:
+        self._region = region
+        self._pool = SlotPool(region.discard)
+        self._pool.adopt(free, leased)
+        self._local: dict[Slot, weakref.ref[Bytes]] = {}
+        self._lingering: list[Slot] = []
+        self._batch: list[tuple[int, Slot, int]] = []
+        self._lock = threading.Lock()  # a data set may collate in threads of its own
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Returns an uninitialised tensor in a slot of the batch that is being made."""
+        return tensor_over(self.take(math.prod(shape) * dtype.itemsize)[1], shape, dtype)
+
+    def take(self, nbytes: int) -> tuple[Slot, Bytes]:
+        """Returns a slot for `nbytes` bytes of the batch that is being made, and an array over it."""
+        with self._lock:
+            slot = self._pool.allocate(nbytes)
+        if slot not in self._local or slot.capacity >= HUGE:
+            self._region.populate(slot, nbytes)
+        array = self._region.view(slot, nbytes)
+        self._local[slot] = weakref.ref(array)
+        self._batch.append((array.ctypes.data, slot, nbytes))
+        return slot, array
+
+    def find(self, address: int) -> tuple[Slot, int] | None:
+        """Returns the slot of this batch that holds an address, and the offset of the address in the slot."""
+        for start, slot, nbytes in self._batch:
+            if start <= address < start + nbytes:
+                return slot, address - start
+        return None
+
+    def finish(self, sent: set[Slot]) -> None:
+        """Ends a batch: the slots in `sent` now belong to the reader, the others are free again."""
+        for slot in sent:
+            if slot.capacity >= HUGE:
+                self._region.look_away(slot)
+        unused = [slot for _, slot, _ in self._batch if slot not in sent]
+        self._batch.clear()
+        self.give_back(unused)
+
+    def give_back(self, slots: list[Slot]) -> None:
+        """Takes back slots that the reader is done with."""
+        candidates = [*self._lingering, *slots]
+        self._lingering = []
+        for slot in candidates:
+            alive = self._local.get(slot)
+            if alive is not None and alive() is not None:
+                self._lingering.append(slot)
+            else:
+                self._pool.release(slot)

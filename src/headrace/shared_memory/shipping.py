@@ -1,0 +1,212 @@
+"""An object for another process, as two files without names and some descriptors.
+
+One file holds the pickle, the other the bytes of arrays and tensors, which the receiver maps privately: it can write to
+them, and what nobody writes to exists once, however many processes are forked from the receiver. Locks, queues, pipes
+and shared tensors travel as they do when multiprocessing starts a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import mmap
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing import context
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from headrace.shared_memory.codec import ObjectPickler
+from headrace.shared_memory.memory import Bytes, nameless_file
+
+ALIGNMENT = 64
+"""Of arrays in the file, in bytes."""
+
+SMALL = 4 << 10
+"""Arrays below this many bytes stay in the pickle."""
+
+AT_ONCE = 1 << 30
+
+
+class Bill(NamedTuple):
+    """What the receiver must know besides the descriptors: where in the bytes file the list of arrays lies."""
+
+    start: int
+    length: int
+
+
+class Parcel:
+    """A packed object. Owns `pickle` and `bytes`, descriptors of its files; `inside` belong to the object."""
+
+    def __init__(self, obj: object) -> None:
+        """Packs `obj`. Raises whatever pickling it raises, and OSError where there is no memory."""
+        self.inside: list[int] = []
+        self._spans: list[tuple[int, int]] = []
+        self._length = 0
+        self.pickle = self.bytes = -1
+        try:
+            self.pickle = nameless_file()
+            self.bytes = nameless_file()
+            with os.fdopen(self.pickle, "wb", closefd=False) as stream:
+                writer = _HashingWriter(stream)
+                _dump(obj, writer, self._append, self.inside)
+            self._digest = writer.digest()
+            footer = pickle.dumps(self._spans, 5)
+            self.bill = Bill(self._length, len(footer))
+            _write(self.bytes, memoryview(footer), self._length)
+        except BaseException:
+            self.close()
+            raise
+
+    def _append(self, data: Bytes) -> None:
+        start = -(-self._length // ALIGNMENT) * ALIGNMENT
+        _write(self.bytes, data.data, start)
+        self._spans.append((start, data.size))
+        self._length = start + data.size
+
+    def holds(self, obj: object) -> bool:
+        """True if packing `obj` now would give the same. Descriptors cannot be compared: False if there are any."""
+        if self.inside:
+            return False
+        spans, inside, writer = iter(self._spans), list[int](), _HashingWriter(io.BytesIO(), keep=False)
+        packed = np.frombuffer(mmap.mmap(self.bytes, 0, prot=mmap.PROT_READ), np.uint8)
+        differences = 0
+
+        def compare(data: Bytes) -> None:
+            nonlocal differences
+            start, length = next(spans, (0, -1))
+            differences += length != data.size or not np.array_equal(packed[start : start + length], data)
+
+        _dump(obj, writer, compare, inside)
+        return not differences and not inside and next(spans, None) is None and writer.digest() == self._digest
+
+    def close_pickle(self) -> None:
+        """Gives up the pickle once it was received; the rest serves `holds`."""
+        if self.pickle >= 0:
+            os.close(self.pickle)
+        self.pickle = -1
+
+    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Closes both files. Does nothing while Python exits, when module globals such as `os` may be None."""
+        if not exiting():
+            self.close()
+
+    def close(self) -> None:
+        """Closes both files. May be called twice."""
+        self.close_pickle()
+        if self.bytes >= 0:
+            os.close(self.bytes)
+        self.bytes = -1
+
+
+def unpack(bill: Bill, pickle_fd: int, bytes_fd: int, inside: list[int]) -> Any:
+    """Rebuilds an object from copies of a parcel's descriptors, and closes the first two.
+
+    Raises whatever unpickling raises.
+    """
+    _arrived[:] = inside
+    try:
+        mapped = mmap.mmap(bytes_fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        whole = np.frombuffer(mapped, np.uint8)
+        spans = pickle.loads(whole[bill.start : bill.start + bill.length].data)
+        with os.fdopen(pickle_fd, "rb", closefd=False) as stream:
+            stream.seek(0)
+            return pickle.load(stream, buffers=(whole[start : start + length] for start, length in spans))
+    finally:
+        _arrived.clear()
+        os.close(pickle_fd)
+        os.close(bytes_fd)
+
+
+_arrived: list[int] = []
+"""Descriptors inside the object that is being unpacked."""
+
+
+class _ShippedFd:
+    """A descriptor inside an object on its way; `detach` is what multiprocessing calls at the other end."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def detach(self) -> int:
+        return os.dup(_arrived[self._number])
+
+
+class _Departure:
+    """Stands for the process that is being started, so that whatever multiprocessing can hand to it can be packed."""
+
+    def __init__(self, inside: list[int]) -> None:
+        self._inside = inside
+
+    def duplicate_for_child(self, fd: int) -> int:
+        self._inside.append(fd)
+        return len(self._inside) - 1
+
+    def DupFd(self, number: int) -> _ShippedFd:
+        return _ShippedFd(number)
+
+
+class _ShippingPickler(ObjectPickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (torch.Tensor, torch.UntypedStorage)) and _is_shared(obj):
+            return NotImplemented  # torch's own reduction: the memory stays shared
+        return super().reducer_override(obj)
+
+
+def _is_shared(obj: torch.Tensor | torch.UntypedStorage) -> bool:
+    """True for CPU memory that processes share."""
+    if obj.device.type != "cpu":
+        return False
+    try:
+        return bool(obj.is_shared())
+    except NotImplementedError:  # a tensor without a storage, as sparse ones are; the tensors inside are asked instead
+        return False
+
+
+class _HashingWriter:
+    """A stream that also hashes what it writes; with `keep=False` it only hashes."""
+
+    def __init__(self, stream: IO[bytes], *, keep: bool = True) -> None:
+        self._stream = stream
+        self._keep = keep
+        self._hash = hashlib.blake2b()
+
+    def write(self, data: Any) -> int:
+        self._hash.update(data)
+        return self._stream.write(data) if self._keep else len(data)
+
+    def digest(self) -> bytes:
+        return self._hash.digest()
+
+
+def _dump(obj: object, stream: Any, keep: Callable[[Bytes], None], inside: list[int]) -> None:
+    def stays(buffer: pickle.PickleBuffer) -> bool:
+        data = np.frombuffer(buffer.raw(), np.uint8)
+        if data.size < SMALL:
+            return True
+        keep(data)
+        return False
+
+    with _departing(_Departure(inside)):
+        _ShippingPickler(stream, stays).dump(obj)
+
+
+@contextlib.contextmanager
+def _departing(departure: _Departure) -> Iterator[None]:
+    before = context.get_spawning_popen()
+    context.set_spawning_popen(departure)  # type: ignore[arg-type]  # has what is asked of one
+    try:
+        yield
+    finally:
+        context.set_spawning_popen(before)
+
+
+def _write(fd: int, data: memoryview, start: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done : done + AT_ONCE], start + done)

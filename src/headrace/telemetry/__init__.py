@@ -1,0 +1,1 @@
+"""What is measured while batches are made: the record that reports and findings are drawn from."""

@@ -1,0 +1,54 @@
+"""What can be seen of a data set before it is used that goes wrong in workers: see `findings.traps`."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.telemetry.object_growth import large_collections
+from headrace.telemetry.recording import Setting, Trap
+
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+
+HANDLES = ("h5py", "lmdb", "sqlite3", "tables", "netCDF4", "zarr", "zipfile", "tarfile")
+"""Modules whose objects hold an open file."""
+
+DEEP = 4
+"""Data sets around data sets that are looked into."""
+
+
+def hazards(dataset: Any, setting: Setting) -> Iterator[Trap]:
+    """Yields the traps that show in the attributes of a data set, and in how its loader is set up."""
+    if setting.accelerator and not setting.pin_memory:
+        yield Trap("not-pinned", f"There is an accelerator ({setting.accelerator}), and pin_memory is off.")
+    if setting.backend != "process":
+        return
+    for owner, name, value in _attributes(dataset):
+        what = f"{owner}.{name} is a {type(value).__module__}.{type(value).__qualname__}"
+        if isinstance(value, GENERATORS):
+            yield Trap("generator-copied", f"{what} of the data set's own.")
+        elif setting.start_method == "fork" and _is_open(value):
+            yield Trap("handle-shared", f"{what}, opened before the workers were started.")
+    for name, count, nbytes in large_collections(dataset):
+        yield Trap("python-objects", f"{type(dataset).__name__}.{name} holds {count:,} of them, {nbytes / 1e9:.1f} GB.")
+
+
+def _attributes(dataset: Any) -> Iterator[tuple[str, str, Any]]:
+    for _ in range(DEEP):
+        for name, value in getattr(dataset, "__dict__", {}).items():
+            yield type(dataset).__name__, name, value
+        dataset = getattr(dataset, "dataset", None)
+
+
+def _is_open(value: Any) -> bool:
+    module = type(value).__module__.partition(".")[0]
+    if module in HANDLES:
+        return bool(value) and not getattr(value, "closed", False) and getattr(value, "fp", True) is not None
+    return isinstance(value, (io.BufferedIOBase, io.RawIOBase, io.TextIOBase)) and not (
+        value.closed or isinstance(value, (io.BytesIO, io.StringIO))
+    )

@@ -1,0 +1,267 @@
+"""Keeps the record of a loader: always on, in memory that does not grow, for a few microseconds a batch.
+
+A batch's row is appended to a flat array. Now and then (`tick`) the rows are summed up and moved into a ring.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+import weakref
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.memory import shared_out_memory
+from headrace.telemetry.neighbours import Neighbours
+from headrace.telemetry.recording import (
+    BATCH,
+    MAIN,
+    MEMORY,
+    EpochTimes,
+    Event,
+    Place,
+    Recording,
+    Setting,
+    Trap,
+    stage_seconds,
+    totals_of,
+)
+from headrace.telemetry.stopwatch import queued_seconds
+
+COLUMNS = len(BATCH.names or ())
+HELD = 4096
+"""Batches that are kept."""
+
+PENDING = 2048 * COLUMNS
+"""Numbers that wait to be summed up, at most."""
+
+TICK, LIVELY = 1.0, 0.2
+"""Seconds between two looks at what does not belong to a batch; with listeners, who may want to draw."""
+
+SHARE = 0.002
+"""Share of the time that looking at memory may take."""
+
+Listener = Callable[["Recorder", float], None]
+"""Called now and then, before a batch is taken, with the recorder and the time."""
+
+
+class Recorder:
+    """One loader's record. Not thread-safe: it belongs to the thread that iterates."""
+
+    def __init__(self, label: str, *, is_rebuild: bool = False) -> None:
+        """`is_rebuild`: takes the label over from a loader that was never iterated, and that this one replaces."""
+        replaced: Recorder | None = _LIVING.get(label)
+        if is_rebuild and replaced is not None and replaced.epoch < 0:
+            del _LIVING[label]
+            replaced.label = _own_name(f"{label} (built anew)")
+            _LIVING[replaced.label] = replaced
+        self.label: str = _own_name(label)
+        """As given; of several living ones that were given the same, the second is "... #2"."""
+        _LIVING[self.label] = self
+        self.setting = Setting()
+        self.rows = array("d")
+        """Rows of `BATCH` that were not summed up yet, one behind the other. Engines append to it."""
+        self.due = 0.0
+        """When `tick` is to be called next."""
+        self.epoch: int = -1
+        self.listeners: list[Listener] = []
+        self.counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Returns the bad samples and the replaced workers so far."""
+        self.first_seen = math.nan
+        self._ring = np.zeros((HELD, COLUMNS))
+        self._held = self._next = 0
+        self._totals: dict[str, float] = {}
+        self._last = np.zeros(0, BATCH)  # the row before those that are summed up next
+        self._epochs: deque[EpochTimes] = deque(maxlen=512)
+        self._events: deque[Event] = deque(maxlen=512)
+        self._memory: deque[tuple[float, int, int]] = deque(maxlen=1024)
+        self._memory_due = 0.0
+        self._neighbours = Neighbours()
+        self._seen: Counter[tuple[str, str]] = Counter()
+        self._spent = _spent()
+
+    # -- what engines tell ---------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, began: float, setting: Setting, *, fresh: bool) -> None:
+        """An epoch begins, for which workers were started (`fresh`) or kept."""
+        self.epoch += 1
+        if math.isnan(self.first_seen):
+            self.first_seen = began
+        self.setting = replace(setting, traps=self.setting.traps)
+        self._epochs.append(EpochTimes(self.epoch, began, workers=setting.num_workers, fresh=fresh))
+        if self.listeners and len(self._epochs) > 1 and math.isnan(self._epochs[-2].ended):
+            self.tick(began, last=True)  # the epoch before was left
+        self._neighbours.begin()
+        soon = began + self._pace
+        self.due = soon if self.epoch == 0 else min(self.due, soon)  # not at the first batch, for which one waits
+
+    def prepared(self) -> None:
+        """The epoch is set up: what the main process does from now on, it does for batches."""
+        if not self.rows:
+            self._spent = _spent()
+
+    def adjust(self, num_workers: int, prefetch_factor: int) -> None:
+        """The number of workers changes in the middle of an epoch."""
+        self.setting = replace(self.setting, num_workers=num_workers, prefetch_factor=prefetch_factor)
+
+    def end_epoch(self, number: int, batches: int, asked: float = math.inf) -> None:
+        """An epoch has come to its end: the loop found out when it `asked` for a further batch, if it did."""
+        now = time.perf_counter()
+        self._totals["ending"] = self._totals.get("ending", 0.0) + max(now - asked, 0.0)
+        for at, epoch in enumerate(self._epochs):
+            if epoch.epoch == number:
+                self._epochs[at] = replace(epoch, ended=now, batches=batches)
+        self._neighbours.look()
+        if self.listeners:
+            self.tick(now, last=True)
+
+    def happened(self, kind: str, text: str, worker: int | None = None) -> None:
+        """Something happened just now; see `Event`."""
+        self._events.append(Event(time.perf_counter(), kind, text, worker))
+
+    def trapped(self, trap: Trap) -> None:
+        """A trap was found; the second time it is not noted."""
+        if trap not in self.setting.traps:
+            self.setting = replace(self.setting, traps=(*self.setting.traps, trap))
+
+    def saw(self, places: Iterable[tuple[str, str, int]]) -> None:
+        """A worker was seen so many times in these places; see `Place`."""
+        for kind, where, count in places:
+            self._seen[kind, where] += count
+
+    def tick(self, now: float, *, last: bool = False) -> None:
+        """Sums up what has come, looks at the memory and at other processes, and calls the listeners."""
+        self.due = now + self._pace
+        self._sum_up()
+        if now >= self._memory_due:
+            began = time.perf_counter()
+            main, workers = shared_out_memory(os.getpid())
+            self._memory.append((now, main, workers))
+            self._memory_due = now + max((time.perf_counter() - began) / SHARE, 1.0)
+        self._neighbours.look()
+        for listener in tuple(self.listeners):
+            listener(self, math.inf if last else now)
+
+    @property
+    def _pace(self) -> float:
+        return LIVELY if self.listeners else TICK
+
+    # -- what others ask -----------------------------------------------------------------------------------------------
+
+    @property
+    def latest(self) -> npt.NDArray[np.void]:
+        """`BATCH` [n]: the latest batches, in the order of their delivery."""
+        return self._latest(HELD)
+
+    def _latest(self, most: int) -> npt.NDArray[np.void]:
+        self._sum_up()
+        start = self._next - min(self._held, most)
+        return _structured(self._ring[np.arange(start, self._next) % HELD])
+
+    def recording(self, most: int = HELD) -> Recording:
+        """Returns all that is known by now, with so many batches at most, the latest ones."""
+        batches = self._latest(most)
+        bad, restarts = self.counts()
+        return Recording(
+            label=self.label,
+            setting=self.setting,
+            batches=batches,
+            epochs=tuple(self._epochs_with_first(batches)),
+            memory=np.array(list(self._memory), MEMORY),
+            events=tuple(self._events),
+            places=self.places(),
+            totals=self._totals | self._neighbours.totals(),
+            first_seen=self.first_seen,
+            bad_samples=bad,
+            restarts=restarts,
+        )
+
+    def places(self, most: int = 12) -> tuple[Place, ...]:
+        """Returns where loading spends its time, by the share of the times that workers were seen there."""
+        total = sum(self._seen.values())
+        return tuple(Place(kind, where, count / total) for (kind, where), count in self._seen.most_common(most))
+
+    def _sum_up(self) -> None:
+        if not self.rows:
+            return
+        fresh = np.array(self.rows).reshape(-1, COLUMNS)
+        del self.rows[:]
+        self._share_out(fresh)
+        known = len(self._last)
+        rows = _structured(fresh, behind=self._last)
+        self._last = rows[-1:].copy()
+        stages = stage_seconds(rows)
+        of_fresh = {name: values[known:] for name, values in stages.items()}
+        for name, value in totals_of(rows[known:], of_fresh).items():
+            self._totals[name] = self._totals.get(name, 0.0) + value
+        self._totals["loop"] += float(stages["loop"][:known].sum())  # of the row before, which is known only now
+        self._note_first(rows[known:])
+        places = np.arange(self._next, self._next + len(fresh)) % HELD
+        self._ring[places[-HELD:]] = fresh[-HELD:]
+        self._next += len(fresh)
+        self._held = min(self._held + len(fresh), HELD)
+
+    def _share_out(self, fresh: npt.NDArray[np.float64]) -> None:
+        """Gives each batch its share of the CPU time of the main process; what made batches there is not the loop's."""
+        names = BATCH.names or ()
+        before, self._spent = self._spent, _spent()
+        cpu, main_cpu, queued = (now - then for now, then in zip(self._spent, before, strict=True))
+        made_here = fresh[:, names.index("worker")] == MAIN
+        own = fresh[made_here]
+        spans = own[:, names.index("collated")] - own[:, names.index("begun")]
+        spent = own[:, names.index("cpu")]
+        making = float(np.nansum(np.where(np.isnan(spent), spans, spent)))
+        fresh[:, names.index("loop_cpu")] = max(cpu - making, 0.0) / len(fresh)
+        fresh[:, names.index("main_cpu")] = max(main_cpu - making, 0.0) / len(fresh)
+        queued -= float(np.nansum(own[:, names.index("queued")]))
+        fresh[:, names.index("loop_queued")] = max(queued, 0.0) / len(fresh)
+
+    def _note_first(self, rows: npt.NDArray[np.void]) -> None:
+        for at, epoch in enumerate(self._epochs):
+            if math.isnan(epoch.first):
+                own = rows[rows["epoch"] == epoch.epoch]
+                if len(own):
+                    self._epochs[at] = replace(epoch, first=float(own["delivered"][0]))
+                    opening = max(float(own["asked"][0]) - epoch.began, 0.0)
+                    self._totals["opening"] = self._totals.get("opening", 0.0) + opening
+
+    def _epochs_with_first(self, batches: npt.NDArray[np.void]) -> Sequence[EpochTimes]:
+        """Returns the epochs; that of one that was left, or is going on, has the batches that are known of it."""
+        done = []
+        for epoch in self._epochs:
+            own = batches["number"][batches["epoch"] == epoch.epoch]
+            known = int(own.max()) + 1 if len(own) else 0
+            done.append(replace(epoch, batches=max(epoch.batches, known)))
+        return done
+
+
+_LIVING: weakref.WeakValueDictionary[str, Recorder] = weakref.WeakValueDictionary()
+"""By their labels."""
+
+
+def _own_name(label: str) -> str:
+    names = itertools.chain([label], (f"{label} #{number}" for number in itertools.count(2)))
+    return next(name for name in names if name not in _LIVING)
+
+
+def _structured(rows: npt.NDArray[np.float64], behind: npt.NDArray[np.void] | None = None) -> npt.NDArray[np.void]:
+    """Returns float64 [n, columns] as `BATCH` [n], behind other rows of that kind."""
+    known = 0 if behind is None else len(behind)
+    structured = np.empty(known + len(rows), BATCH)
+    if behind is not None:
+        structured[:known] = behind
+    for column, name in enumerate(BATCH.names or ()):
+        structured[name][known:] = rows[:, column]
+    return structured
+
+
+def _spent() -> tuple[float, float, float]:
+    """Returns the CPU time of this process, that of the calling thread, and how long that had no core; in seconds."""
+    return time.process_time(), time.thread_time(), queued_seconds()

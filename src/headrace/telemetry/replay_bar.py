@@ -1,0 +1,58 @@
+"""The progress bar of a stream that is run through again, because it cannot say where it was."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+class ReplayBar:
+    """Warns at the first report, and draws on stderr while reports come, one for each of several lanes."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._name = type(dataset).__name__
+        self._bar: Progress | None = None
+        self._said = False
+        self._task: Any = None
+        self._done: dict[int, tuple[int, int]] = {}
+
+    def __enter__(self) -> ReplayBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar = None
+
+    def report(self, lane: int, done: int, total: int) -> None:
+        """Shows how far a lane has come."""
+        if not self._said:
+            self._said = True
+            self._warn(total)
+        if self._bar is None:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+            from headrace.telemetry.terminal import Terminal
+
+            console = Terminal(stderr=True)
+            if not console.is_terminal:
+                return
+            columns = ("replaying", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("replay")
+        self._done[lane] = done, total
+        finished, everything = (sum(part) for part in zip(*self._done.values(), strict=True))
+        self._bar.update(self._task, completed=finished, total=everything)
+        if finished == everything:
+            self._bar.stop()
+
+    def _warn(self, total: int) -> None:
+        warnings.warn(
+            f"{self._name} cannot say where it was, so {total} samples are read again and "
+            "thrown away. Give it (or its iterator) state_dict() and load_state_dict() to resume at once.",
+            stacklevel=2,
+        )

@@ -1,0 +1,128 @@
+"""How long a worker takes for each part of a batch, and how much of it a core was busy with it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+import weakref
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.core.activity import COLLATED_FROM, LOAD_CPU, Mark, cpu_time
+
+LONG = 1e-3
+"""Seconds of a batch that make it worth asking the kernel for CPU times, and how long the worker waited for a core."""
+
+
+class Times(NamedTuple):
+    """When a worker did what for a batch, and what CPU time it took; see `recording.BATCH`."""
+
+    begun: float
+    loaded: float
+    collated: float
+    sent: float
+    load_cpu: float
+    cpu: float
+    queued: float
+
+
+NO_TIMES = Times(*[math.nan] * 7)
+"""Of what was not timed."""
+
+TimesHere = tuple[float, float, float, float, float, float]
+"""`begun`, `loaded`, `collated`, `load_cpu`, `cpu` and `queued` of a batch that was made where it is wanted."""
+
+
+class Stopwatch:
+    """One worker's, used in its thread. It is started, told when the batch is made, and stopped when that is sent.
+
+    `here`: batches are made where they are wanted, so that `made_here` is called instead. Then short ones are not asked
+    for their CPU times, which would take longer than they are worth.
+    """
+
+    def __init__(self, mark: Mark, *, here: bool = False) -> None:
+        self._mark, self._here = mark, here
+        self._delays: _Delays | None = None
+        self._began = self._made = 0.0
+        self._cpu = 0
+        self._queued = math.nan
+        self._is_long = True
+
+    def start(self) -> None:
+        """The worker begins with a batch."""
+        self._mark[COLLATED_FROM] = 0
+        self._queued = math.nan
+        if self._is_long:
+            if self._delays is None:
+                self._delays = _Delays()  # of the thread that works, which need not be the one that made it
+            self._queued = self._delays.read()
+        if self._is_long or not self._here:
+            self._cpu = cpu_time()
+        self._began = time.perf_counter()
+
+    def made(self) -> None:
+        """The batch is there."""
+        self._made = time.perf_counter()
+
+    def made_here(self) -> TimesHere:
+        """The batch is there, where it is wanted. Returns its times; what a core was busy with it may be NaN."""
+        began, mark, was_long = self._began, self._mark, self._is_long
+        now = time.perf_counter()
+        self._is_long = now - began > LONG
+        loaded = mark[COLLATED_FROM] * 1e-9 or now
+        if not was_long:
+            return began, loaded, now, math.nan, math.nan, math.nan
+        cpu = cpu_time()
+        load_cpu = (mark[LOAD_CPU] if mark[COLLATED_FROM] else cpu) - self._cpu
+        return began, loaded, now, load_cpu * 1e-9, (cpu - self._cpu) * 1e-9, self._queued_since_start()
+
+    def stop(self) -> Times:
+        """Returns the times of the batch, which is on its way now."""
+        cpu, began, mark = cpu_time(), self._began, self._mark
+        if mark[COLLATED_FROM]:
+            loaded, load_cpu = mark[COLLATED_FROM] * 1e-9, mark[LOAD_CPU] - self._cpu
+        else:
+            loaded, load_cpu = self._made, cpu - self._cpu
+        now = time.perf_counter()
+        self._is_long = now - began > LONG
+        queued = self._queued_since_start()
+        return Times(began, loaded, self._made, now, load_cpu * 1e-9, (cpu - self._cpu) * 1e-9, queued)
+
+    def _queued_since_start(self) -> float:
+        if self._delays is None or math.isnan(self._queued):
+            return math.nan
+        return self._delays.read() - self._queued
+
+
+ACCOUNT = "/proc/thread-self/schedstat"
+"""Where Linux counts for a thread, in nanoseconds: running, ready to run without a core."""
+
+
+def queued_seconds() -> float:
+    """Returns how long the calling thread was ready to run and had no core, so far; 0 where nobody counts."""
+    try:
+        return _queued_in(Path(ACCOUNT).read_bytes())
+    except OSError:
+        return 0.0
+
+
+class _Delays:
+    """The same of the thread that makes it, kept open to be read often; NaN where nobody counts."""
+
+    def __init__(self) -> None:
+        self._fd: int | None = None
+        with contextlib.suppress(OSError):
+            self._fd = os.open(ACCOUNT, os.O_RDONLY | os.O_CLOEXEC)
+            closing = weakref.finalize(self, os.close, self._fd)
+            closing.atexit = False  # a daemon thread may use it to the very end, and the system closes it then
+
+    def read(self) -> float:
+        """Returns the seconds up to now."""
+        return math.nan if self._fd is None else _queued_in(os.pread(self._fd, 64, 0))
+
+
+def _queued_in(account: bytes) -> float:
+    words = account.split()
+    return int(words[1]) * 1e-9 if len(words) > 1 else 0.0

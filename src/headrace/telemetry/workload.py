@@ -1,0 +1,254 @@
+"""From what was measured of a loader to what its batches take: the input of `simulation`, and shares of the stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.telemetry.preparing import steady_batches, steady_stages
+from headrace.telemetry.recording import Batches, Recording
+from headrace.telemetry.simulation import Rules, Seconds, Work, seconds_for
+
+PLAYED = 512
+"""Batches that are played through, at most: the latest ones."""
+
+KINDS = ("read", "decode", "transform", "load")
+"""What loading consists of; "load" is what cannot be told."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The latest batches of a loader, epoch by epoch, and the rules by which they were delivered."""
+
+    epochs: tuple[Work, ...]
+    rules: Rules
+    is_first: bool
+    """Whether the first of these epochs is the loader's first."""
+    parts: Mapping[str, float]
+    """Shares of making a batch, 0 to 1, by core seconds and waiting: `KINDS`, "collate", "send"."""
+    took: tuple[Seconds, ...] = ()
+    """Of each batch of each epoch, the seconds of waiting and training that were measured. The first batch of an epoch
+    takes what is usual: starts are not in it."""
+
+    @property
+    def batches(self) -> int:
+        """How many batches there are."""
+        return sum(map(len, self.epochs))
+
+    def seconds(self, rules: Rules | None = None) -> float:
+        """Returns how long the batches take, by other rules or by the loader's own."""
+        return sum(seconds_for(work, rules or self.rules) for work in self.epochs)
+
+    def ideal_seconds(self) -> float:
+        """Returns how long they take if a loader costs nothing."""
+        return float(sum(work.loop.sum() for work in self.epochs))
+
+    def took_seconds(self) -> float:
+        """Returns how long the batches took in truth, without the starts of epochs."""
+        return float(sum(took.sum() for took in self.took))
+
+    def drawn(self, chance: np.random.Generator, most: int) -> Workload:
+        """Returns as many batches, `most` at most, drawn from these in blocks of neighbours (a block bootstrap).
+
+        Neighbours stay together, since slow times of a disk or a machine last for several batches.
+        """
+        epochs: list[Work] = []
+        took: list[Seconds] = []
+        left = most
+        for work, seconds in zip(reversed(self.epochs), reversed(self.took), strict=True):
+            count = min(len(work), left)
+            if not count:
+                break
+            places = _blocks(len(work), count, chance)
+            epochs.insert(0, work.taken(places))
+            took.insert(0, seconds[places])
+            left -= count
+        is_first = self.is_first and len(epochs) == len(self.epochs)
+        return replace(self, epochs=tuple(epochs), took=tuple(took), is_first=is_first)
+
+    def changed(self, change: Change) -> Workload:
+        """Returns it with something else in the place of each epoch that the change is for."""
+        first = self.is_first and not change.also_first
+        epochs = tuple(work if first and not at else change(work) for at, work in enumerate(self.epochs))
+        return replace(self, epochs=epochs)
+
+
+class Change:
+    """What becomes of an epoch's work."""
+
+    also_first = True
+    """Whether that holds for the loader's first epoch, too."""
+
+    def __call__(self, work: Work) -> Work:
+        """Returns the work after the change."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Without(Change):
+    """Making a batch takes less: so much of its waiting and of its core seconds is gone, 0 to 1."""
+
+    wait: float = 0.0
+    cpu: float = 0.0
+    send: float = 0.0
+    open: float = 0.0
+
+    def __call__(self, work: Work) -> Work:
+        """See `Change`."""
+        return replace(
+            work,
+            wait=work.wait * (1 - self.wait),
+            cpu=work.cpu * (1 - self.cpu),
+            send=work.send * (1 - self.send),
+            open=work.open * (1 - self.open),
+            pin=work.pin * (1 - self.open),
+        )
+
+
+class Even(Change):
+    """Every batch takes as long as the average one."""
+
+    def __call__(self, work: Work) -> Work:
+        """See `Change`."""
+        return replace(work, wait=_evened(work.wait), cpu=_evened(work.cpu), send=_evened(work.send))
+
+
+@dataclass(frozen=True)
+class Split(Change):
+    """Batches have a `parts`-th of their size."""
+
+    parts: int
+
+    def __call__(self, work: Work) -> Work:
+        """See `Change`."""
+        return work.split(self.parts)
+
+
+class Kept(Change):
+    """Workers are there already when the epoch begins."""
+
+    also_first = False
+
+    def __call__(self, work: Work) -> Work:
+        """See `Change`."""
+        return replace(work, start=0.0)
+
+
+def _blocks(length: int, count: int, chance: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Returns `count` places of 0 to `length`, as blocks of neighbours; behind the end comes 0."""
+    size = max(round(count ** (1 / 3)), 1)
+    starts = chance.integers(0, length, -(-count // size))
+    places = (starts[:, None] + np.arange(size)[None, :]) % length
+    return np.asarray(places.ravel()[:count], np.int64)
+
+
+def _evened(seconds: Seconds) -> Seconds:
+    return np.full_like(seconds, seconds.mean() if len(seconds) else 0.0)
+
+
+def workload_of(recording: Recording) -> Workload | None:
+    """Returns what the latest batches took; None if too little is known."""
+    rows = steady_batches(recording.batches)[-PLAYED:]
+    if len(rows) < 2 or np.isnan(rows["begun"]).all():
+        return None
+    setting = recording.setting
+    rules = Rules(setting.num_workers, setting.prefetch_factor, setting.in_order, setting.free, max(setting.cores, 1))
+    stages = {name: seconds[-PLAYED:] for name, seconds in steady_stages(recording.batches).items()}
+    starts = {epoch.epoch: epoch.began for epoch in recording.epochs}
+    loop = _loops(rows, stages)
+    took = _took(rows, stages)
+    epochs, taken = [], []
+    for epoch in np.unique(rows["epoch"]):
+        own = rows["epoch"] == epoch
+        epochs.append(
+            _work(
+                rows[own], {name: one[own] for name, one in stages.items()}, loop[own], starts.get(epoch), rules.workers
+            )
+        )
+        taken.append(took[own])
+    is_first = int(rows["epoch"][0]) == 0
+    return Workload(tuple(epochs), rules, is_first, _parts(recording, rows, stages), tuple(taken))
+
+
+def _took(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
+    """Returns for each batch the seconds of waiting and training, float64 [n]; see `Workload.took`."""
+    waited = stages["wait"].copy()
+    first = rows["number"] == 0
+    if not first.all():
+        waited[first] = np.minimum(waited[first], np.median(waited[~first]))
+    return np.asarray(waited + _known_loops(rows, stages), np.float64)
+
+
+def _known_loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
+    """Returns the seconds of training behind each batch; behind the last one of an epoch, what is usual."""
+    loop = stages["loop"].copy()
+    known = np.zeros(len(rows), bool)
+    known[:-1] = rows["epoch"][1:] == rows["epoch"][:-1]
+    usual = float(np.median(loop[known])) if known.any() else 0.0
+    loop[~known] = usual
+    return loop
+
+
+def _loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
+    """Returns the seconds of training behind each batch, without waiting for a core; float64 [n]."""
+    loop = _known_loops(rows, stages)
+    cpu, queued = (float(np.nansum(rows[name])) for name in ("main_cpu", "loop_queued"))
+    total = float(loop.sum())
+    if total > 0 and queued > 0:  # it was shared out evenly, so that only its sum is known
+        queued *= total / (total + float(stages["wait"].sum()))
+        loop *= max(1.0 - queued / total, cpu / (cpu + queued))
+    return loop
+
+
+def _work(rows: Batches, stages: Mapping[str, Seconds], loop: Seconds, began: float | None, workers: int) -> Work:
+    queued = np.nan_to_num(rows["queued"])
+    made = stages["load"] + stages["collate"]
+    whole = made + stages["send"]
+    cpu = np.where(np.isnan(rows["cpu"]), whole, rows["cpu"])  # short batches keep a core busy
+    ran = 1.0 - np.minimum(queued / np.maximum(whole, 1e-12), 1.0)  # share of the time in which it had a core, or slept
+    send = np.minimum(stages["send"] * ran, cpu)
+    waits = (whole - np.minimum(cpu, whole) - queued).clip(0)
+    # what the main process does for a batch, beside training: posting, receiving, unpacking
+    busy = float(np.nansum(rows["main_cpu"]) - loop.sum()) / len(rows)
+    opened = np.maximum(stages["open"], busy - stages["pin"])
+    loop_cpu = np.nan_to_num(rows["loop_cpu"]).sum() - stages["open"].sum()
+    cores = max(loop_cpu, 0.0) / max(float(loop.sum()), 1e-9)
+    waiting = rows["asked"] < rows["sent"]  # the main process waited for it, so that nothing else held it up
+    latency = float(np.median(stages["transport"][waiting])) if waiting.any() else 0.0
+    start = 0.0
+    if began is not None and rows["number"][0] == 0 and not np.isnan(rows["begun"]).all():
+        start = max(float(np.nanmin(rows["begun"])) - began, 0.0) / max(workers, 1)
+    return Work(
+        waits, (cpu - send).clip(0), send, opened, stages["pin"], loop, workers > 0, max(cores, 0.0), latency, start
+    )
+
+
+def _parts(recording: Recording, rows: Batches, stages: Mapping[str, Seconds]) -> dict[str, float]:
+    """Returns the shares of making a batch; see `Workload.parts`. All waiting while loading counts as reading."""
+    load, collate, send = (float(stages[name].sum()) for name in ("load", "collate", "send"))
+    whole = max(load + collate + send, 1e-12)
+    ran = 1.0 - min(float(np.nansum(rows["queued"])) / whole, 1.0)
+    load_cpu = min(float(np.where(np.isnan(rows["load_cpu"]), stages["load"], rows["load_cpu"]).sum()), load)
+    load, collate, send = max(load * ran, load_cpu), collate * ran, send * ran
+    whole = max(load + collate + send, 1e-12)
+    kinds: dict[str, float] = {}
+    for place in recording.places:
+        kinds[place.kind] = kinds.get(place.kind, 0.0) + place.share
+    busy = {kind: share for kind, share in kinds.items() if kind != "read"}
+    total = sum(busy.values())
+    parts = {"collate": collate / whole, "send": send / whole, "read": (load - load_cpu) / whole}
+    for kind in ("decode", "transform", "other"):
+        parts["load" if kind == "other" else kind] = (busy.get(kind, 0.0) / total if total else 0.0) * load_cpu / whole
+    if not total:
+        parts["load"] = load_cpu / whole
+    return parts
+
+
+def percentile(values: Seconds, share: float) -> float:
+    """Returns a percentile of values that are not NaN; NaN if there are none."""
+    values = values[~np.isnan(values)]
+    return float(np.percentile(values, share)) if len(values) else math.nan

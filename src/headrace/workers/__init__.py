@@ -1,0 +1,1 @@
+"""Who makes batches: the calling thread, worker threads or worker processes."""

@@ -1,0 +1,1 @@
+"""What is chosen by measuring: the backend and the number of workers."""

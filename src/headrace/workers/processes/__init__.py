@@ -1,0 +1,1 @@
+"""Worker processes: started, given work, watched, replaced."""

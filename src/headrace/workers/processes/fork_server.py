@@ -1,0 +1,303 @@
+"""The zygote: one clean helper process that holds the data set and forks the workers.
+
+With spawn and forkserver a worker is a new Python, which must import torch and get a data set of its own. The zygote is
+the only such process: it imports and unpickles once, and a worker is then a fork of it, made in milliseconds and
+sharing its memory. It is clean: it has no threads and no accelerator context, unlike the process of the user.
+
+Parent and zygote speak over a socket that keeps messages apart; objects travel as `transport.shipping` packs them. The
+zygote ends when the parent's end of the socket closes, however that comes about. Its descriptors of workers are
+`pidfd`s, so Linux is needed; elsewhere multiprocessing starts each worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import socket
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from multiprocessing import process
+from typing import Any, NoReturn
+
+import torch
+
+from headrace.shared_memory.shipping import Bill, Parcel, unpack
+from headrace.workers.heartbeat import START_PATIENCE
+from headrace.workers.processes.handle import ChildProcess, ProcessHandle, pidfds_exist, readable
+
+LARGEST_MESSAGE = 1 << 16
+LARGEST_TEXT = LARGEST_MESSAGE // 5
+"""In characters, of up to four bytes each."""
+
+MAX_DESCRIPTORS = 250
+"""The kernel passes at most 253 with one message."""
+
+PATIENCE = 0.5
+"""Seconds that a helper that nobody needs any more has to end by itself."""
+
+
+def zygotes_exist() -> bool:
+    """True where the operating system has what a zygote needs."""
+    return pidfds_exist() and hasattr(socket, "send_fds")
+
+
+class TooManyDescriptors(OSError):
+    """An object holds more open descriptors than can be passed at once."""
+
+
+def out_of_descriptors() -> RuntimeError:
+    """Returns torch's error for a process that may open no further file."""
+    return RuntimeError(
+        "Too many open files. Communication with the workers is no longer possible. Please increase the limit using "
+        "`ulimit -n` in the shell or change the sharing strategy by calling "
+        "`torch.multiprocessing.set_sharing_strategy('file_system')` at the beginning of your code"
+    )
+
+
+class Zygote:
+    """The parent's side. Belongs to the process that made it; ends the helper when it is collected or closed."""
+
+    def __init__(self, context: Any) -> None:
+        """Starts the helper by the start method of `context`. Returns at once; the helper is ready later."""
+        self.method = context.get_start_method()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        helper = context.Process(target=_serve, args=(theirs,), name="headrace-zygote", daemon=False)
+        with theirs:
+            helper.start()
+        process._children.discard(helper)  # type: ignore[attr-defined]  # ends by itself; nobody is to wait for it
+        self._helper = ChildProcess(helper)
+        self.pid = self._helper.pid
+        self._socket = ours
+        self._owner = os.getpid()
+        self._cargo: Parcel | None = None
+        self._codes: dict[int, int] = {}
+        self._is_ready = False
+        self._close = weakref.finalize(self, _let_go, os.getpid(), ours, self._helper)
+
+    def load(self, cargo: object, timeout: float | None = None) -> None:
+        """Gives the helper the object that workers get, unless it has that already.
+
+        Raises what pickling raises, and RuntimeError with the helper's traceback if it cannot unpickle the object, or
+        if it has not done so after `timeout` seconds (None: it may take for ever); then it is killed.
+        """
+        if self._cargo is not None and self._cargo.holds(cargo):
+            return
+        if self._cargo is not None:
+            self._cargo.close()
+        self._cargo = None
+        parcel = Parcel(cargo)
+        try:
+            self._send("load", parcel)
+            self._answer("loaded", timeout)
+        except BaseException:
+            parcel.close()
+            raise
+        parcel.close_pickle()
+        self._cargo = parcel
+
+    def fork(self, target: Callable[[Any, Any], None], order: object) -> ForkedProcess:
+        """Has the helper fork a process that calls `target(cargo, order)`."""
+        parcel = Parcel((target, order))
+        try:
+            self._send("fork", parcel)
+            (pid,), fds = self._answer("forked")
+        finally:
+            parcel.close()
+        return ForkedProcess(self, pid, fds[0])
+
+    @property
+    def alive(self) -> bool:
+        """False once it was closed or killed, and in a forked child, which has no part in it."""
+        if not self._close.alive or os.getpid() != self._owner:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, 0)
+        return not poll.poll(0)  # a hang-up is told unasked
+
+    def close(self) -> None:
+        """Ends the helper. Workers that it forked are not touched."""
+        self._close()
+
+    def exit_code(self, pid: int) -> int:
+        """Returns how a worker ended that has ended."""
+        while pid not in self._codes:
+            try:
+                self._receive()
+            except (EOFError, OSError):
+                return 1  # the helper is gone, and with it what it knew
+        return self._codes[pid]
+
+    def _send(self, kind: str, parcel: Parcel) -> None:
+        descriptors = [parcel.pickle, parcel.bytes, *parcel.inside]
+        if len(descriptors) > MAX_DESCRIPTORS:
+            raise TooManyDescriptors(f"{len(parcel.inside)} open descriptors are too many for one message")
+        try:
+            socket.send_fds(self._socket, [pickle.dumps((kind, tuple(parcel.bill)))], descriptors)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            self._give_up(error)
+
+    def _answer(self, kind: str, timeout: float | None = None) -> tuple[tuple[Any, ...], list[int]]:
+        deadline = None
+        if timeout is not None:  # Python and torch may take their time to start, whatever the timeout
+            deadline = time.monotonic() + (timeout if self._is_ready else max(timeout, START_PATIENCE))
+        while True:
+            if deadline is not None and not readable(self._socket.fileno(), deadline - time.monotonic()):
+                if self.alive:
+                    self._helper.kill()
+                self.close()
+                message = f"DataLoader timed out after {timeout} seconds, while its workers were being started"
+                raise RuntimeError(f"{message}: the data set is still being unpickled")
+            try:
+                got, rest, fds = self._receive()
+            except (EOFError, ConnectionResetError) as error:
+                self._give_up(error)
+            if got == "ready" and timeout is not None:
+                deadline = time.monotonic() + timeout
+            if got == "exhausted":
+                raise out_of_descriptors()
+            if got == "failed":
+                raise RuntimeError(f"DataLoader workers cannot be started. There the traceback was:\n{rest[0]}")
+            if got == kind:
+                return rest, fds
+
+    def _give_up(self, error: Exception) -> NoReturn:
+        self.close()
+        code = self._helper.exitcode
+        message = f"the process that starts DataLoader workers ended (exit code {code}); what it printed says why"
+        raise RuntimeError(message) from error
+
+    def _receive(self) -> tuple[str, tuple[Any, ...], list[int]]:
+        data, fds, flags, _ = socket.recv_fds(self._socket, LARGEST_MESSAGE, 1)
+        if not data:
+            raise EOFError
+        if flags & socket.MSG_CTRUNC:  # the kernel drops what it cannot open here; such a worker ends with its pipe
+            raise out_of_descriptors()
+        kind, *rest = pickle.loads(data)
+        self._is_ready = True
+        if kind == "ended":
+            self._codes[rest[0]] = rest[1]
+        return kind, tuple(rest), fds
+
+
+class ForkedProcess(ProcessHandle):
+    """A worker that a zygote forked."""
+
+    def __init__(self, zygote: Zygote, pid: int, pidfd: int) -> None:
+        self._zygote = zygote
+        self.pid = pid
+        self.name = f"headrace-worker-{pid}"
+        self._exitcode: int | None = None
+        self._own(pidfd)
+
+    @property
+    def exitcode(self) -> int | None:
+        """See `ProcessHandle.exitcode`."""
+        if self._exitcode is None and not self.is_alive():
+            self._exitcode = self._zygote.exit_code(self.pid)
+        return self._exitcode
+
+
+def _let_go(pid: int, ours: socket.socket, helper: ProcessHandle) -> None:
+    ours.close()  # which ends the helper, unless it is still importing what its parent has imported
+    if os.getpid() == pid:
+        helper.join(PATIENCE)
+        helper.terminate()
+        helper.join(5)
+
+
+# -- in the helper ---------------------------------------------------------------------------------------------------
+
+
+def _serve(link: socket.socket) -> None:
+    """The life of the helper."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a program that ignores it passes that on, and with it exit codes go
+    torch.set_num_threads(1)  # threads would not survive a fork
+    children: dict[int, Any] = {}
+    cargo: Any = None
+    _tell(link, ("ready",))
+    for ready in _events(link, children):
+        if ready != link.fileno():
+            child = children.pop(ready)
+            child.join()
+            os.close(ready)
+            _tell(link, ("ended", child.pid, child.exitcode))
+            continue
+        try:
+            data, fds, flags, _ = socket.recv_fds(link, LARGEST_MESSAGE, MAX_DESCRIPTORS + 3)
+        except ConnectionResetError:  # the parent went with a message of ours unread
+            break
+        if not data:
+            break
+        kind, bill = pickle.loads(data)
+        if flags & socket.MSG_CTRUNC:
+            for fd in fds:
+                os.close(fd)
+            _tell(link, ("exhausted",))
+            continue
+        try:
+            if kind == "load":
+                cargo = None
+                cargo = _unpack(bill, fds)
+                gc.collect()
+                gc.freeze()
+                _tell(link, ("loaded",))
+            else:
+                target, order = _unpack(bill, fds)
+                child, pidfd = _fork(link, target, cargo, order)
+                children[pidfd] = child  # not by its sentinel, which children of the worker may keep open
+                del order
+        except Exception as error:  # noqa: BLE001 - whatever unpickling raises: the parent raises it
+            if isinstance(error, OSError) and error.errno == errno.EMFILE:
+                _tell(link, ("exhausted",))
+            else:
+                _tell(link, ("failed", traceback.format_exc()[-LARGEST_TEXT:]))
+    multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # they end with the parent, not with us
+
+
+def _unpack(bill: tuple[int, int], fds: list[int]) -> Any:
+    pickle_fd, bytes_fd, *inside = fds
+    try:
+        return unpack(Bill(*bill), pickle_fd, bytes_fd, inside)
+    finally:
+        for fd in inside:
+            os.close(fd)
+
+
+def _fork(link: socket.socket, target: Callable[[Any, Any], None], cargo: Any, order: Any) -> tuple[Any, int]:
+    """Returns the process and its pidfd."""
+    child = multiprocessing.get_context("fork").Process(target=_run, args=(link, target, cargo, order), daemon=True)
+    child.start()
+    try:
+        pidfd = os.pidfd_open(child.pid or 0)
+    except OSError:  # no descriptor is left
+        child.kill()
+        child.join()
+        raise
+    _tell(link, ("forked", child.pid), [pidfd])
+    return child, pidfd
+
+
+def _run(link: socket.socket, target: Callable[[Any, Any], None], cargo: Any, order: Any) -> None:
+    """What a worker does first."""
+    link.close()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    target(cargo, order)
+
+
+def _events(link: socket.socket, children: dict[int, Any]) -> Iterator[int]:
+    while True:
+        yield from multiprocessing.connection.wait([link.fileno(), *children])  # type: ignore[misc]
+
+
+def _tell(link: socket.socket, message: tuple[Any, ...], fds: list[int] | None = None) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone; the next read says so
+        socket.send_fds(link, [pickle.dumps(message)], fds or [])

@@ -1,0 +1,117 @@
+"""How a worker process comes to life: by multiprocessing, or as a fork of a zygote."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import warnings
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch.multiprocessing
+
+from headrace.workers.processes import worker_main as worker
+from headrace.workers.processes.fork_server import TooManyDescriptors, Zygote, zygotes_exist
+from headrace.workers.processes.handle import ChildProcess, pidfds_exist
+from headrace.workers.processes.worker_main import Assignment
+from headrace.workers.replica import Cargo
+
+
+class Start(Protocol):
+    """Starts the workers of one iterator."""
+
+    forks: bool
+    """Whether a worker inherits what the parent has open."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can start workers; a zygote may have been killed."""
+
+    def process(self, assignment: Assignment) -> Any:
+        """Starts a worker and returns its process: an object like `multiprocessing.Process`."""
+
+
+class ByContext:
+    """Starts each worker by multiprocessing's own means."""
+
+    alive = True
+
+    def __init__(self, context: Any, cargo: Cargo) -> None:
+        self._context = context
+        self._cargo = cargo
+        self.forks = context.get_start_method() == "fork"
+
+    def process(self, assignment: Assignment) -> Any:
+        """See `Start.process`."""
+        process = self._context.Process(target=worker.main, args=(self._cargo, assignment), daemon=True)
+        with warning_of_pickle_errors():
+            process.start()
+        if not pidfds_exist():
+            return process
+        return ChildProcess(process)
+
+
+class ByZygote:
+    """Has a zygote fork the workers."""
+
+    forks = False
+
+    def __init__(self, zygote: Zygote) -> None:
+        self._zygote = zygote
+
+    @property
+    def alive(self) -> bool:
+        """See `Start.alive`."""
+        return self._zygote.alive
+
+    def process(self, assignment: Assignment) -> Any:
+        """See `Start.process`."""
+        return self._zygote.fork(worker.main, assignment)
+
+
+class ZygoteKeeper:
+    """Keeps the zygote of a loader from one iterator to the next, so that the data set is sent only if it changed."""
+
+    def __init__(self) -> None:
+        self._zygote: Zygote | None = None
+
+    def start_for(self, context: Any, cargo: Cargo, timeout: float | None = None) -> Start:
+        """Returns how workers start by `context` (None: the default start method), with the cargo handed over.
+
+        timeout: seconds that unpickling it may take, where there is a zygote.
+        """
+        context = context or torch.multiprocessing
+        method = context.get_start_method()
+        if method == "fork" or not zygotes_exist():
+            return ByContext(context, cargo)
+        if self._zygote is None or not self._zygote.alive or self._zygote.method != method:
+            self._zygote = Zygote(context)
+        try:
+            with warning_of_pickle_errors():
+                self._zygote.load(cargo, timeout)
+        except TooManyDescriptors:
+            return ByContext(context, cargo)
+        return ByZygote(self._zygote)
+
+    def close(self) -> None:
+        """Ends the zygote, if there is one."""
+        if self._zygote is not None:
+            self._zygote.close()
+        self._zygote = None
+
+
+@contextlib.contextmanager
+def warning_of_pickle_errors() -> Iterator[None]:
+    """Adds torch's warning to an exception of pickling."""
+    try:
+        yield
+    except (TypeError, AttributeError, pickle.PicklingError):
+        warnings.warn(
+            "Got pickle error when attempting to start a worker Process. "
+            "This might be because the worker Process arguments are not picklable. "
+            "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
+            "to 'forkserver', which requires the worker Process arguments to be picklable. "
+            "You can also try multiprocessing.set_start_method('fork').",
+            stacklevel=2,
+        )
+        raise

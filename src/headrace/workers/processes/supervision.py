@@ -1,0 +1,122 @@
+"""Supervision of a team: notices who hangs, words who died, and decides what becomes of their work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from headrace.core.errors import SampleTimeoutError, explain
+from headrace.core.memory import oom_kills
+from headrace.workers.crash_report import Obituary, doing
+from headrace.workers.heartbeat import Watch
+from headrace.workers.processes.messages import Result
+from headrace.workers.processes.pool import Team
+from headrace.workers.restart_policy import Casualties, Verdict
+
+LOGGER = logging.getLogger("headrace")
+
+SAID = 20
+"""Deaths of a team that are logged one by one."""
+
+
+class Supervisor:
+    """One team's. `sample_timeout`: seconds that one sample may take; None: for ever."""
+
+    def __init__(self, team: Team, dataset: Any, sample_timeout: float | None) -> None:
+        self.watch = Watch(lambda worker: team.members[worker].box.mark)
+        self._team = team
+        self._dataset = dataset
+        self._sample_timeout = sample_timeout
+        self._casualties = Casualties()
+        self._oom_kills = oom_kills()
+        self._ended: dict[int, tuple[float, str]] = {}
+        self._said = 0
+
+    def begin_epoch(self) -> None:
+        """Forgets tasks, whose numbers begin anew."""
+        self._casualties.begin_epoch()
+
+    def made_progress(self, worker_id: int) -> None:
+        """Notes that a worker has sent a result."""
+        self._casualties.made_progress(worker_id)
+
+    @property
+    def look_again(self) -> float | None:
+        """Seconds after which to look for workers that hang; None: never."""
+        return None if self._sample_timeout is None else max(min(self._sample_timeout / 4, 1.0), 0.01)
+
+    def overdue(self, busy: Sequence[int]) -> list[tuple[int, float]]:
+        """Returns which of the workers that have work hang, by `sample_timeout`, and after how many seconds."""
+        if self._sample_timeout is None:
+            return []
+        hanging = ((worker_id, self.watch.hangs(worker_id, self._sample_timeout)) for worker_id in busy)
+        return [(worker_id, hangs[1]) for worker_id, hangs in hanging if hangs is not None]
+
+    def idle_for(self, busy: Sequence[int], seconds: float) -> list[int]:
+        """Returns which of the workers that have work were at one thing for at least half of so long, up to now."""
+        return [worker_id for worker_id in busy if self.watch.waited(worker_id) >= 0.5 * seconds]
+
+    def end(self, worker_id: int, after: float) -> Iterator[tuple[int, Result]]:
+        """Ends a worker that hangs, after its stacks were written down; yields what it had sent.
+
+        Does nothing if it has gone on meanwhile.
+        """
+        member, seen = self._team.members[worker_id], self.watch.sight(worker_id)
+        stacks = member.box.ask(member.process)
+        if self.watch.sight(worker_id) == seen:
+            self._ended[worker_id] = after, stacks
+            yield from self._team.end(worker_id)
+
+    def stacks(self, busy: Sequence[int]) -> str:
+        """Returns the stacks of workers that go on."""
+        parts = []
+        for worker_id in busy:
+            member = self._team.members[worker_id]
+            if not member.buried and (text := member.box.ask(member.process)):
+                parts.append(f"worker {worker_id} (pid {member.process.pid}):\n{text}")
+        return "\n".join(parts)
+
+    def examine(self, worker_id: int, keys: dict[int, Sequence[Any]] | None) -> tuple[Obituary, Verdict]:
+        """Returns what is known of a worker that was buried, and what becomes of its work.
+
+        keys: those of its tasks; None for an iterable data set.
+        """
+        member = self._team.members[worker_id]
+        after, stacks = self._ended.pop(worker_id, (None, ""))
+        seen = self.watch.sight(worker_id, hung=after is not None)
+        words, key = doing(seen, None if keys is None else keys.get(seen.task, ()), self._dataset)
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        obituary = Obituary(
+            member.process.pid, member.process.exitcode, seen, words, key, self._oom_kills - before,
+            stacks or member.box.stacks(), after,
+        )  # fmt: skip
+        return obituary, self._casualties.judge(seen)
+
+    def say(self, obituary: Obituary, done: str) -> None:
+        """Logs a death."""
+        self._said += 1
+        if self._said > SAID:
+            return
+        more = " Further ones are not logged." if self._said == SAID else ""
+        stacks = f"\n{obituary.stacks}" if obituary.stacks else ""
+        LOGGER.warning("headrace: %s; %s.%s%s", obituary.sentence, done, more, stacks)
+
+
+def error_for(obituary: Obituary, *, policy: bool) -> Exception:
+    """Returns what is raised where nobody can go on behind a worker's death. `policy`: whether `on_error` was asked."""
+    if obituary.after is None:
+        return obituary.notice()
+    message = explain(
+        "a DataLoader worker hangs",
+        place=obituary.doing,
+        found=f"no progress for {obituary.after:g} s, again after the worker was replaced",
+        expected="a sample within sample_timeout (or a batch within timeout)",
+        cure="mend what it waits for, or raise the limit; no single sample of it can be left out"
+        if policy
+        else "mend what it waits for, raise the limit, or have such samples skipped or replaced with on_error=",
+    )
+    error = SampleTimeoutError(message)
+    if obituary.stacks:
+        error.add_note(f"headrace: the worker's Python stacks were:\n{obituary.stacks}")
+    return error

@@ -1,0 +1,263 @@
+"""The life of a worker process: set up as torch does, then tasks in order until the parent stops it or is gone."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import os
+import pickle
+import select
+import signal
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from headrace.batches.collate import SlotCollate
+from headrace.core.activity import IDLE, PLACE, SEND, STAGE, START, TASK, TOGETHER, count_whole_process
+from headrace.core.torch_internals import (
+    MP_STATUS_CHECK_INTERVAL,
+    DatasetKind,
+    enter_worker_process,
+    torch_default_collate,
+)
+from headrace.faults.bad_sample import BadSample
+from headrace.shared_memory.arena import Ticket
+from headrace.shared_memory.codec import Parcel, decode, encode
+from headrace.shared_memory.memory import Slot
+from headrace.telemetry.stack_sampler import StackSampler
+from headrace.telemetry.stopwatch import Stopwatch
+from headrace.workers.failure import Failure
+from headrace.workers.processes.crash_file import BlackBox
+from headrace.workers.processes.messages import INLINE, InSlot, Orders, Result
+from headrace.workers.replica import Begin, Cargo, LaneHost
+
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Assignment:
+    """What a worker process is told at its start, besides the cargo. Picklable while a process is being started."""
+
+    begin: Begin
+    epoch: int
+    """The number of the epoch that `begin` begins."""
+    worker_id: int
+    workers: int
+    original_errors: bool
+    pipe: Connection
+    outgoing: Ticket
+    incoming: Ticket
+    parent_pid: int
+    box: BlackBox
+    bound: bool
+    """Whether the kernel is to end it with the parent, also in the middle of a sample."""
+    inherited: list[Connection] = field(default_factory=list)
+    """Under fork: the parent's ends of all pipes, to be closed in the child so that a dead parent is noticed."""
+
+
+def main(cargo: Cargo, assignment: Assignment) -> None:
+    """The target of a worker process."""
+    try:
+        for pipe in assignment.inherited:
+            pipe.close()
+        if assignment.bound:
+            _die_with(assignment.parent_pid)
+        faulthandler.disable()  # if the parent had enabled it: torch's handlers come first, then ours
+        enter_worker_process()
+        assignment.box.record()
+        assignment.box.mark[STAGE] = START
+        count_whole_process()
+        gc.freeze()  # a collection would write to every object of the parent, and so copy its pages
+        _Worker(cargo, assignment).run()
+    except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # Ctrl-C reaches the parent too, which decides; without a parent there is nobody to tell.
+
+
+def _die_with(parent_pid: int) -> None:
+    """Has the kernel kill this process when the thread that forked it ends, and ends it if it has ended already.
+
+    `prctl(PR_SET_PDEATHSIG)` of Linux; elsewhere a worker notices the end of its parent behind the sample it is at.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent_pid:
+            os._exit(1)
+
+
+class _Worker:
+    def __init__(self, cargo: Cargo, assignment: Assignment) -> None:
+        self._it = assignment
+        self._is_stream = cargo.dataset_kind == DatasetKind.Iterable
+        self._memory = assignment.outgoing.writer()
+        self._orders = assignment.incoming.reader()
+        self._ear = _Ear(assignment.pipe, assignment.parent_pid)
+        collate = cargo.collate_fn
+        slot_collate = SlotCollate(self._memory, in_worker=True)
+        slot_collate.install()
+        if collate is torch_default_collate:
+            collate = slot_collate
+        self._host = LaneHost(
+            cargo, assignment.worker_id, assignment.workers, "process", collate, assignment.box.mark, watched=True
+        )
+        self._mark = assignment.box.mark
+        self._watch = Stopwatch(self._mark)
+        self._sampler = StackSampler(self._mark)
+        self._failures: dict[int, BaseException] = {}
+        self._ended: set[int] = set()
+        self._epoch = assignment.epoch
+        self._tasks: deque[tuple[int, int, Any]] = deque()
+        self._read = 0
+        self._freed: list[Slot] = []
+
+    def run(self) -> None:
+        self._begin(self._it.begin)
+        while True:
+            if not self._listen():
+                return
+            if self._tasks:
+                task, lane, index = self._tasks.popleft()
+                if lane not in self._ended:
+                    self._do(task, lane, index)
+
+    def _listen(self) -> bool:
+        """Reads all messages that are there, or waits for one if there is no work. False: stop."""
+        while self._ear.hears(wait=not self._tasks):
+            message = self._receive()
+            if message.stop:
+                return False
+            self._memory.give_back(message.returned)
+            if message.begin is not None:
+                self._epoch = message.epoch
+                self._tasks.clear()
+                self._begin(message.begin)
+            self._tasks.extend(message.tasks)
+        return bool(self._tasks)
+
+    def _receive(self) -> Orders:
+        message: Orders | InSlot = pickle.loads(self._it.pipe.recv_bytes())
+        self._read += 1
+        if isinstance(message, Orders):
+            return message
+        self._freed.append(message.slot)
+        orders: Orders = decode(self._orders.view(message.slot, message.nbytes).data, [])
+        return orders
+
+    def _begin(self, begin: Begin) -> None:
+        """Starts an epoch. What goes wrong here is the result of the first task of the lane."""
+        self._ended.clear()
+        self._failures = self._host.begin(begin, self._report)
+        if begin.tell:
+            self._send(0, "begun", encode(self._host.states_at_beginning(), self._memory))
+
+    def _report(self, lane: int, done: int, total: int) -> None:
+        self._send(0, "replay", encode((lane, done, total), self._memory))
+
+    def _do(self, task: int, lane: int, index: Any) -> None:
+        mark = self._mark
+        mark[TASK] = task
+        self._watch.start()
+        status, payload = self._fetch(lane, index)
+        self._watch.made()
+        mark[STAGE], mark[PLACE] = SEND, TOGETHER
+        try:
+            parcel = encode(payload, self._memory) if status != "error" else self._encode_error(payload)
+        except Exception as error:  # noqa: BLE001 - pickling may raise anything; the main process raises it again
+            self._memory.finish(set())
+            error.add_note("headrace: raised while the batch was prepared for sending to the main process")
+            status, parcel = "error", self._encode_error(self._failure(lane, error))
+        del payload
+        self._send(task, status, parcel)
+        mark[STAGE] = IDLE
+
+    def _fetch(self, lane: int, index: Any) -> tuple[str, Any]:
+        try:
+            if lane in self._failures:
+                raise self._failures.pop(lane)
+            return "batch", tuple(self._host.fetch(lane, index))
+        except StopIteration as end:
+            if self._is_stream:
+                self._ended.add(lane)
+                return "end", self._host.state(lane)
+            return "error", self._failure(lane, end)
+        except Exception as error:  # noqa: BLE001 - raised again in the main process
+            return "error", self._failure(lane, error)
+
+    def _failure(self, lane: int, error: BaseException) -> tuple[Failure, Any, Sequence[BadSample]]:
+        where = f"in DataLoader worker process {lane}"
+        return Failure(error, where, original=self._it.original_errors), self._host.state(lane), self._host.losses(lane)
+
+    def _encode_error(self, payload: tuple[Failure, Any, Sequence[BadSample]]) -> Parcel:
+        """Encodes an error; one whose class cannot be pickled becomes a RuntimeError with the same traceback."""
+        try:
+            return encode(payload, self._memory)
+        except Exception:  # noqa: BLE001 - pickling may raise anything
+            return encode((payload[0].simplified(), *payload[1:]), self._memory)
+
+    def _send(self, task: int, status: str, parcel: Parcel) -> None:
+        header: bytes | InSlot = parcel.header
+        sent = {slot for slot, _ in parcel.slots}
+        if len(parcel.header) > INLINE:
+            slot, target = self._memory.take(len(parcel.header))
+            np.copyto(target, np.frombuffer(parcel.header, np.uint8))
+            header = InSlot(slot, len(parcel.header))
+            sent.add(slot)
+        freed, self._freed = self._freed, []
+        times, seen, drew = self._watch.stop(), self._sampler.take(), self._host.drew_unseeded
+        result = Result(
+            self._epoch,
+            task,
+            status,
+            header,
+            parcel.slots,
+            parcel.buffers,
+            self._read,
+            freed,
+            times,
+            seen,
+            drew,
+        )
+        self._it.pipe.send_bytes(pickle.dumps(result, 5))
+        self._memory.finish(sent)
+
+
+class _Ear:
+    """Listens to the pipe, and for the end of the parent process.
+
+    The kernel tells the end of the parent through a pidfd; where there is none, the parent is looked at now and then.
+    """
+
+    def __init__(self, pipe: Connection, parent_pid: int) -> None:
+        self._pipe = pipe
+        self._born_under = os.getppid()
+        self._poll = select.poll()
+        self._poll.register(pipe.fileno(), select.POLLIN)
+        self._pidfd = _pidfd_of(parent_pid)
+        if self._pidfd is not None:
+            self._poll.register(self._pidfd, select.POLLIN)
+
+    def hears(self, *, wait: bool) -> bool:
+        """True if a message can be read. With `wait`, returns only then. Raises EOFError once the parent is gone."""
+        timeout = (-1 if self._pidfd is not None else MP_STATUS_CHECK_INTERVAL * 1000) if wait else 0
+        while True:
+            events = self._poll.poll(timeout)
+            if any(fd == self._pipe.fileno() for fd, _ in events):
+                return True
+            if events or (self._pidfd is None and os.getppid() != self._born_under):
+                raise EOFError("the main process is gone")
+            if not wait:
+                return False
+
+
+def _pidfd_of(pid: int) -> int | None:
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None

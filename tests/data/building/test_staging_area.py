@@ -1,0 +1,29 @@
+"""The folder in which pieces gather: what an interruption may leave there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.data.building.staging_area import Room
+
+
+def test_a_piece_counts_from_the_moment_its_note_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(tmp_path / "data", "digest", 1, ".arrow")
+    assert room.prepare() == [0]
+    whole = Path.write_text
+
+    def ends_in_the_middle(path: Path, text: str) -> int:
+        whole(path, text[: len(text) // 2])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", ends_in_the_middle)
+        with pytest.raises(KeyboardInterrupt):
+            room.keep(0, lambda path: whole(path, "bytes"))
+    assert list(room.done.iterdir()) == []
+    assert room.prepare() == [0]
+    room.keep(0, lambda path: whole(path, "bytes"))
+    assert [one.name for one in room.done.iterdir()] == ["0"]
+    assert room.prepare() == []

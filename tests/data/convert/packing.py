@@ -1,0 +1,143 @@
+"""Runs of `headrace pack` in processes that tests stop, interrupt and kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.data.convert.pack import Packed, pack
+from headrace.data.convert.plan import Options
+from tests.data.formats.samples import usual, write
+
+COUNT, PIECE = 60, 1500
+TARGETS = {"arrow": "data", "webdataset": "data", "memmap": "data", "hdf5": "data.h5"}
+SHARDED = ("arrow", "webdataset")
+
+CHILD = """
+import json, resource, sys
+from pathlib import Path
+from headrace.data.building import staging_area as room
+from headrace.data.convert import pack
+from headrace.data.convert import plan
+from headrace.data.formats.atomic_target import Aside
+
+def stop_before(function, at):
+    calls = []
+    def stopping(*arguments, **more):
+        calls.append(1)
+        if len(calls) == at:
+            print("here", flush=True)
+            sys.stdin.readline()
+        return function(*arguments, **more)
+    return stopping
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    plan.PIECE = plan.SHARD = given["piece"]
+    where, at = given["stop"]
+    if given["limit"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (given["limit"], given["limit"]))
+    if where == "piece":
+        report = stop_before(lambda done, total: None, at)
+        pack._silent = report
+        from headrace.cli import pack as command
+        def packing(*arguments, **more):
+            return pack.pack(*arguments, **{**more, "report": report})
+        command.pack = packing
+    elif where == "flush":
+        room.sync_file = stop_before(room.sync_file, at)
+    elif where == "begin":
+        pack.Pieces.begin_file = stop_before(pack.Pieces.begin_file, at)
+    elif where == "assemble":
+        pack.Pieces.assemble = stop_before(pack.Pieces.assemble, at)
+    elif where == "commit":
+        Aside.commit = stop_before(Aside.commit, at)
+    elif where == "exchange":
+        Path.replace = stop_before(Path.replace, at)
+    from headrace.cli.app import main
+    sys.argv = ["headrace", "pack", *given["arguments"]]
+    main()
+"""
+"""Runs the command; at one point it says that it is there, and waits for a line."""
+
+
+class Case:
+    """A source, targets in folders of their own, and what an undisturbed run makes."""
+
+    def __init__(self, root: Path, format: str) -> None:
+        self.root, self.format = root, format
+        self.children: list[Child] = []
+        self.source = write("npz", root / "source.npz", [usual("npz", COUNT, seed=1)])
+        self.target = root / "out" / TARGETS[format]
+        self.target.parent.mkdir()
+
+    def run(self, workers: int = 1, target: Path | None = None, **options: Any) -> Packed:
+        made = Options(self.format, **options)
+        return pack(str(self.source), str(target or self.target), made, workers=workers)
+
+    def undisturbed(self, **options: Any) -> dict[str, bytes]:
+        aside = self.root / "undisturbed"
+        self.run(target=aside / self.target.name, **options)
+        made = files_in(aside)
+        shutil.rmtree(aside)
+        return made
+
+    def put_old_data(self) -> dict[str, bytes]:
+        other = write("npz", self.root / "other.npz", [usual("npz", 5, seed=2)])
+        pack(str(other), str(self.target), Options(self.format))
+        return self.made()
+
+    def made(self) -> dict[str, bytes]:
+        """All files at the target, and nothing of what is made beside it."""
+        return {name: data for name, data in files_in(self.target.parent).items() if not name.startswith(".")}
+
+    def child(self, *more: str, stop: tuple[str, int] = ("", 0), workers: int = 1, limit: int = 0) -> Child:
+        arguments = [str(self.source), str(self.target), "--format", self.format, "--workers", str(workers), *more]
+        self.children.append(Child({"arguments": arguments, "stop": stop, "limit": limit, "piece": PIECE}, self.root))
+        return self.children[-1]
+
+    def close(self) -> None:
+        """Ends what a test that failed has left."""
+        for child in self.children:
+            if child.process.poll() is None:
+                child.end(signal.SIGKILL)
+
+
+class Child:
+    """The command in a process group of its own."""
+
+    def __init__(self, given: dict[str, Any], root: Path) -> None:
+        script = root / "child.py"
+        script.write_text(CHILD)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        command = [sys.executable, "-W", "error", str(script), json.dumps(given)]
+        self.process = subprocess.Popen(command, **pipes, text=True, start_new_session=True)
+
+    def wait_until_there(self) -> None:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if line != "here\n":
+            pytest.fail(f"it ended before: {line}{self.end()}")
+
+    def end(self, number: int | None = None) -> tuple[int, str]:
+        """Sends a signal to all its processes, and waits until the last one of them has let go of the pipes."""
+        if number is not None:
+            os.killpg(self.process.pid, number)
+        out, error = self.process.communicate("\n" if number is None else None, timeout=100)
+        return self.process.returncode, out + error
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(one.relative_to(folder)): one.read_bytes() for one in sorted(folder.rglob("*")) if one.is_file()}
+
+
+def hidden(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.iterdir() if one.name.startswith("."))

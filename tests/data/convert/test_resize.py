@@ -1,0 +1,60 @@
+"""`headrace pack --resize`: what it makes of images."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from headrace.core.errors import SampleError
+from headrace.data.convert.pack import pack
+from headrace.data.convert.plan import Options
+from headrace.data.formats.columns import Block, column_from
+from headrace.data.formats.schema import Field, Schema
+from tests.data.formats.columns import rows
+from tests.data.formats.samples import read, write
+
+pytestmark = pytest.mark.usefixtures("small_pieces")
+
+
+def picture(size: tuple[int, int], kind: str = "JPEG") -> bytes:
+    stream = BytesIO()
+    Image.effect_noise(size, 90).convert("RGB").save(stream, kind)
+    return stream.getvalue()
+
+
+def album(path: Path, images: list[bytes]) -> Path:
+    schema = Schema((Field("image", "bytes"), Field("label", "fixed", np.dtype(np.int64), (), ("cat", "dog"))))
+    columns = {"image": column_from(schema["image"], images), "label": np.arange(len(images)) % 2}
+    return write("arrow", path, [Block(schema, columns)])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_large_images_shrink_and_all_else_is_kept(tmp_path: Path, workers: int) -> None:
+    sizes = [(64, 48), (40, 90), (20, 16), (16, 30), (300, 17)]
+    images = [picture(size, kind) for size in sizes for kind in ("JPEG", "PNG")]
+    source = album(tmp_path / "photos.arrow", images)
+    pack(str(source), str(tmp_path / "small"), Options(resize=16), workers=workers)
+    made = read(tmp_path / "small")
+    assert made.schema == read(source).schema
+    assert rows(made, "label") == rows(read(source), "label")
+    small = [Image.open(BytesIO(data)) for data in rows(made, "image")]
+    assert [one.size for one in small[::2]] == [(21, 16), (16, 36), (20, 16), (16, 30), (282, 16)]
+    assert rows(made, "image")[4:8] == images[4:8]
+    assert small[1].format == "JPEG"
+    assert made.columns["image"].values.nbytes < read(source).columns["image"].values.nbytes  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("shuffle", [None, 3])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_image_that_cannot_be_decoded_is_named(tmp_path: Path, workers: int, shuffle: int | None) -> None:
+    images = [picture((40, 30)) for _ in range(20)]
+    images[13] = images[13][:200]
+    source = album(tmp_path / "photos.arrow", images)
+    with pytest.raises(SampleError, match=r"sample 13\b") as caught:
+        pack(str(source), str(tmp_path / "small"), Options(resize=16, shuffle=shuffle), workers=workers)
+    assert str(source) in str(caught.value)
+    assert not (tmp_path / "small").exists()

@@ -1,0 +1,62 @@
+"""One rank of a process group: `python -m tests.loader.ranks_program RANK STORE KIND`. Prints what it saw."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+
+import torch
+import torch.distributed
+from torch.utils.data import IterableDataset
+
+from headrace import DataLoader
+from headrace.core.errors import RanksDifferError
+from headrace.samplers import DistributedSampler
+
+SHORT, LONG = 40, 48
+
+
+class Stream(IterableDataset[int]):
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.length))
+
+
+def main(rank: int, store: str, kind: str) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    length = LONG if rank else SHORT
+    if kind == "stream":
+        loader = DataLoader(Stream(length), batch_size=4)
+    elif kind == "dealt":
+        loader = DataLoader(Stream(SHORT), batch_size=4, shard="auto")
+    elif kind == "keep":
+        sampler = DistributedSampler(SHORT + 1, uneven="keep", shuffle=False)
+        loader = DataLoader(list(range(SHORT + 1)), batch_size=4, sampler=sampler)
+    elif kind == "equal":
+        loader = DataLoader(list(range(SHORT)), batch_size=4)
+    elif kind == "portion":
+        loader = DataLoader(list(range(length)), batch_size=4, batches_per_epoch=7)
+    else:
+        loader = DataLoader(list(range(length)), batch_size=4, shard="auto" if kind == "auto" else None)
+    batches = 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            for _ in loader:
+                batches += 1
+                if batches <= 2 and kind != "keep":
+                    torch.distributed.barrier()  # a step that all take together
+            said = [str(one.message) for one in caught]
+        except RanksDifferError as error:
+            said = ["RanksDifferError", str(error)]
+    sys.stdout.write(f"{rank} {batches} {' '.join(said)}\n".replace("\n  ", " "))
+    if kind != "auto":
+        torch.distributed.barrier()  # the store lives in rank 0
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

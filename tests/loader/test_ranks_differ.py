@@ -1,0 +1,117 @@
+"""Ranks with different numbers of batches are named; ranks that agree, or differ on purpose, are left alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed
+
+from headrace.core.errors import RanksDifferError
+from headrace.core.world import World
+from headrace.loader.rank_check import RankWatch
+
+ROOT = Path(__file__).parents[2]
+
+
+class Store:
+    """What a process group's store does, in one process."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, str] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.held[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self.held[key].encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.held for key in keys)
+
+
+def watches(*, strict: bool = True) -> tuple[RankWatch, RankWatch]:
+    store = Store()
+    first, second = (RankWatch(store, "a/0", World(rank, 2), strict=strict) for rank in (0, 1))
+    return first, second
+
+
+def test_the_second_to_begin_sees_the_first() -> None:
+    first, second = watches()
+    first.begin(10)
+    with pytest.raises(RanksDifferError, match="rank 0: 10, rank 1: 12"):
+        second.begin(12)
+    first.delivers(1)
+    with pytest.raises(RanksDifferError, match="rank 0: 10, rank 1: 12"):
+        first.delivers(2)
+
+
+@pytest.mark.parametrize("posts_first", ["the one that ends", "the one that goes on"])
+def test_of_two_streams_that_differ_one_sees_it(posts_first: str) -> None:
+    ending, going_on = watches()
+    for count in range(1, 4):
+        ending.delivers(count)
+        going_on.delivers(count)
+    if posts_first == "the one that ends":
+        ending.ends(3)
+        with pytest.raises(RanksDifferError, match="rank 0 has ended after 3 batches, rank 1 goes on with 4"):
+            going_on.delivers(4)
+    else:
+        going_on.delivers(4)
+        with pytest.raises(RanksDifferError, match="rank 0 has ended after 3 batches, rank 1 goes on"):
+            ending.ends(3)
+
+
+def test_equal_ranks_are_left_alone() -> None:
+    first, second = watches()
+    for watch in (first, second):
+        watch.begin(None)
+        for count in range(1, 6):
+            watch.delivers(count)
+    first.ends(5)
+    second.ends(5)
+
+
+def test_a_warning_comes_once() -> None:
+    first, second = watches(strict=False)
+    first.begin(10)
+    with pytest.warns(UserWarning, match="the ranks have different numbers of batches"):
+        second.begin(12)
+    second.delivers(2)  # warnings are errors here
+    second.ends(12)
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("auto", ["RanksDifferError", "rank 0: 5, rank 1: 6"]),
+        pytest.param("map", ["rank 0: 10, rank 1: 12"], marks=pytest.mark.stress),
+        ("stream", ["rank 0 has ended after 10 batches, rank 1 goes on"]),
+        ("equal", []),
+        pytest.param("dealt", [], marks=pytest.mark.stress),
+        pytest.param("keep", [], marks=pytest.mark.stress),
+        pytest.param("portion", [], marks=pytest.mark.stress),
+    ],
+)
+def test_in_a_process_group(kind: str, expected: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.loader.ranks_program"]
+    environment: dict[str, Any] = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store"), kind],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    outputs = [rank.communicate(timeout=100) for rank in ranks]
+    said = "".join(out for out, _ in outputs)
+    if kind != "auto":  # there one rank ends with the error, and the other's barrier with one of its own
+        assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    assert all(text in said for text in expected), said
+    assert ("different numbers" in said) == bool(expected)

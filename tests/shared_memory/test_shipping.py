@@ -1,0 +1,128 @@
+"""Whatever a data set holds arrives in the process that loads it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.shared_memory.shipping import Parcel, unpack
+
+
+def shipped(obj: Any) -> Any:
+    """Returns an object as it comes out at the other end."""
+    parcel = Parcel(obj)
+    assert parcel.holds(obj) != bool(parcel.inside)
+    inside = [os.dup(fd) for fd in parcel.inside]
+    try:
+        return unpack(parcel.bill, os.dup(parcel.pickle), os.dup(parcel.bytes), inside)
+    finally:
+        parcel.close()
+        for fd in [*inside, *parcel.inside]:
+            os.close(fd)
+
+
+class Named(torch.Tensor):
+    """A subclass with an attribute."""
+
+
+class Wrapping(torch.Tensor):
+    """A subclass without memory of its own, around another tensor."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapping:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[no-any-return]
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return Wrapping, (self.inner,)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(func)
+
+
+def named() -> torch.Tensor:
+    tensor = torch.arange(6.0).as_subclass(Named)
+    tensor.label = "six"  # type: ignore[attr-defined]
+    return tensor
+
+
+MATRIX = torch.eye(64) * torch.arange(64.0)
+
+LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "coo": MATRIX.to_sparse,
+    "csr": MATRIX.to_sparse_csr,
+    "csc": MATRIX.to_sparse_csc,
+    "bsr": lambda: MATRIX.to_sparse_bsr((2, 2)),
+    "bsc": lambda: MATRIX.to_sparse_bsc((2, 2)),
+    "conjugate": lambda: MATRIX.to(torch.complex64).mul(1j).conj(),
+    "expanded": lambda: torch.ones(3, 1).expand(3, 50),
+    "parameter": lambda: torch.nn.Parameter(MATRIX),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state")
+@pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_a_tensor_of_any_layout_is_shipped(make: Callable[[], torch.Tensor]) -> None:
+    tensor = make()
+    (arrived,) = shipped([tensor])
+    assert (type(arrived), arrived.layout, arrived.dtype) == (type(tensor), tensor.layout, tensor.dtype)
+    assert torch.equal(arrived.to_dense(), tensor.to_dense())
+    assert arrived.requires_grad == tensor.requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:.*PyTorch API of nested tensors is in prototype stage")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_are_shipped(layout: torch.layout) -> None:
+    parts = [torch.arange(3.0), torch.arange(5.0)]
+    arrived = shipped(torch.nested.nested_tensor(parts, layout=layout))
+    assert arrived.layout == layout
+    assert all(torch.equal(one, two) for one, two in zip(arrived.unbind(), parts, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize_per_tensor:UserWarning", "ignore:.*TypedStorage is deprecated")
+def test_quantized_tensors_are_shipped() -> None:
+    tensor = torch.quantize_per_tensor(torch.arange(6.0), 0.5, 3, torch.quint8)
+    arrived = shipped(tensor)
+    assert torch.equal(arrived.dequantize(), tensor.dequantize())
+
+
+def test_meta_tensors_are_shipped() -> None:
+    arrived = shipped(torch.empty(5, 4, device="meta"))
+    assert (arrived.device.type, tuple(arrived.shape)) == ("meta", (5, 4))
+
+
+def test_subclasses_are_shipped_with_their_attributes() -> None:
+    arrived = shipped(named())
+    assert (type(arrived), arrived.label) == (Named, "six")
+    assert arrived.tolist() == list(range(6))
+
+
+def test_a_subclass_without_memory_is_shipped_by_its_own_reduction() -> None:
+    arrived = shipped(Wrapping(torch.arange(6.0)))
+    assert type(arrived) is Wrapping
+    assert arrived.inner.tolist() == list(range(6))
+
+
+def test_shared_memory_inside_a_sparse_tensor_stays_shared() -> None:
+    values = torch.arange(3.0).share_memory_()
+    tensor = torch.sparse_coo_tensor(torch.arange(3)[None], values, (3,), is_coalesced=True, check_invariants=False)
+    arrived = shipped(tensor)
+    values[0] = 7
+    assert arrived.to_dense().tolist() == [7, 1, 2]
+
+
+def test_read_only_arrays_of_foreign_byte_order_are_shipped_as_by_plain_pickle() -> None:
+    held = np.frombuffer(bytes(100_000), np.uint8)
+    foreign = np.arange(9_000, dtype=">i4")
+    arrived, native = shipped([held, foreign])
+    arrived[0] = 1
+    assert (held[0], arrived[0], native.dtype.isnative) == (0, 1, True)
+    assert np.array_equal(native, foreign)

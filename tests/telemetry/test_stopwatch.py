@@ -1,0 +1,170 @@
+"""The times of a batch follow each other, and say what was worked and what was waited for."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.core import activity as mark_module
+from headrace.core.activity import COLLATE, COLLATED_FROM, STAGE, Mark, cpu_time, mark_collation, private_mark
+from headrace.telemetry import stopwatch
+from headrace.telemetry.stopwatch import LONG, NO_TIMES, Stopwatch, Times, queued_seconds
+
+LINUX = pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="reads /proc")
+
+
+def spin(seconds: float) -> None:
+    """Keeps a core busy for so many seconds of it."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def timed(mark: Mark, load: Callable[[], Any], collate: Callable[[], Any] | None = None, **how: Any) -> Times:
+    """The times of a batch that is loaded and, if there is something to it, collated."""
+    watch = Stopwatch(mark, **how)
+    watch.start()
+    load()
+    if collate is not None:
+        mark_collation(mark)
+        collate()
+    watch.made()
+    return watch.stop()
+
+
+def test_moments_follow_each_other_and_cores_are_counted() -> None:
+    before = time.perf_counter()
+    times = timed(private_mark(), lambda: spin(0.02), lambda: spin(0.01))
+    after = time.perf_counter()
+    assert before <= times.begun <= times.loaded <= times.collated <= times.sent <= after
+    assert 0.02 <= times.load_cpu <= times.loaded - times.begun + 1e-4
+    assert times.load_cpu + 0.01 <= times.cpu <= after - before
+    assert times.loaded - times.begun >= 0.02
+    assert times.collated - times.loaded >= 0.01
+    assert 0 <= times.queued <= after - before or sys.platform != "linux"
+
+
+def test_waiting_takes_no_core() -> None:
+    times = timed(private_mark(), lambda: time.sleep(0.05), lambda: None)
+    assert times.loaded - times.begun >= 0.05
+    assert times.cpu < 0.025
+
+
+def test_what_is_not_collated_is_loaded_to_its_end() -> None:
+    mark = private_mark()
+    timed(mark, lambda: None, lambda: None)
+    assert mark[COLLATED_FROM] > 0
+    times = timed(mark, lambda: spin(0.01))  # the mark of the batch before must not count
+    assert times.loaded == times.collated
+    assert times.load_cpu == times.cpu
+    assert mark[COLLATED_FROM] == 0
+
+
+def test_the_mark_says_that_a_batch_is_collated() -> None:
+    mark = private_mark()
+    before = time.perf_counter_ns()
+    mark_collation(mark)
+    assert mark[STAGE] == COLLATE
+    assert before <= mark[COLLATED_FROM] <= time.perf_counter_ns()
+
+
+def test_a_thread_counts_its_own_cores_and_a_process_all_of_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mark_module, "_cpu_clock", time.thread_time_ns)
+
+    def in_another_thread() -> None:
+        thread = threading.Thread(target=spin, args=(0.03,))
+        thread.start()
+        thread.join()
+
+    assert timed(private_mark(), in_another_thread).cpu < 0.015
+    mark_module.count_whole_process()
+    assert timed(private_mark(), in_another_thread).cpu >= 0.03
+    assert abs(cpu_time() - time.process_time_ns()) < 1e9
+
+
+@LINUX
+@pytest.mark.alone
+def test_who_shares_a_core_is_seen_to_wait_for_it() -> None:
+    """Two processes on one core that both spin: each waits while the other runs."""
+    cores = os.sched_getaffinity(0)
+    found: list[Times] = []
+    with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as beside:
+        try:
+            os.sched_setaffinity(beside.pid, {min(cores)})
+            os.sched_setaffinity(0, {min(cores)})
+            watch = Stopwatch(private_mark())
+            for _ in range(2):
+                watch.start()
+                spin(0.06)
+                watch.made()
+                found.append(watch.stop())
+        finally:
+            os.sched_setaffinity(0, cores)
+            beside.kill()
+    for times in found:
+        spent = times.sent - times.begun
+        assert 0.005 < times.queued < spent + 0.005
+        assert times.cpu + times.queued == pytest.approx(spent, rel=0.3)
+
+
+@LINUX
+def test_short_batches_do_not_ask_the_kernel() -> None:
+    watch = Stopwatch(private_mark())
+
+    def batch(seconds: float) -> Times:
+        watch.start()
+        spin(seconds)
+        watch.made()
+        return watch.stop()
+
+    first, second = batch(0.0), batch(2 * LONG)
+    third = batch(0.0)
+    assert not math.isnan(first.queued)  # it is not known yet how long batches are
+    if first.sent - first.begun < LONG:
+        assert math.isnan(second.queued)
+    assert not math.isnan(third.queued)
+
+
+@LINUX
+@pytest.mark.alone
+def test_the_kernels_account_is_closed_with_the_watch() -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - as many as there are
+    watch = Stopwatch(private_mark())
+    watch.start()
+    assert len(os.listdir("/proc/self/fd")) == before + 1  # noqa: PTH208
+    del watch
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_where_nobody_counts_waiting_for_a_core_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(stopwatch, "Path", lambda _: tmp_path / "none")
+    assert queued_seconds() == 0.0
+    monkeypatch.setattr(stopwatch.os, "open", _refuse)
+    assert math.isnan(timed(private_mark(), lambda: None).queued)
+
+
+def _refuse(*_: object) -> int:
+    raise FileNotFoundError
+
+
+@LINUX
+def test_the_calling_threads_account_is_read() -> None:
+    before = queued_seconds()
+    assert before >= 0.0
+    assert queued_seconds() >= before
+
+
+def test_what_was_not_timed_is_nan() -> None:
+    assert len(NO_TIMES) == len(Times._fields)
+    assert all(math.isnan(one) for one in NO_TIMES)

@@ -1,0 +1,167 @@
+"""`backend="auto"`: what is chosen follows from the samples, and the trial leaves no trace."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+import headrace
+from headrace.workers.auto.backend import Run, judged
+
+pytestmark = pytest.mark.alone
+
+
+class Cheap(Dataset[int]):
+    opened = False
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        self.opened = True
+        return index
+
+
+class Meeting(Cheap):
+    """Each sample of a batch takes long alone, and two threads meet in it: nothing else can explain a gain of two."""
+
+    def __getitem__(self, index: int) -> Any:
+        threading.Event().wait(0.002)
+        return index
+
+
+class Drawing(Meeting):
+    def __getitem__(self, index: int) -> Any:
+        super().__getitem__(index)
+        return random.random() + float(np.random.rand()) + float(torch.rand(()))
+
+
+class DrawingOwn(Meeting):
+    def __getitem__(self, index: int) -> Any:
+        super().__getitem__(index)
+        return index, int(headrace.rng().integers(1 << 40))
+
+
+class Unsafe(Meeting):
+    """Two threads at once get in each other's way."""
+
+    def __init__(self) -> None:
+        self.inside: list[int] = []
+
+    def __getitem__(self, index: int) -> Any:
+        self.inside.append(index)
+        super().__getitem__(index)
+        alone = len(self.inside)
+        self.inside.remove(index)
+        return alone
+
+
+class Broken(Cheap):
+    def __getitem__(self, index: int) -> Any:
+        raise ValueError("broken")
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(8))
+
+
+class Counted(Meeting):
+    asked = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"asked": self.asked}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.asked = state["asked"]
+
+
+def prepare(worker: int) -> None:
+    """Does nothing."""
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "backend", "why"),
+    [
+        (Cheap(), {}, "inline", "less than handing it over"),
+        (Meeting(), {}, "thread", "times as much done as one"),
+        (Meeting(), {"batch_size": None}, "thread", "times as much done as one"),
+        (DrawingOwn(), {}, "thread", "times as much done as one"),
+        (Drawing(), {}, "process", "global random generators"),
+        (Unsafe(), {}, "process", "come out differently"),
+        (Stream(), {}, "process", "stream"),
+        (Counted(), {}, "process", "has a state"),
+        (Meeting(), {"worker_init_fn": prepare}, "process", "worker_init_fn"),
+        (Meeting(), {"sampler": [3, 1, 2, 0]}, "process", "keys of a list"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Dataset) else None,
+)
+def test_the_choice_follows_from_the_samples(
+    dataset: Any, options: dict[str, Any], backend: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headrace")
+    loader = headrace.DataLoader(dataset, num_workers=2, backend="auto", **{"batch_size": 8, **options})
+    assert loader.backend == "auto"
+    delivered = [batch for _ in range(2) for batch in loader]
+    assert loader.backend == backend
+    assert why in caplog.text
+    assert len(caplog.records) == 1
+    if type(dataset) in (Cheap, Meeting) and "sampler" not in options and options.get("batch_size", 8):
+        assert torch.cat(delivered).tolist() == [*range(64)] * 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "digests", "backend"),
+    [(1.01, [7, 7], "thread"), (1.24, [7, 7], "thread"), (1.26, [7, 7], "process"), (1.01, [7, 8], "process")],
+)
+def test_threads_are_chosen_if_they_gain_and_agree(seconds: float, digests: list[int], backend: str) -> None:
+    assert judged(Run(1.0, [7]), Run(seconds, digests)).backend == backend
+
+
+def test_with_a_timeout_there_are_workers() -> None:
+    loader = headrace.DataLoader(Cheap(), num_workers=2, backend="auto", timeout=9)
+    assert len(list(loader)) == 64
+    assert loader.backend in ("process", "thread")
+
+
+def test_an_error_of_the_first_samples_is_raised_by_the_epoch() -> None:
+    loader = headrace.DataLoader(Broken(), num_workers=2, backend="auto")
+    with pytest.raises(ValueError, match="Caught ValueError in DataLoader worker process 0"):
+        list(loader)
+
+
+def test_the_trial_leaves_random_numbers_and_the_data_set_as_they_were() -> None:
+    dataset = Cheap()
+    loader = headrace.DataLoader(dataset, num_workers=2, shuffle=True, backend="auto", timeout=9)
+    torch.manual_seed(1)
+    expected = torch.cat(list(headrace.DataLoader(Cheap(), num_workers=2, shuffle=True))).tolist()
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state(legacy=False)["state"]["pos"]
+    torch.manual_seed(1)
+    assert torch.cat(list(loader)).tolist() == expected
+    assert (random.getstate(), np.random.get_state(legacy=False)["state"]["pos"]) == before
+    assert not dataset.opened
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_inline_is_the_loader_without_workers(persistent: bool) -> None:
+    before = set(threading.enumerate())
+    loader = headrace.DataLoader(Cheap(), 8, num_workers=2, backend="inline", persistent_workers=persistent)
+    assert [torch.cat(list(loader)).tolist() for _ in range(2)] == [[*range(64)]] * 2
+    assert set(threading.enumerate()) <= before
+
+
+def test_an_epoch_is_the_same_whatever_is_chosen() -> None:
+    def made(backend: Any) -> Any:
+        return headrace.DataLoader(DrawingOwn(), 8, shuffle=True, num_workers=2, backend=backend, seed=3)
+
+    runs = [[[part.tolist() for part in batch] for batch in made(b)] for b in ("auto", "inline", "process", "thread")]
+    assert runs[0] == runs[1] == runs[2] == runs[3]

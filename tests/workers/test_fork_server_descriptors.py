@@ -1,0 +1,83 @@
+"""Spawn with few descriptors: the error says which limit to raise, as torch's does."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import multiprocessing
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch.multiprocessing
+
+from headrace.workers.processes.fork_server import Zygote
+
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(sys.platform != "linux", reason="needs pidfds")]
+
+WORDS = "Too many open files. Communication with the workers is no longer possible. .*`ulimit -n`"
+
+
+def nothing(cargo: object, order: object) -> None:
+    """The target of a worker."""
+
+
+@contextlib.contextmanager
+def at_most(files: int) -> Iterator[None]:
+    """Limits the descriptors that this process, and what it starts, may have."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@contextlib.contextmanager
+def without_gaps() -> Iterator[int]:
+    """Takes every descriptor below the highest one that is open; yields the first number that is free."""
+    highest = max(int(file.name) for file in Path("/proc/self/fd").iterdir())
+    taken = []
+    while not taken or taken[-1] < highest:
+        taken.append(os.dup(0))
+    yield taken[-1] + 1
+    for fd in taken:
+        os.close(fd)
+
+
+@pytest.fixture
+def zygote() -> Iterator[Zygote]:
+    with at_most(64):  # which the helper inherits
+        zygote = Zygote(torch.multiprocessing.get_context("spawn"))
+    yield zygote
+    zygote.close()
+
+
+def test_descriptors_that_do_not_arrive_are_an_error_that_names_the_limit(zygote: Zygote) -> None:
+    connections = [end for _ in range(50) for end in multiprocessing.Pipe()]
+    with pytest.raises(RuntimeError, match=WORDS):
+        zygote.load(connections)
+    zygote.load(connections[:4])
+    process = zygote.fork(nothing, None)
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_a_worker_whose_descriptor_does_not_arrive_is_an_error_that_names_the_limit(zygote: Zygote) -> None:
+    zygote.load(None)
+    errors = []
+    with without_gaps() as first_free:
+        for spare in range(8):
+            with at_most(first_free + spare):
+                try:
+                    zygote.fork(nothing, None).join()
+                except OSError as error:
+                    assert error.errno == errno.EMFILE
+                    errors.append("no file could be opened")
+                except RuntimeError as error:
+                    errors.append(str(error))
+    assert "no file could be opened" in errors
+    assert any("`ulimit -n`" in error for error in errors), errors

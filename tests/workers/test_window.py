@@ -1,0 +1,186 @@
+"""The in-flight window against torch's rules, in plain numbers."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.workers.window import Window
+
+
+def prime(window: Window[int], tasks: int) -> list[int]:
+    """Sends up to `tasks` tasks; returns the worker of each."""
+    workers = []
+    for _ in range(tasks):
+        worker = window.choose()
+        if worker is None:
+            break
+        window.send(worker)
+        workers.append(worker)
+    return workers
+
+
+def test_task_k_goes_to_worker_k_modulo_n() -> None:
+    assert prime(Window(3, 6, in_order=True), 6) == [0, 1, 2, 0, 1, 2]
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.data())
+def test_results_are_delivered_in_order_however_they_arrive(workers: int, prefetch: int, data: st.DataObject) -> None:
+    window: Window[int] = Window(workers, workers * prefetch, in_order=True)
+    pending = list(range(len(prime(window, window.limit))))
+    delivered = []
+    while not window.finished:
+        ready = window.deliverable()
+        if ready is not None:
+            task, worker, result = ready
+            assert (task, worker) == (result, result % workers)
+            delivered.append(result)
+            if len(delivered) + len(pending) < 20:
+                pending.append(window.send(window.choose() or 0))
+            continue
+        task = data.draw(st.sampled_from(pending))
+        pending.remove(task)
+        window.arrive(task, task)
+    assert delivered == list(range(len(delivered)))
+    assert pending == []
+
+
+@given(st.permutations(range(6)))
+def test_without_order_results_are_delivered_as_they_arrive(arrivals: list[int]) -> None:
+    window: Window[int] = Window(2, 6, in_order=False)
+    prime(window, 6)
+    for task in arrivals:
+        window.arrive(task, task)
+    ready = [window.deliverable() for _ in arrivals]
+    assert [result for _, _, result in ready if result is not None] == arrivals  # type: ignore[misc]
+    assert window.finished
+
+
+def test_without_order_a_worker_gets_no_more_than_its_share() -> None:
+    window: Window[int] = Window(2, 4, in_order=False)
+    assert prime(window, 4) == [0, 1, 0, 1]
+    window.arrive(1, 1)
+    assert window.deliverable() == (1, 1, 1)
+    assert prime(window, 3) == [1]
+
+
+def test_an_exhausted_worker_drops_out_and_its_tasks_with_it() -> None:
+    window: Window[int] = Window(2, 4, in_order=True)
+    prime(window, 4)
+    window.arrive(0, 0)
+    window.exhaust(2)
+    assert window.deliverable() == (0, 0, 0)
+    assert window.deliverable() is None
+    window.arrive(1, 1)
+    assert window.deliverable() == (1, 1, 1)
+    assert prime(window, 2) == [1, 1]
+    assert window.deliverable() is None
+    window.arrive(3, 3)
+    assert window.deliverable() == (3, 1, 3)
+
+
+def test_the_epoch_ends_when_every_worker_is_exhausted() -> None:
+    window: Window[int] = Window(2, 4, in_order=True)
+    prime(window, 4)
+    window.exhaust(0)
+    assert not window.finished
+    window.exhaust(1)
+    assert window.deliverable() is None
+    assert window.finished
+    assert window.choose() is None
+
+
+def test_results_that_came_before_the_end_of_a_worker_are_delivered() -> None:
+    window: Window[int] = Window(1, 3, in_order=True)
+    prime(window, 3)
+    window.arrive(0, 0)
+    window.arrive(1, 1)
+    window.exhaust(2)
+    assert [window.deliverable(), window.deliverable(), window.deliverable()] == [(0, 0, 0), (1, 0, 1), None]
+    assert window.finished
+
+
+def test_after_a_resume_the_round_robin_begins_where_it_was() -> None:
+    assert prime(Window(3, 6, in_order=True, first=2), 4) == [2, 0, 1, 2]
+
+
+def test_a_free_task_goes_to_the_lane_with_the_fewest() -> None:
+    window: Window[int] = Window(2, 8, in_order=True, free=True)
+    assert prime(window, 8) == [0, 1, 0, 1]
+    window.arrive(1, 1)
+    window.arrive(3, 3)
+    assert prime(window, 8) == [1, 1]
+    assert window.deliverable() is None
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.data())
+def test_free_tasks_are_delivered_in_order_within_the_limit(lanes: int, prefetch: int, data: st.DataObject) -> None:
+    window: Window[int] = Window(lanes, lanes * prefetch, in_order=True, free=True)
+    sent, delivered, making = 0, [], []
+    while len(delivered) < 30:
+        while sent < 30 and (lane := window.choose()) is not None:
+            making.append(window.send(lane))
+            sent += 1
+        assert sent - len(delivered) <= window.limit
+        if (ready := window.deliverable()) is not None:
+            delivered.append(ready[0])
+            continue
+        task = data.draw(st.sampled_from(making))
+        making.remove(task)
+        window.arrive(task, task)
+    assert delivered == list(range(30))
+
+
+def test_only_open_lanes_are_given_free_tasks() -> None:
+    window: Window[int] = Window(8, 2, in_order=True, free=True)
+    window.open_lanes = 1
+    assert prime(window, 8) == [0, 0]
+    window.limit, window.open_lanes = 6, 3
+    assert prime(window, 8) == [1, 2, 1, 2]
+    assert window.outstanding == 6
+    window.limit = window.open_lanes = 0
+    assert prime(window, 8) == []
+    for task in range(6):
+        window.arrive(task, task)
+    assert [window.deliverable() for _ in range(7)] == [
+        (0, 0, 0), (1, 0, 1), (2, 1, 2), (3, 2, 3), (4, 1, 4), (5, 2, 5), None,
+    ]  # fmt: skip
+    assert window.finished
+    assert window.outstanding == 0
+    window.limit, window.open_lanes = 4, 2
+    assert prime(window, 8) == [0, 1, 0, 1]
+
+
+def test_a_lower_limit_takes_nothing_back_and_gives_nothing_out() -> None:
+    window: Window[int] = Window(4, 8, in_order=True, free=True)
+    assert len(prime(window, 8)) == 8
+    window.limit = 3
+    for task in range(8):
+        window.arrive(task, task)
+        assert window.deliverable() == (task, task % 4, task)
+        assert (window.choose() is None) == (window.outstanding >= 3)
+
+
+@given(st.data())
+def test_whatever_lanes_are_open_batches_come_in_order_within_the_limit(data: st.DataObject) -> None:
+    window: Window[int] = Window(6, 2, in_order=True, free=True)
+    sent, delivered, making = 0, [], []
+    while len(delivered) < 25:
+        if data.draw(st.booleans()):
+            window.open_lanes = data.draw(st.integers(0, 6))
+            window.limit = window.open_lanes * data.draw(st.integers(1, 4))
+        if not making and window.open_lanes == 0 and window.outstanding == 0:
+            window.open_lanes, window.limit = 1, 1
+        while sent < 25 and (lane := window.choose()) is not None:
+            assert lane < window.open_lanes
+            assert window.outstanding < window.limit
+            making.append(window.send(lane))
+            sent += 1
+        if (ready := window.deliverable()) is not None:
+            delivered.append(ready[0])
+        elif making:
+            task = data.draw(st.sampled_from(making))
+            making.remove(task)
+            window.arrive(task, task)
+    assert delivered == list(range(25))
+    assert window.outstanding == 0
