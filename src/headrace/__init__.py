@@ -108,6 +108,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"headrace.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -46,7 +46,9 @@ class GuardedFetcher:
         """See `Fetcher.fetch`."""
         self._guard.losses.clear()
         careful = type(index) is Careful
-        index = index.index if careful else index
+        if careful:
+            index = index.index
+
         keys, positions = split(index, batched=self._batched)
         entries: list[Entry] = []
         failure: Exception | None = None
@@ -57,16 +59,22 @@ class GuardedFetcher:
             except Exception as error:
                 if is_never_skipped(error):
                     raise
-                failure = error if len(samples) < len(keys) and not self._plain.loads_together else None
+                if len(samples) < len(keys) and not self._plain.loads_together:
+                    failure = error
+                else:
+                    failure = None
+
                 numbers: Sequence[int | None] = positions or [None] * len(keys)
                 entries = [Entry(place, keys[place], numbers[place], one) for place, one in enumerate(samples)]
             else:
                 self._latest = list(keys[-1:])
                 return batch
+
         with self._plain.seeding():
             self._complete(entries, keys, positions, failure)
             entries = entries or self._one_at_least(keys)
             batch = self._collated(entries, keys)
+
         self._latest = [entry.key for entry in entries[-1:]]
         return batch
 
@@ -92,7 +100,12 @@ class GuardedFetcher:
     ) -> None:
         """Loads what `entries` lack, one by one. `failure`: what the first of them raised, if it was tried already."""
         for place in range(len(entries), len(keys)):
-            key, position = keys[place], None if positions is None else positions[place]
+            key = keys[place]
+            if positions is None:
+                position = None
+            else:
+                position = positions[place]
+
             try:
                 entries.append(self._load(place, key, position, failure))
             except Exception as error:  # noqa: BLE001 - the guard raises it again unless the sample is at fault
@@ -100,6 +113,7 @@ class GuardedFetcher:
                     note(error, f"raised while loading the sample with key {key!r}")
                     note_length(error, self._plain.dataset, key)
                 entries.extend(self._settled(Entry(place, key, position, None), "load", error, keys))
+
             failure = None
 
     def _load(self, place: int, key: Any, position: int | None, failure: Exception | None = None) -> Entry:
@@ -108,8 +122,16 @@ class GuardedFetcher:
 
     def _try_instead(self, entry: Entry, key: Any, keys: Sequence[Any], beside: Sequence[Entry]) -> Entry:
         """Loads another sample for the place of a bad one, and sees that it can be collated, also with `beside`."""
-        place = keys.index(key) if key in keys and not isinstance(key, int) else entry.place
-        spare = key + 1 if isinstance(key, int) else 0
+        if key in keys and not isinstance(key, int):
+            place = keys.index(key)
+        else:
+            place = entry.place
+
+        if isinstance(key, int):
+            spare = key + 1
+        else:
+            spare = 0
+
         sample = self._guard.retried(key, lambda: self._plain.load_one(place, key, entry.position, spare=spare))
         found = Entry(entry.place, key, entry.position, sample)
         self._collate([*beside, found])
@@ -127,17 +149,27 @@ class GuardedFetcher:
         if action == "skip":
             self._guard.losses.append(bad.settled("skip"))
             return []
+
         return [self._replaced(entry, bad, error, keys, beside)]
 
     def _replaced(
         self, entry: Entry, bad: BadSample, error: Exception, keys: Sequence[Any], beside: Sequence[Entry] = ()
     ) -> Entry:
         """Returns a good sample for the place of a bad one, and keeps the record. Raises `SampleError`."""
-        policy, tried = self._guard.policy, 0
-        number = word_of(entry.key) if entry.position is None else entry.position
+        policy = self._guard.policy
+        tried = 0
+        if entry.position is None:
+            number = word_of(entry.key)
+        else:
+            number = entry.position
+
         words = (self._guard.seed, self._guard.epoch, number, 1 if bad.stage == "collate" else 0)
         others = [key for key in keys if key != entry.key]
-        last_resort = [] if policy.spares.size else self._latest
+        if policy.spares.size:
+            last_resort = []
+        else:
+            last_resort = self._latest
+
         for key in chain(policy.spares.candidates(*words, batch=others), last_resort):
             tried += 1
             try:
@@ -146,9 +178,15 @@ class GuardedFetcher:
                 if is_never_skipped(failure):
                     raise
                 continue
+
             self._guard.losses.append(bad.settled("replace", key))
             return found
-        whence = "drawn at random" if policy.spares.size else "of its batch, since the sampler is not known"
+
+        if policy.spares.size:
+            whence = "drawn at random"
+        else:
+            whence = "of its batch, since the sampler is not known"
+
         message = explain(
             "found no good sample for the place of a bad one",
             place=f"key {entry.key!r}" + (f" ({bad.path})" if bad.path else ""),
@@ -180,6 +218,7 @@ class GuardedFetcher:
                 entries = self._without_odd_ones(entries, keys)
                 if not entries:
                     raise
+
         return self._collate(entries)
 
     def _without_odd_ones(self, entries: list[Entry], keys: Sequence[Any]) -> list[Entry]:
@@ -187,6 +226,7 @@ class GuardedFetcher:
         odd = odd_ones_out(len(entries), lambda places: self._collate([entries[place] for place in places]))
         if not odd:
             return []
+
         beside = [entry for place, entry in enumerate(entries) if place not in odd][:1]
         changed = [
             one
@@ -196,11 +236,16 @@ class GuardedFetcher:
         return changed or self._one_at_least(keys)
 
     def _collate(self, entries: Sequence[Entry]) -> Any:
-        positions: Any = () if any(entry.position is None for entry in entries) else [one.position for one in entries]
+        if any(entry.position is None for entry in entries):
+            positions: Any = ()
+        else:
+            positions = [one.position for one in entries]
+
         keys = [entry.key for entry in entries]
         if self._plain.makes_whole_batches:
             whole = all(isinstance(key, (int, np.integer)) for key in keys)
             return self._plain.load_whole(np.asarray(keys, np.int64) if whole else keys, positions)
+
         samples = [entry.sample for entry in entries]
         if self._batched:
             return self._plain.collate(samples, positions, keys)
@@ -216,6 +261,7 @@ def odd_ones_out(count: int, collate: Callable[[list[int]], object]) -> dict[int
     alone = _failures(range(count), lambda place: collate([place]))
     if alone:
         return alone
+
     reference = _of_the_majority(count, collate)
     if reference is None:
         return {}
@@ -237,4 +283,5 @@ def _failures(places: Iterable[int], attempt: Callable[[int], object]) -> dict[i
             attempt(place)
         except Exception as error:  # noqa: BLE001 - what is looked for
             failures[place] = error
+
     return failures

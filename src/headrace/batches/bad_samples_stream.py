@@ -44,8 +44,12 @@ class Ending:
             note(error, GENERATOR)
         if isinstance(iterator, GeneratorType) or self.reached or self._in_a_row >= IN_A_ROW:
             raise error
+
         self.alarmed = True
-        self.killed_by = error if _went_through_a_generator(error) else None
+        if _went_through_a_generator(error):
+            self.killed_by = error
+        else:
+            self.killed_by = None
 
     def check(self) -> None:
         """Looks at an end: raises the exception if it came right behind a sample that raised within a generator."""
@@ -56,7 +60,9 @@ class Ending:
 
     def passed(self) -> None:
         """Notes that a good sample came behind bad ones: the iterator lives."""
-        self.killed_by, self._in_a_row, self.alarmed = None, 0, False
+        self.killed_by = None
+        self._in_a_row = 0
+        self.alarmed = False
 
 
 def _went_through_a_generator(error: Exception) -> bool:
@@ -65,6 +71,7 @@ def _went_through_a_generator(error: Exception) -> bool:
         if trace.tb_frame.f_code.co_flags & inspect.CO_GENERATOR:
             return True
         trace = trace.tb_next
+
     return False
 
 
@@ -92,6 +99,7 @@ class StreamBatch:
                 raise
             source.pass_over(error)
             return error
+
         self._latest = number, sample
         if self.first is None:
             self.first = self._latest
@@ -120,7 +128,8 @@ class StreamBatch:
         """Begins the batch anew behind what came so far, all of which is bad."""
         if self._guard is not None:
             self._guard.losses += [bad.settled("skip") for bad in self._samples if isinstance(bad, BadSample)]
-        self._samples, self.length = [], 0
+        self._samples = []
+        self.length = 0
 
     def settled(self, spare: tuple[int, Any] | None) -> tuple[list[Any], tuple[int, Any] | None]:
         """Returns the samples of the batch, and one that may serve the next batch as `spare`.
@@ -133,6 +142,7 @@ class StreamBatch:
             return [sample for _, sample in good], good[-1] if good and self._guard is not None else spare
         if not self._samples:
             self._samples.append(self._guard.losses.pop())
+
         samples = []
         for one in self._samples:
             if isinstance(one, BadSample):
@@ -141,11 +151,13 @@ class StreamBatch:
                 samples.append(sample)
             else:
                 samples.append(one[1])
+
         return samples, good[-1] if good else spare
 
     def _chosen(self, bad: BadSample, good: list[tuple[int, Any]]) -> tuple[int, Any]:
         if good and self._guard is not None:
             return good[stream_key(SPARE, self._guard.seed, bad.epoch, bad.key) % len(good)]
+
         message = explain(
             "found no good sample for the place of a bad one",
             place=f"sample number {bad.key} of the stream",

@@ -56,7 +56,9 @@ class SlotCollate:
         added = set(default_collate_fn_map) - set(REGISTRY) - PLAIN
         untouched = untouched and not any(isinstance(one, kind) for one in USUAL for kind in added)
         stacks = default_collate_fn_map.get(torch.Tensor) in (torch_collate_tensor, self.stack)
-        return self._memory if untouched and stacks else None
+        if untouched and stacks:
+            return self._memory
+        return None
 
     def __call__(self, batch: list[Any]) -> Any:
         kind = type(batch[0])
@@ -70,9 +72,11 @@ class SlotCollate:
         registry = dict(default_collate_fn_map)
         if registry.get(torch.Tensor) is torch_collate_tensor:
             registry[torch.Tensor] = self.stack
+
         for kind in (int, float):
             if kind in registry:
                 registry[kind] = _faster(registry[kind])
+
         return registry
 
     def stack(self, batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
@@ -81,11 +85,13 @@ class SlotCollate:
         if first.layout is not torch.strided or first.is_nested:
             refused: torch.Tensor = torch_collate_tensor(list(batch), collate_fn_map=collate_fn_map)
             return refused
+
         out = None
         if first.nbytes * len(batch) >= self._memory.smallest and self._may_write_into_a_slot(batch):
             out = self._memory.empty((len(batch), *first.shape), first.dtype)
         elif self._in_worker:
             out = first.new().resize_(len(batch), *first.size())
+
         return torch.stack(tuple(batch), 0, out=out)
 
     def _may_write_into_a_slot(self, batch: Sequence[torch.Tensor]) -> bool:

@@ -26,6 +26,7 @@ def collate_ints(batch: Sequence[int], *, collate_fn_map: Any = None) -> torch.T
         except OverflowError:
             return _by_torch(torch_collate_int, batch, collate_fn_map)
         return _tensor(numbers, torch.int64)
+
     return _by_torch(torch_collate_int, batch, collate_fn_map)
 
 

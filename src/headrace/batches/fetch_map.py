@@ -94,10 +94,18 @@ class MapFetcher:
         self._batched = batched
         self._collate = collate
         self._streams = streams
-        self._mark = private_mark() if mark is None else mark
+        if mark is None:
+            self._mark = private_mark()
+        else:
+            self._mark = mark
+
         self._watched = watched
         self._stateful = is_stateful(dataset)
-        self._whole = whole_batches(dataset, collate) if batched else None
+        if batched:
+            self._whole = whole_batches(dataset, collate)
+        else:
+            self._whole = None
+
         self._draws = streams is not None and draws_numbers(dataset)
         self._unseeded: Unseeded | None = None
         if unseeded is not None:
@@ -116,7 +124,9 @@ class MapFetcher:
 
     def seeding(self) -> contextlib.AbstractContextManager[None]:
         """Returns what is around the making of single samples, which seeds."""
-        return contextlib.nullcontext() if self._unseeded is None else self._unseeded.seeding()
+        if self._unseeded is None:
+            return contextlib.nullcontext()
+        return self._unseeded.seeding()
 
     @property
     def makes_whole_batches(self) -> bool:
@@ -133,12 +143,14 @@ class MapFetcher:
         if type(index) is Careful:
             index = index.index
             self._try_each(*split(index, batched=self._batched))
+
         positions: Sequence[int] | npt.NDArray[np.int64] = ()
         if type(index) is Positioned:
             index, positions = index
         if self._whole is not None:
             return self.load_whole(index, positions)
-        samples = [] if samples is None else samples
+        if samples is None:
+            samples = []
         if self._unseeded is not None and self._unseeded.first and len(positions):
             return self._unseeded_first(self._unseeded, index, positions, samples)
         return self._make(index, positions, samples)
@@ -157,9 +169,11 @@ class MapFetcher:
                 if verdict == "good":
                     return batch
                 del batch
+
             samples.clear()
             if verdict == "seed":
                 break
+
         with unseeded.seeding():
             return self._make(index, positions, samples)
 
@@ -171,9 +185,11 @@ class MapFetcher:
 
     def load_whole(self, keys: Any, positions: Any) -> Any:
         """Returns a batch that the data set makes itself."""
-        self._mark[STAGE], self._mark[PLACE] = LOAD, TOGETHER
+        self._mark[STAGE] = LOAD
+        self._mark[PLACE] = TOGETHER
         if self._draws and self._streams is not None and len(positions):
             self._streams.enter_batch(positions)
+
         try:
             return self._whole(keys)  # type: ignore[misc]  # or nobody calls this
         except Exception as error:
@@ -186,26 +202,38 @@ class MapFetcher:
         spare: what the mark says. Raises what the data set raises, as it is.
         """
         mark = self._mark
-        mark[STAGE], mark[PLACE], mark[SPARE] = LOAD, place, spare
-        positions = () if position is None else (position,)
+        mark[STAGE] = LOAD
+        mark[PLACE] = place
+        mark[SPARE] = spare
+        if position is None:
+            positions: tuple[int, ...] = ()
+        else:
+            positions = (position,)
+
         if self._whole is not None:
             if self._draws and self._streams is not None and positions:
                 self._streams.enter_batch(positions)
             self._whole(np.asarray([key]) if isinstance(key, (int, np.integer)) else [key])
             return None
+
         if self._streams is not None and position is not None:
             self._streams.enter(SAMPLE, int(position))
-        return self.dataset.__getitems__([key])[0] if self.loads_together else self.dataset[key]
+        if self.loads_together:
+            return self.dataset.__getitems__([key])[0]
+        return self.dataset[key]
 
     def mark_judging(self, place: int) -> None:
         """Marks that the user's `on_error` is asked about a sample."""
-        self._mark[STAGE], self._mark[PLACE], self._mark[SPARE] = JUDGE, place, 0
+        self._mark[STAGE] = JUDGE
+        self._mark[PLACE] = place
+        self._mark[SPARE] = 0
 
     def collate(self, samples: Any, positions: Any, index: Any) -> Any:
         """Returns samples (or one, if there are no batches) as the collate function makes them a batch."""
         mark_collation(self._mark)
         if self._streams is not None and len(positions):
             self._streams.enter(BATCH, int(positions[0]))
+
         try:
             return self._collate(samples)
         except Exception as error:
@@ -214,7 +242,9 @@ class MapFetcher:
 
     def state(self) -> Any:
         """See `Fetcher.state`."""
-        return self.dataset.state_dict() if self._stateful else None
+        if self._stateful:
+            return self.dataset.state_dict()
+        return None
 
     def losses(self) -> Sequence[BadSample]:
         """See `Fetcher.losses`."""
@@ -222,7 +252,8 @@ class MapFetcher:
 
     def _samples(self, keys: Any, positions: Any, samples: list[Any]) -> Any:
         if self.loads_together:
-            self._mark[STAGE], self._mark[PLACE] = LOAD, TOGETHER
+            self._mark[STAGE] = LOAD
+            self._mark[PLACE] = TOGETHER
             if self._streams is not None and len(positions):
                 self._streams.enter_batch(positions)
             try:
@@ -230,15 +261,20 @@ class MapFetcher:
             except Exception as error:
                 note(error, f"raised while loading {describe(keys)}")
                 raise
+
         self._one_by_one(keys, positions, samples)
         return samples
 
     def _one_by_one(self, keys: Iterable[Any], positions: Any, samples: list[Any]) -> None:
         """Puts the samples of `keys` into `samples`, which is empty; those before one that raises stay there."""
-        dataset, streams, mark = self.dataset, self._streams, self._mark
+        dataset = self.dataset
+        streams = self._streams
+        mark = self._mark
         if not isinstance(keys, (list, tuple)):
             keys = list(keys)
-        mark[STAGE], mark[SPARE] = LOAD, 0
+
+        mark[STAGE] = LOAD
+        mark[SPARE] = 0
         try:
             if streams is not None and len(positions):
                 for mark[PLACE], (key, position) in enumerate(zip(keys, positions, strict=True)):
@@ -265,7 +301,9 @@ class MapFetcher:
 
 def plain_index(index: Any) -> Any:
     """Returns an index as the index sampler gave it."""
-    return index.index if type(index) is Careful else index
+    if type(index) is Careful:
+        return index.index
+    return index
 
 
 def split(index: Any, *, batched: bool) -> tuple[Sequence[Any], Sequence[int] | None]:
@@ -287,9 +325,11 @@ def note_length(error: Exception, dataset: Any, key: Any) -> None:
     """Says so if an exception looks like that of a data set that is shorter than its `__len__`."""
     if not isinstance(error, IndexError) or not isinstance(key, (int, np.integer)) or not hasattr(dataset, "__len__"):
         return
+
     length = known_length(dataset)
     if length is None:
         return
+
     if key >= length:
         note(error, f"the sampler gave key {key}, but len(dataset) is {length}")
     else:
@@ -302,6 +342,11 @@ def describe(index: Any) -> str:
         index = index.tolist()
     if not isinstance(index, (list, tuple)):
         return f"the sample with key {index!r}"
+
     shown = ", ".join(repr(key) for key in index[:SHOWN_KEYS])
-    more = f", ... ({len(index)} in all)" if len(index) > SHOWN_KEYS else ""
+    if len(index) > SHOWN_KEYS:
+        more = f", ... ({len(index)} in all)"
+    else:
+        more = ""
+
     return f"the batch with keys {shown}{more}"

@@ -48,28 +48,48 @@ class Source:
         generators: ResumedGenerators | None = None,
     ) -> None:
         self._dataset = dataset
-        self._mark = private_mark() if mark is None else mark
+        if mark is None:
+            self._mark = private_mark()
+        else:
+            self._mark = mark
+
         self._ending = Ending()
         self.streams = streams
-        self.generators = ResumedGenerators() if generators is None else generators
+        if generators is None:
+            self.generators = ResumedGenerators()
+        else:
+            self.generators = generators
+
         state = state or {}
         if state.get("dataset") is not None and is_stateful(dataset):
             with self.generators.loading():
                 dataset.load_state_dict(state["dataset"])
+
         if streams is not None:
             streams.enter(START)
+
         with self.generators.making_iterator():
             self._iterator: Iterator[Any] = iter(dataset)
+
         if state.get("iterator") is not None and is_stateful(self._iterator):
             self._iterator.load_state_dict(state["iterator"])
+
         self._is_stateful = is_stateful(dataset) or is_stateful(self._iterator)
         self._ahead: list[Any] = []
-        self.position = state.get("items", 0) if self._is_stateful else 0
+        if self._is_stateful:
+            self.position = state.get("items", 0)
+        else:
+            self.position = 0
+
         self.to_replay = state.get("items", 0) - self.position
 
     def state(self) -> dict[str, Any]:
         """Returns the states of the data set and of the iterator, where they have one, and the number of samples."""
-        of_iterator = self._iterator.state_dict() if is_stateful(self._iterator) else None
+        if is_stateful(self._iterator):
+            of_iterator = self._iterator.state_dict()
+        else:
+            of_iterator = None
+
         own_dataset = self._dataset is not self._iterator and is_stateful(self._dataset)
         return {
             "items": self.position,
@@ -90,9 +110,12 @@ class Source:
         if self._ahead:
             self.position += 1
             return self._ahead.pop()
-        self._mark[STAGE], self._mark[PLACE] = LOAD, self.position
+
+        self._mark[STAGE] = LOAD
+        self._mark[PLACE] = self.position
         if self.streams is not None:
             self.streams.enter(SAMPLE, self.position)
+
         try:
             sample = next(self._iterator)
         except StopIteration:
@@ -101,6 +124,7 @@ class Source:
         except Exception as error:
             note(error, f"raised while loading sample number {self.position} of this iterator")
             raise
+
         self.position += 1
         if self._ending.alarmed:
             self._ending.passed()
@@ -113,9 +137,11 @@ class Source:
 
     def peek(self) -> tuple[int, Any] | None:
         """Returns the next good sample, with its number, and goes back; None without a state, or if there is none."""
-        before, position = self.iterator_state(), self.position
+        before = self.iterator_state()
+        position = self.position
         if before is None:
             return None
+
         try:
             for number in range(position, position + PEEKED):
                 try:
@@ -126,6 +152,7 @@ class Source:
                     continue
         finally:
             self.rewind(before)
+
         return None
 
     def rewind(self, state: Any) -> None:
@@ -134,16 +161,20 @@ class Source:
 
     def iterator_state(self) -> Any:
         """Returns the state of the iterator; None if it has none."""
-        return self._iterator.state_dict() if is_stateful(self._iterator) else None
+        if is_stateful(self._iterator):
+            return self._iterator.state_dict()
+        return None
 
     def next_batch(self, count: int, out: BatchMemory) -> tuple[Any, int]:
         """Returns the next batch of an iterator that makes whole batches, and how many samples it has."""
-        self._mark[STAGE], self._mark[PLACE] = LOAD, TOGETHER
+        self._mark[STAGE] = LOAD
+        self._mark[PLACE] = TOGETHER
         try:
             batch, got = self._iterator.next_batch(count, out)  # type: ignore[attr-defined]
         except Exception as error:
             note(error, f"raised while loading samples from number {self.position} of this iterator on")
             raise
+
         self.position += got
         return batch, got
 
@@ -175,7 +206,11 @@ class IterableFetcher:
     ) -> None:
         self._source = source
         self._guard = guard
-        self._mark = private_mark() if mark is None else mark
+        if mark is None:
+            self._mark = private_mark()
+        else:
+            self._mark = mark
+
         self._spare: tuple[int, Any] | None = None
         self._batched = batched
         self._collate = collate
@@ -195,23 +230,35 @@ class IterableFetcher:
         """See `Fetcher.fetch`."""
         if self._ended:
             raise StopIteration
-        count = len(index) if self._batched else 1
+
+        if self._batched:
+            count = len(index)
+        else:
+            count = 1
+
         if self._deal is not None and not self._sure:
             self._make_sure(self._deal)
         if self._guard is not None:
             self._guard.losses.clear()
+
         can_replace = self._guard is None or self._spare is not None  # whole batches leave no sample for that
         at_once = self._batched and self._deal is None and can_replace and self._source.makes_batches
         if at_once and self._memory is not None:
             whole = self._whole(count, self._memory)
             if whole is not None:
                 return whole
+
         number = self._batches
         self._batches += 1  # also when a sample raises: its batch is lost, and the next one is the next
-        samples = self._own(count) if self._deal is None else self._dealt(self._deal, number, count)
+        if self._deal is None:
+            samples = self._own(count)
+        else:
+            samples = self._dealt(self._deal, number, count)
+
         mark_collation(self._mark)
         if self._source.streams is not None:
             self._source.streams.enter(BATCH, self._source.position)
+
         try:
             return self._collate(samples if self._batched else samples[0])
         except Exception as error:
@@ -220,7 +267,9 @@ class IterableFetcher:
 
     def losses(self) -> Sequence[BadSample]:
         """See `Fetcher.losses`."""
-        return () if self._guard is None else tuple(self._guard.losses)
+        if self._guard is None:
+            return ()
+        return tuple(self._guard.losses)
 
     def state(self) -> Any:
         """See `Fetcher.state`."""
@@ -231,11 +280,14 @@ class IterableFetcher:
         """Runs through the samples that were delivered before; calls `report(done, all)` now and then."""
         if self._ended:
             return
+
         total = self._source.to_replay
         if not total:
             return
+
         with self._source.generators.replaying():
             self._read_again(total, report)
+
         report(total, total)
 
     def _read_again(self, total: int, report: Callable[[int, int], None]) -> None:
@@ -257,17 +309,24 @@ class IterableFetcher:
 
     def _whole(self, count: int, memory: BatchMemory) -> Any:
         """Returns a batch that the iterator made itself; None if one by one is how its bad samples are found."""
-        before = self._source.iterator_state() if self._guard is not None else None
+        if self._guard is not None:
+            before = self._source.iterator_state()
+        else:
+            before = None
+
         if self._guard is not None and before is None:
             return None
+
         try:
             batch, got = self._source.next_batch(count, memory)
         except Exception as error:
             if self._guard is None or is_never_skipped(error):
                 self._batches += 1
                 raise
+
             self._source.rewind(before)
             return None
+
         self._batches += 1
         self._ended = got < count
         if got == 0 or (self._drop_last and got < count):
@@ -277,6 +336,7 @@ class IterableFetcher:
     def _own(self, count: int) -> list[Any]:
         if self._guard is not None:
             return self._own_guarded(count)
+
         samples: list[Any] = []
         for done in range(count):
             try:
@@ -286,6 +346,7 @@ class IterableFetcher:
                 if not done or self._drop_last:
                     raise
                 break
+
         return samples
 
     def _own_guarded(self, count: int) -> list[Any]:
@@ -295,14 +356,18 @@ class IterableFetcher:
                 batch.add(self._source)
             except StopIteration:
                 self._ended = True
+
             if batch.length == count and not batch.has_good and self._spare is None:
                 self._spare = self._source.peek()
                 if self._spare is None:
                     batch.pass_over()  # a stream that begins with nothing but bad samples begins behind them
+
             if batch.length == count:
                 break
+
         if not batch.length or (self._drop_last and batch.length < count):
             raise StopIteration
+
         samples, self._spare = batch.settled(self._spare)
         return samples
 
@@ -311,9 +376,11 @@ class IterableFetcher:
 
         At the end of the stream all ranks get equally many: one that is short repeats a sample of the last batch.
         """
-        source, (rank, size) = self._source, deal.place.world
+        source = self._source
+        (rank, size) = deal.place.world
         start = deal.first + (deal.place.worker + number * deal.place.workers) * count * size
-        batch, others = StreamBatch(self._guard), StreamBatch(self._guard)
+        batch = StreamBatch(self._guard)
+        others = StreamBatch(self._guard)
         share = count
         try:
             while source.position < start:
@@ -328,6 +395,7 @@ class IterableFetcher:
             share = -(-max(source.position - start, 0) // size)
             if share == 0 or self._drop_last:
                 raise
+
         samples, self._spare = batch.settled(self._spare or others.first)
         if batch.length < share:
             samples.append(samples[-1] if samples or others.first is None else others.first[1])
@@ -341,6 +409,7 @@ class IterableFetcher:
         except StopIteration:
             self._ended = True
             raise
+
         if deal.place.claimed:
             self._deal = None
         elif deal.place.counted:

@@ -22,11 +22,13 @@ def fetches_batches(dataset: Any) -> bool:
     """Tells whether a data set, or what it is a subset of, makes whole batches."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
+
     for kind in type(dataset).__mro__:
         if "fetch_batch" in vars(kind):
             return True
         if not {"__getitem__", "__getitems__"}.isdisjoint(vars(kind)):
             return False  # a class that changes what samples are, and says nothing of batches
+
     return False
 
 
@@ -47,12 +49,15 @@ def whole_batches(dataset: Any, collate: Callable[[Any], Any]) -> Callable[[Any]
     memory = memory_of(collate)
     if memory is None or not fetches_batches(dataset):
         return None
+
     numbers: list[Sequence[int]] = []
     while type(dataset) is Subset:
         numbers.append(dataset.indices)
         dataset = dataset.dataset
+
     if not numbers:
         return lambda keys: dataset.fetch_batch(keys, memory)
+
     tables = [np.asarray(one, np.int64) for one in numbers]
 
     def fetch(keys: Any) -> Any:

@@ -85,6 +85,7 @@ def main() -> None:
     except typer.Abort:
         typer.echo("Aborted.", err=True)
         sys.exit(1)
+
     sys.exit(status)
 
 
@@ -96,7 +97,11 @@ def _calls_checked() -> Iterator[None]:
     except WRONG_CALL as error:
         wrong: Any = error
         context = wrong.ctx
-        place = "headrace" if context is None else context.command_path
+        if context is None:
+            place = "headrace"
+        else:
+            place = context.command_path
+
         said = wrong.format_message()
         what = said[:1].lower() + said[1:].rstrip(".")
         raise UsageError(explain(what, place=place, cure=f"`{place} --help` says what it takes")) from error
@@ -221,7 +226,11 @@ def pack(
     from headrace.data.convert.pack import defaults_of
     from headrace.data.convert.plan import Options
 
-    chosen = tuple(columns.split(",")) if columns else None
+    if columns:
+        chosen = tuple(columns.split(","))
+    else:
+        chosen = None
+
     options = Options(format or defaults_of(target), chosen, resize, quality, shards, shuffle)
     raise typer.Exit(
         run_pack(source, target, options, workers=workers, trust=trust, json_output=json_output, allow_bad=allow_bad)
@@ -268,7 +277,11 @@ def inspect(
     """Say what some data hold: form, columns, counts, sizes, and a few samples."""
     from headrace.cli.inspect import run_inspect
 
-    chosen = columns.split(",") if columns else None
+    if columns:
+        chosen = columns.split(",")
+    else:
+        chosen = None
+
     status = run_inspect(
         uri,
         columns=chosen,
@@ -299,7 +312,11 @@ def bench(
     """Measure your own data in every form, with torch's loader and with headrace's, and name the fastest."""
     from headrace.cli.bench import options_from, run_bench
 
-    chosen = columns.split(",") if columns else None
+    if columns:
+        chosen = columns.split(",")
+    else:
+        chosen = None
+
     more = {"batch_size": batch_size, "samples": samples, "seconds": seconds, "format": format, "trust": trust}
     options = options_from(uri, workers, formats, chosen, keep, **more)
     raise typer.Exit(run_bench(options, json_output=json_output))
@@ -344,7 +361,11 @@ def doctor(
     check_doctor(context, "plan" if plan is not None else "script" if is_script else "data")
     from headrace.cli.bench import numbers_in
 
-    numbers = numbers_in(workers, "--workers") if workers is not None else None
+    if workers is not None:
+        numbers = numbers_in(workers, "--workers")
+    else:
+        numbers = None
+
     if plan is not None:
         from headrace.cli.plan import run_plan
 
@@ -353,6 +374,7 @@ def doctor(
             batches=batches, json_output=json_output,
         )  # fmt: skip
         raise typer.Exit(status)
+
     from headrace.cli.doctor import examine, examine_script
     from headrace.measure.replacing import Way
 
@@ -362,4 +384,5 @@ def doctor(
             target, arguments or [], way=way, as_module=module, seconds=seconds or 60.0, report=report
         )
         raise typer.Exit(found)
+
     raise typer.Exit(examine(target, batch_size, seconds or 3.0, numbers, json_output))

@@ -31,17 +31,22 @@ def run_bench(options: Options, *, json_output: bool) -> int:
     """
     with stages_bar("reading the data") as report:
         comparison = compare(options, report)
+
     console = Terminal()
     if json_output:
         console.out(json.dumps(as_dict(comparison), indent=2), highlight=False)
     else:
         _print(console, comparison)
-    return 0 if comparison.is_right else 1
+
+    if comparison.is_right:
+        return 0
+    return 1
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
     """Returns all figures as plain values."""
-    options, source = comparison.options, comparison.source
+    options = comparison.options
+    source = comparison.source
     fastest = comparison.figures[0]
     return {
         "source": {"place": options.uri, "format": source.format, "samples": len(source)},
@@ -95,7 +100,9 @@ def _form_as_dict(comparison: Comparison, one: Figures) -> dict[str, Any]:
 def _ratio(comparison: Comparison) -> float | None:
     """Returns how much faster the fastest form is than the data as they are now."""
     now = comparison.now.best_random()
-    return comparison.figures[0].best_random() / now if now else None
+    if now:
+        return comparison.figures[0].best_random() / now
+    return None
 
 
 def slower_with_workers(comparison: Comparison) -> dict[int, list[str]]:
@@ -104,28 +111,39 @@ def slower_with_workers(comparison: Comparison) -> dict[int, list[str]]:
     for way in comparison.ways:
         if way.workers and way.loader == "headrace":
             for one in comparison.figures:
-                alone, together = one.speed(Way("headrace", 0), "random"), one.speed(way, "random")
+                alone = one.speed(Way("headrace", 0), "random")
+                together = one.speed(way, "random")
                 if alone and together and alone > together * ALIKE:
                     found.setdefault(way.workers, []).append(_name(one))
+
     return found
 
 
 def _name(one: Figures) -> str:
-    return f"{one.form.format} (now)" if one.form.is_source else one.form.format
+    if one.form.is_source:
+        return f"{one.form.format} (now)"
+    return one.form.format
 
 
 def _print(console: Console, comparison: Comparison) -> None:
-    options, samples = comparison.options, comparison.samples
-    part = "all" if samples == len(comparison.source) else "the first"
+    options = comparison.options
+    samples = comparison.samples
+    if samples == len(comparison.source):
+        part = "all"
+    else:
+        part = "the first"
+
     _say(console, f"{options.uri}: {part} {samples:,} samples, batches of {options.batch_size}")
     for field in comparison.source.schema:
         _say(console, f"  {field.name}: {field}")
+
     console.print(_speeds(comparison))
     console.print(_properties(comparison))
     if comparison.left_out:
         _say(console, "Not measured:")
         for name, reason in comparison.left_out.items():
             _say(console, f"  {name}: {reason}")
+
     for line in sentences(comparison):
         _say(console, line)
 
@@ -139,11 +157,16 @@ def _speeds(comparison: Comparison) -> Table:
     table = Table("", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title="Samples a second", title_justify="left")
     for order in ORDERS:
         for way in comparison.ways:
-            detail = "torch" if way.loader == "torch" else f"{way.workers} workers"
+            if way.loader == "torch":
+                detail = "torch"
+            else:
+                detail = f"{way.workers} workers"
             table.add_column(f"{order}\n{detail}", justify="right")
+
     for one in comparison.figures:
         speeds = [one.speed(way, order) for order in ORDERS for way in comparison.ways]
         table.add_row(_name(one), *(short(speed) if speed else "-" for speed in speeds))
+
     return table
 
 
@@ -152,13 +175,19 @@ def _properties(comparison: Comparison) -> Table:
     table.pad_edge = False
     for column in table.columns[1:4]:
         column.justify = "right"
+
     safe = {True: "safe", False: "NOT SAFE", None: "-"}
     for one in comparison.figures:
         share = comparison.samples / one.length
         milliseconds = f"{1e3 * sorted(one.first_sample)[len(one.first_sample) // 2]:,.1f} ms"
-        size = decimal(int(one.bytes * share)) if one.bytes else "-"
+        if one.bytes:
+            size = decimal(int(one.bytes * share))
+        else:
+            size = "-"
+
         workers = safe[one.is_safe_with_workers]
         table.add_row(_name(one), milliseconds, size, f"{one.files:,}", workers, GOOD_FOR.get(one.form.format, ""))
+
     return table
 
 
@@ -168,7 +197,10 @@ def short(number: float) -> str:
         if number >= size:
             value = number / size
             return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}{unit}"
-    return f"{number:.3g}" if number < 100 else f"{number:.0f}"
+
+    if number < 100:
+        return f"{number:.3g}"
+    return f"{number:.0f}"
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -179,26 +211,36 @@ def sentences(comparison: Comparison) -> list[str]:
         if wrong:
             lines.append(f"WRONG DATA: {_name(one)} did not deliver what the source holds ({'; '.join(wrong)}).")
         lines += [f"{_name(one)} failed with {way}: {why}" for way, why in one.failures.items()]
+
     if comparison.is_right:
         lines.append("Every form delivered the same samples (checksums over whole epochs compared).")
+
     lines.append(_fastest(comparison))
     for count, names in slower_with_workers(comparison).items():
-        which = "every form" if len(names) == len(comparison.figures) else ", ".join(names)
+        if len(names) == len(comparison.figures):
+            which = "every form"
+        else:
+            which = ", ".join(names)
+
         lines.append(
             f"Slower with {count} workers than without any: {which}. "
             "A batch is made sooner there than a worker hands it over; decoding or augmenting samples changes that."
         )
+
     if comparison.options.keep is not None:
         lines.append(f"The forms are in {comparison.options.keep}.")
     return lines
 
 
 def _fastest(comparison: Comparison) -> str:
-    fastest, now, ratio = comparison.figures[0], comparison.now, _ratio(comparison)
+    fastest = comparison.figures[0]
+    now = comparison.now
+    ratio = _ratio(comparison)
     if ratio is None:
         return f"Fastest in random order: {_name(fastest)}; the data as they are now could not be measured."
     if ratio < ALIKE:
         return f"In random order no form is clearly faster than the one that the data are in now, {now.form.format}."
+
     name = now.form.format
     return f"Fastest in random order: {fastest.form.format}, {ratio:,.1f} times as fast as {name}, the form now."
 
@@ -209,7 +251,11 @@ def options_from(
     """Returns the options for what stands on a command line: lists are separated by commas. Raises `UsageError`."""
 
     counts = numbers_in(workers, "workers")
-    names = None if formats is None else [name.strip() for name in formats.split(",")]
+    if formats is None:
+        names = None
+    else:
+        names = [name.strip() for name in formats.split(",")]
+
     return Options(uri, columns, workers=counts, formats=names, keep=keep, **more)
 
 
@@ -220,6 +266,7 @@ def numbers_in(text: str, place: str) -> list[int]:
     except ValueError as error:
         message = explain("cannot measure", place=place, found=repr(text), expected="numbers, such as 0,2")
         raise UsageError(message) from error
+
     if min(numbers) < 0:
         raise UsageError(explain("cannot measure", place=place, found=repr(text), expected="numbers, 0 or more"))
     return numbers

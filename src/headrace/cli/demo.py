@@ -56,6 +56,7 @@ def run_demo(folder: Path, *, photos: int, epochs: int, workers: int) -> int:
             console.print(f"[red]The run with {name}'s loader ended with status {run.status}.[/red]")
             return run.status
         runs.append(run)
+
     _print_table(console, *runs)
     console.print(f"Where the time went in the second run: {page}", soft_wrap=True, highlight=False)
     return 0
@@ -72,7 +73,9 @@ def _make_photos(console: Console, folder: Path, count: int) -> None:
 def _example() -> Path:
     """Returns the training script: beside this file in an installed package, in `examples/` in a checkout."""
     installed = Path(__file__).with_name("train_images.py")
-    return installed if installed.exists() else Path(__file__).parents[3] / "examples" / "train_images.py"
+    if installed.exists():
+        return installed
+    return Path(__file__).parents[3] / "examples" / "train_images.py"
 
 
 def _train(console: Console, name: str, arguments: list[str]) -> Run:
@@ -92,9 +95,14 @@ def _train(console: Console, name: str, arguments: list[str]) -> Run:
             except BaseException:  # Ctrl-C: the run must not go on alone
                 process.terminate()
                 raise
+
         if process.returncode != 0:
             console.print(complaints.read_text(), style="red", markup=False, highlight=False)
-        measurement = json.loads(report.read_text()) if report.exists() else {}
+        if report.exists():
+            measurement = json.loads(report.read_text())
+        else:
+            measurement = {}
+
     return Run(name, process.returncode, measurement, memory.peak)
 
 
@@ -102,6 +110,7 @@ def _print_table(console: Console, torch_run: Run, our_run: Run) -> None:
     table = Table("", "torch", "headrace", "ratio", title="The same script, the same photos, the same machine")
     for column in table.columns[1:]:
         column.justify = "right"
+
     rows = (
         ("time for the whole run (s)", lambda run: run.measurement["seconds"], "{:,.1f}"),
         ("samples/s", _samples_per_second, "{:,.0f}"),
@@ -110,9 +119,14 @@ def _print_table(console: Console, torch_run: Run, our_run: Run) -> None:
         ("peak memory, all processes (MB)", lambda run: run.peak_bytes / 1e6, "{:,.0f}"),
     )
     for title, measure, form in rows:
-        theirs, ours = measure(torch_run), measure(our_run)
-        ratio = f"{ours / theirs:.2f}" if theirs else "-"
+        theirs = measure(torch_run)
+        ours = measure(our_run)
+        if theirs:
+            ratio = f"{ours / theirs:.2f}"
+        else:
+            ratio = "-"
         table.add_row(title, form.format(theirs), form.format(ours), ratio)
+
     console.print()
     console.print(table)
     if torch_run.digests == our_run.digests:

@@ -50,7 +50,8 @@ def examine_script(
     """
     console = Terminal(stderr=True)
     with tempfile.TemporaryDirectory() as scratch:
-        real, ideal = Path(scratch) / "real.json", Path(scratch) / "ideal.json"
+        real = Path(scratch) / "real.json"
+        ideal = Path(scratch) / "ideal.json"
         outputs = Outputs(json=real, report=report, seconds=seconds, full=True)
         real_way = way._replace(ideal=False)
         status = run_and_report(script, arguments, way=real_way, defaults={}, as_module=as_module, outputs=outputs)
@@ -58,6 +59,7 @@ def examine_script(
         if not figures["loaders"] or not any(loader["batches"] for loader in figures["loaders"]):
             console.print(f"headrace: {script} did not get a batch from any DataLoader.", highlight=False)
             return status
+
         if status or not way.ideal:
             return status
         console.print("\nOnce more, with the first batch of each loader again and again ...", highlight=False)
@@ -68,12 +70,14 @@ def examine_script(
             console.print("The script does not run with a batch that repeats, so the prediction stands:")
             console.print(done.stderr.strip().splitlines()[-1:], markup=False, highlight=False)
             return status
+
         console.print(_ideal_table(figures, json.loads(ideal.read_text())))
         console.print(
             "gain: one batch again and again, measured, the time between epochs left out. predicted: from the first "
             "run alone, its first batches included.",
             soft_wrap=True,
         )
+
     return status
 
 
@@ -82,6 +86,7 @@ def _ideal_table(real: dict[str, Any], ideal: dict[str, Any]) -> Table:
     table = Table("loader", "samples/s", "with an ideal loader", "gain", "predicted", box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
+
     gains = {one["label"]: one["ideal_gain"] for one in real["diagnoses"]}
     for one, other in zip(real["loaders"], ideal["loaders"], strict=False):
         if one["samples_per_second"] and other["samples_per_second"]:
@@ -93,6 +98,7 @@ def _ideal_table(real: dict[str, Any], ideal: dict[str, Any]) -> Table:
                 f"{gain:.2f}x",
                 f"{gains[one['label']]:.2f}x" if one["label"] in gains else "-",
             )
+
     return table
 
 
@@ -104,10 +110,14 @@ def examine(uri: str | None, batch_size: int, seconds: float, workers: Sequence[
     if uri is None:
         expected = "a training script, data, or --plan SCRIPT.py:NAME"
         raise UsageError(explain("nothing to look at", place="headrace doctor", found="no target", expected=expected))
-    workers = numbers_to_try() if workers is None else workers
+
+    if workers is None:
+        workers = numbers_to_try()
+
     dataset = open_data(uri)
     if not len(dataset):
         raise UsageError(explain("there is nothing to load", place=uri, found="no samples"))
+
     console = Terminal()
     table = Table("workers", "samples/s", "MB/s", "first batch", box=SIMPLE_HEAD, pad_edge=False)
     differ = _differ_in_size(dataset)
@@ -120,15 +130,18 @@ def examine(uri: str | None, batch_size: int, seconds: float, workers: Sequence[
             str(count), f"{stats.samples_per_second:,.0f}", f"{stats.bytes_per_second / 1e6:,.1f}",
             f"{stats.first_batch * 1e3:,.0f} ms",
         )  # fmt: skip
+
     _, best, recording = max(recordings, key=lambda one: one[0].samples_per_second)
     if json_output:
         figures = [{"workers": count, **stats.as_json()} for stats, count, _ in recordings]
         console.out(json.dumps({"uri": uri, "best": best, "runs": figures}, indent=2), highlight=False)
         return 0
+
     console.print(f"[bold]{uri}[/bold]: {len(dataset):,} samples, {seconds:g} s with each number of workers")
     console.print(table)
     if differ:
         console.print("The samples differ in size, so that they stay apart in a batch; training would resize them.")
+
     console.print(
         f"num_workers={best} is the fastest. There is no training here, so that all is waiting:", style="bold"
     )
@@ -151,6 +164,7 @@ def _recording(dataset: Any, batch_size: int, workers: int, seconds: float, *, c
             _load(loader, seconds)
         finally:
             logger.setLevel(level)
+
     recording: Recording = loader.recording
     setting = replace(recording.setting, tuned=True)  # the best number of workers will be what was measured
     return replace(recording, label=some(workers, "worker"), setting=setting)
@@ -178,7 +192,11 @@ def apart(samples: list[dict[str, Any]]) -> dict[str, Any]:
     for name in samples[0]:
         values = [sample[name] for sample in samples]
         alike = len({np.shape(value) for value in values}) == 1
-        batch[name] = default_collate(values) if alike else [torch.as_tensor(value) for value in values]
+        if alike:
+            batch[name] = default_collate(values)
+        else:
+            batch[name] = [torch.as_tensor(value) for value in values]
+
     return batch
 
 

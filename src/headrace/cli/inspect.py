@@ -83,14 +83,17 @@ def run_inspect(  # noqa: PLR0913 - the options of the command
     except OSError as error:
         if isinstance(error, HeadraceError):
             raise
-        place, cure = error.filename or uri, "correct the path, or let this user read it"
+        place = error.filename or uri
+        cure = "correct the path, or let this user read it"
         found = error.strerror or error
         raise DatasetError(explain("cannot read the data", place=place, found=found, cure=cure)) from error
+
     if json_output:
         text = json.dumps(about, indent=2, allow_nan=False)
         console.out(text, highlight=False)
     else:
         _print(console, about)
+
     return 0
 
 
@@ -109,6 +112,7 @@ def _about(uri: str, reader: Reader, names: Sequence[str], samples: int) -> dict
     for block in _portions(reader, names, looked_at(reader), limit=8 * PORTION):
         for name, tally in tallies.items():
             tally.add(block.columns[name])
+
     first = _portions(reader, names, np.arange(min(samples, len(reader))))
     rows = [[_plain(field, row[field.name]) for field in schema] for block in first for row in block]
     return {
@@ -129,14 +133,19 @@ def looked_at(reader: Reader) -> Keys:
     """Returns up to `ROWS` samples spread over the data; from a few blocks where only whole ones can be read."""
     if not isinstance(reader, BlockReader):
         return spread(len(reader), ROWS)
+
     blocks = [reader.blocks()[number] for number in spread(len(reader.blocks()), BLOCKS)]
     rows = [one.start + spread(len(one), math.ceil(ROWS / len(blocks))) for one in blocks]
-    return np.concatenate(rows)[:ROWS] if rows else np.empty(0, np.int64)
+    if rows:
+        return np.concatenate(rows)[:ROWS]
+    return np.empty(0, np.int64)
 
 
 def spread(length: int, count: int) -> Keys:
     """Returns up to `count` whole numbers from 0 to length-1, evenly spread and ascending."""
-    return np.arange(length) if length <= count else np.linspace(0, length - 1, count).astype(np.int64)
+    if length <= count:
+        return np.arange(length)
+    return np.linspace(0, length - 1, count).astype(np.int64)
 
 
 def _portions(reader: Reader, names: Sequence[str], keys: Keys, limit: float = math.inf) -> Iterator[Block]:
@@ -145,8 +154,10 @@ def _portions(reader: Reader, names: Sequence[str], keys: Keys, limit: float = m
     if len(keys):
         one = reader.fetch(keys[:1], names).take(np.zeros(1, np.int64))
         size = max(sum(one.columns[name].nbytes for name in names), 1)
+
     if size * len(keys) > limit:
         keys = keys[spread(len(keys), max(int(limit / size), 1))]
+
     step = max(PORTION // size, 1)
     for start in range(0, len(keys), step):
         yield reader.fetch(keys[start : start + step], names)
@@ -158,7 +169,11 @@ class Tally:
     def __init__(self, field: Field) -> None:
         self.rows = 0
         self._field = field
-        self._least, self._most, self._sum, self._count, self._missing = math.inf, -math.inf, 0.0, 0, 0
+        self._least = math.inf
+        self._most = -math.inf
+        self._sum = 0.0
+        self._count = 0
+        self._missing = 0
         self._values: Counter[int] | None = None
         if field.kind == "fixed" and not field.shape and field.dtype.kind in "iub":
             self._values = Counter()
@@ -166,17 +181,25 @@ class Tally:
     def add(self, column: Column) -> None:
         """Takes further rows into account: the lengths of what has one, the numbers of what is of one size."""
         self.rows += len(column)
-        numbers = column.stops - column.starts if isinstance(column, Ragged) else column
+        if isinstance(column, Ragged):
+            numbers = column.stops - column.starts
+        else:
+            numbers = column
+
         flat = np.asarray(numbers).reshape(-1)
-        flat = flat.view(np.uint8) if flat.dtype.kind == "b" else flat
+        if flat.dtype.kind == "b":
+            flat = flat.view(np.uint8)
+
         if self._values is not None:
             self._values.update(flat.tolist())
             if len(self._values) > VALUES and not self._field.labels:
                 self._values = None
+
         if flat.dtype.kind == "f":
             finite = np.isfinite(flat)
             self._missing += len(flat) - int(finite.sum())
             flat = flat[finite]
+
         if len(flat):
             self._least, self._most = min(self._least, flat.min().item()), max(self._most, flat.max().item())
             self._sum += float(flat.sum(dtype=np.float64))
@@ -188,14 +211,17 @@ class Tally:
         if self._count:
             mean = self._sum / self._count
             figures = {"min": self._least, "mean": mean if math.isfinite(mean) else None, "max": self._most}
+
         result: dict[str, Any] = {"value" if self._field.kind == "fixed" else "length": figures}
         if self._missing:
             result["not_finite"] = self._missing
+
         if self._values is not None:
             names = self._field.labels
             known = dict.fromkeys(range(len(names)), 0) | dict(sorted(self._values.items()))
             labels = {number: names[number] if 0 <= number < len(names) else str(number) for number in known}
             result["counts"] = [{"label": labels[number], "count": count} for number, count in known.items()]
+
         return result
 
 
@@ -208,11 +234,23 @@ def _plain(field: Field, value: Any) -> Any:
         return _cut(value, LONGEST)
     if field.kind == "bytes":
         return {"bytes": len(value), "image": kind_of_image(value)}
+
     if np.ndim(value) == 0:
         number = value.item()
-        name = field.labels[number] if field.labels and 0 <= number < len(field.labels) else None
-        finite = number if math.isfinite(number) else str(number)
-        return finite if name is None else {"value": number, "label": name}
+        if field.labels and 0 <= number < len(field.labels):
+            name = field.labels[number]
+        else:
+            name = None
+
+        if math.isfinite(number):
+            finite = number
+        else:
+            finite = str(number)
+
+        if name is None:
+            return finite
+        return {"value": number, "label": name}
+
     first = [one if math.isfinite(one) else str(one) for one in value.reshape(-1)[:8].tolist()]
     return {"dtype": value.dtype.name, "shape": list(value.shape), "first": first}
 
@@ -223,6 +261,7 @@ def kind_of_image(data: bytes) -> str | None:
         from PIL import Image
     except ImportError:
         return None
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of size and of metadata: the header alone is read
@@ -251,6 +290,7 @@ def _shown(value: Any) -> str:
         return value["image"] or f"{value['bytes']:,} bytes"
     if "label" in value:
         return _cut(escaped(f"{value['value']} ({value['label']})"))
+
     count = math.prod(value["shape"])
     first = ", ".join(_shown(one) for one in value["first"][: 8 if count <= 8 else 3])
     shape = "x".join(map(str, value["shape"]))
@@ -258,34 +298,52 @@ def _shown(value: Any) -> str:
 
 
 def _cut(text: str, length: int = SHOWN) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."
+    if len(text) <= length:
+        return text
+    return text[: length - 3] + "..."
 
 
 # -- printing ----------------------------------------------------------------------------------------------------------
 
 
 def _print(console: Console, about: dict[str, Any]) -> None:
-    size = "size unknown" if about["bytes"] is None else f"{decimal(about['bytes'])} in {some(about['files'], 'file')}"
-    manifest = "with a manifest" if about["manifest"] else "no manifest"
+    if about["bytes"] is None:
+        size = "size unknown"
+    else:
+        size = f"{decimal(about['bytes'])} in {some(about['files'], 'file')}"
+
+    if about["manifest"]:
+        manifest = "with a manifest"
+    else:
+        manifest = "no manifest"
+
     for line in (
         about["place"],
         f"{about['format']}: {about['title']}, {some(about['samples'], 'sample')}, {size}, {manifest}",
     ):
         console.out(escaped(line), highlight=False)
+
     title = f"Columns; figures over {some(about['looked_at'], 'row')}"
     table = Table("name", "type", "", "min", "mean", "max", title=title, title_justify="left", box=SIMPLE_HEAD)
     for column in about["columns"]:
-        what = "length" if "length" in column else "value"
+        if "length" in column:
+            what = "length"
+        else:
+            what = "value"
+
         figures = [_shown(column[what][one]) if column[what] else "-" for one in ("min", "mean", "max")]
         _add_row(table, escaped(column["name"]), column["type"], what, *figures)
+
     console.print(table)
     for column in about["columns"]:
         if "counts" in column:
             counts = "  ".join(f"{_cut(escaped(one['label']), 30)}: {one['count']:,}" for one in column["counts"])
             console.out(f"{escaped(column['name'])}: {_cut(counts, 2000)}", highlight=False)
+
         if "not_finite" in column:
             line = f"{escaped(column['name'])}: {column['not_finite']:,} numbers are infinite or not a number"
             console.out(line, highlight=False)
+
     if about["rows"]:
         console.print(_table_of_rows(about["rows"]))
     if "sheet" in about:
@@ -297,14 +355,18 @@ def _table_of_rows(rows: Sequence[dict[str, Any]]) -> Table:
     names = list(rows[0])
     numbers = [str(number) for number in range(len(rows))]
     cells = [[_shown(row[name]) for name in names] for row in rows]
-    heads, sides = [escaped(name) for name in names], numbers
+    heads = [escaped(name) for name in names]
+    sides = numbers
     if len(names) > WIDE:
         heads, sides, cells = sides, heads, [list(column) for column in zip(*cells, strict=True)]
+
     table = Table(title="Rows", title_justify="left", box=SIMPLE_HEAD)
     for head in ("", *heads):
         table.add_column(_plain_text(head), overflow="fold")
+
     for side, row in zip(sides, cells, strict=True):
         _add_row(table, side, *row)
+
     return table
 
 
@@ -327,15 +389,21 @@ def make_sheet(reader: Reader, names: Sequence[str], file: Path) -> int:
 
     Raises `UsageError` if there are none, `MissingExtraError` without Pillow, `DatasetError` if it cannot be written.
     """
-    image_module, draw_module = extra("PIL.Image", "images"), extra("PIL.ImageDraw", "images")
+    image_module = extra("PIL.Image", "images")
+    draw_module = extra("PIL.ImageDraw", "images")
     schema = reader.schema.only(names)
     field = next((one for one in schema if holds_images(one)), next((one for one in schema if holds_pixels(one)), None))
     if field is None or len(reader) == 0:
-        found = ", ".join(f"{one.name}: {one}" for one in schema) if len(reader) else "no samples"
+        if len(reader):
+            found = ", ".join(f"{one.name}: {one}" for one in schema)
+        else:
+            found = "no samples"
+
         expected = "a column of encoded images (image, jpg, png ...) or of uint8, H x W, H x W x 3 or 3 x H x W"
         raise UsageError(
             explain("there are no pictures for a sheet", place=reader.place, found=found, expected=expected)
         )
+
     label = next((one for one in schema if one.labels), schema["label"] if "label" in schema.names else None)
     keys = spread(len(reader), PICTURES)
     across = min(ACROSS, len(keys))
@@ -343,27 +411,42 @@ def make_sheet(reader: Reader, names: Sequence[str], file: Path) -> int:
     sheet = image_module.new("RGB", size, "white")
     pen = draw_module.Draw(sheet)
     for place, key in enumerate(keys.tolist()):
-        left, top = place % across * TILE, place // across * (TILE + CAPTION)
+        left = place % across * TILE
+        top = place // across * (TILE + CAPTION)
         pixels, caption = _picture(reader, key, field, label)
         if pixels is not None:
             tile = _tile(image_module, pixels)
             sheet.paste(tile, (left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2))
         pen.text((left + 2, top + TILE + 2), caption, fill="black")
+
     try:
         sheet.save(file, format="PNG")
     except OSError as error:
         found = error.strerror or str(error)
         message = explain("cannot write the sheet", place=file, found=found, cure="choose another file")
         raise DatasetError(message) from error
+
     return len(keys)
 
 
 def _picture(reader: Reader, key: int, field: Field, label: Field | None) -> tuple[Array | None, str]:
     """Returns a picture, None if it cannot be decoded, and what stands below it."""
-    wanted = [field.name] if label is None else [field.name, label.name]
+    if label is None:
+        wanted = [field.name]
+    else:
+        wanted = [field.name, label.name]
+
     row = reader.fetch(np.array([key]), wanted).row(0)
-    plain: Any = key if label is None else _plain(label, row[label.name])
-    caption = plain.get("label", "") if isinstance(plain, dict) else str(plain)
+    if label is None:
+        plain: Any = key
+    else:
+        plain = _plain(label, row[label.name])
+
+    if isinstance(plain, dict):
+        caption = plain.get("label", "")
+    else:
+        caption = str(plain)
+
     text = escaped(caption).encode("ascii", "replace").decode()  # what every font has
     try:
         return _pixels(field, row[field.name], f"{reader.place}, sample {key}"), _cut(text, TILE // 6 - 1)
@@ -384,7 +467,12 @@ def _pixels(field: Field, value: Any, place: str) -> Array:
         return decode_image(value, place)
     if value.ndim == 3 and value.shape[2] not in (1, 3):
         value = value.transpose(1, 2, 0)
-    pixels: Array = value[:, :, 0] if value.ndim == 3 and value.shape[2] == 1 else value
+
+    if value.ndim == 3 and value.shape[2] == 1:
+        pixels: Array = value[:, :, 0]
+    else:
+        pixels = value
+
     return pixels
 
 
@@ -394,5 +482,6 @@ def _tile(image_module: Any, pixels: Array) -> Any:
     factor = (TILE - 4) // max(picture.size)
     if factor > 1:
         return picture.resize((picture.width * factor, picture.height * factor), image_module.Resampling.NEAREST)
+
     picture.thumbnail((TILE - 4, TILE - 4))
     return picture

@@ -27,11 +27,16 @@ def next_command(diagnoses: Sequence[Diagnosis], script: str, arguments: Sequenc
     Where the finding is a change of arguments, the command tries it. Where the machine was busy, the script is measured
     again. All else begins with what could be had at best.
     """
-    words = ["-m", script, *arguments] if as_module else [script, *arguments]
+    if as_module:
+        words = ["-m", script, *arguments]
+    else:
+        words = [script, *arguments]
+
     target = shlex.join(words)
     first = next((one.findings[0] for one in diagnoses if one.findings), None)
     if first is not None and first.stage == "machine":
         return f"headrace run {target}"
+
     options = _options(first)
     if options:
         return f"headrace run {options} {target}"
@@ -47,4 +52,6 @@ def _options(finding: Finding | None) -> str:
 
 def _option(name: str, value: Any) -> str:
     option = OPTION_NAMES[name]
-    return option if value is True else f"{option} {shlex.quote(str(value))}"
+    if value is True:
+        return option
+    return f"{option} {shlex.quote(str(value))}"

@@ -52,6 +52,7 @@ def number_or_auto(given: str | None, option: str, least: int) -> int | Literal[
         return given  # type: ignore[return-value]  # narrowed by the comparison
     if given.isdigit() and int(given) >= least:
         return int(given)
+
     raise UsageError(
         explain("wrong option", place=option, found=given, expected=f"a whole number from {least} on, or auto")
     )
@@ -87,12 +88,14 @@ def check_doctor(context: typer.Context, kind: Literal["script", "data", "plan"]
     wrong = [name for name in given if name not in OF_DOCTOR[kind] and context.params[name] not in (None, [])]
     if not wrong:
         return
+
     if kind == "data" and "arguments" in wrong:
         cure = "options go before the target: headrace doctor --seconds 5 photos/"
     elif kind == "plan":
         cure = "--plan SCRIPT.py:NAME takes no target; `headrace doctor --help` says which options are for it"
     else:
         cure = f"leave it out; `headrace doctor --help` says which options are for {kind}"
+
     typed = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     typed |= {"target": str(context.params["target"]), "arguments": " ".join(context.params["arguments"] or [])}
     found = ", ".join(typed[name] for name in wrong)

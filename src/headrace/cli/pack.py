@@ -20,15 +20,25 @@ def run_pack(
     """
     with samples_bar("packing") as report:
         made = pack(source, target, options, workers=workers, trust=trust, report=report)
+
     console = Terminal(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    status = 1 if made.bad and not allow_bad else 0
+    if made.bad and not allow_bad:
+        status = 1
+    else:
+        status = 0
+
     if json_output:
         console.print_json(json.dumps(asdict(made)))
         return status
+
     rate = made.samples / max(made.seconds, 1e-9)
     files = f"{made.files:,} file" + ("s" if made.files != 1 else "")
     console.print(f"{made.target}: {made.samples:,} samples as {made.format}, {files}, {made.bytes / 1e6:,.1f} MB")
-    resumed = f" ({made.kept} of {made.pieces} pieces were there from an earlier run)" if made.kept else ""
+    if made.kept:
+        resumed = f" ({made.kept} of {made.pieces} pieces were there from an earlier run)"
+    else:
+        resumed = ""
+
     console.print(f"{made.seconds:.1f} s, {rate:,.0f} samples/s{resumed}")
     if made.bad:
         console.print(f"{made.bad:,} of {made.samples:,} samples are bad, and were packed as they are:", style="red")
@@ -36,5 +46,6 @@ def run_pack(
             console.print(f"  {line}")
         if made.bad > len(made.bad_samples):
             console.print(f"  ... and {made.bad - len(made.bad_samples):,} more; `headrace verify` lists them")
+
     console.print(f'Open it with headrace.open("{made.target}").')
     return status

@@ -80,6 +80,7 @@ def make_photo_folder(root: Path, count: int, seed: int = 0, progress: Callable[
     smallest = 2 * len(SOURCES)
     if count < smallest:
         raise ValueError(f"count is {count}, but two pictures for each of the classes make {smallest}")
+
     # A link is resolved, so that the rename at the end stays on one disk and replaces no link.
     root = root.resolve()
     marker = describe(count, seed)
@@ -103,9 +104,14 @@ def plan_pictures(count: int, seed: int) -> list[Picture]:
         in_class = count // len(SOURCES) + (number < count % len(SOURCES))
         validation = max(1, in_class // VALIDATION_EVERY)
         for index in range(in_class):
-            split = "val" if index < validation else "train"
+            if index < validation:
+                split = "val"
+            else:
+                split = "train"
+
             path = f"{split}/{source.name}/{source.name}_{index:05d}.jpg"
             pictures.append(Picture(number, path, f"{seed}/{source.name}/{index}"))
+
     return pictures
 
 
@@ -122,9 +128,14 @@ def refuse_other_content(root: Path, marker: dict[str, object]) -> None:
     """Raises DatasetError if something is at `root` that would have to be deleted first."""
     if not root.exists() or (root.is_dir() and not any(root.iterdir())):
         return
+
     found = "a file"
     if root.is_dir():
-        found = "photographs of another count, seed or version" if (root / MARKER).exists() else "other files"
+        if (root / MARKER).exists():
+            found = "photographs of another count, seed or version"
+        else:
+            found = "other files"
+
     raise DatasetError(
         explain(
             "cannot write the demo photographs",
@@ -192,7 +203,9 @@ def cut_out(photograph: Image, rng: random.Random) -> Image:
     quarter = rng.randint(100, 125)
     size = (4 * quarter, 3 * quarter)
     part = photograph.resize(size, Resampling.BICUBIC, box=(left, top, left + width, top + height))
-    return part.transpose(Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else part
+    if rng.random() < 0.5:
+        return part.transpose(Transpose.FLIP_LEFT_RIGHT)
+    return part
 
 
 def load_photograph(source: Source) -> Image:
@@ -201,12 +214,15 @@ def load_photograph(source: Source) -> Image:
         from PIL import Image
     except ImportError as error:
         raise missing("Pillow") from error
+
     package = importlib.util.find_spec(source.package)
     if package is None or not package.submodule_search_locations:
         raise missing(source.package)
+
     path = Path(package.submodule_search_locations[0], source.file)
     if not path.is_file():
         raise missing(str(path))
+
     with Image.open(path) as image:
         return image.convert("RGB")
 

@@ -40,11 +40,13 @@ def run_plan(
     if measured:
         with stages_bar("measuring") as report:
             cuts = measure_cuts(staged, batch_size=batch_size, workers=workers, batches=batches, report=report)
+
     console = Terminal()
     if json_output:
         figures = plan.to_json() | ({"measured": [asdict(cut) for cut in cuts]} if measured else {})
         console.out(json.dumps(figures, indent=2), highlight=False)
         return 0
+
     plan.show(console)
     if measured:
         console.print(_table(plan, cuts, workers))
@@ -56,27 +58,40 @@ def staged_at(target: str) -> Staged:
     where, _, name = target.rpartition(":")
     if not where or not name:
         raise UsageError(explain("this names no data set", place="--plan", found=repr(target), expected=EXPECTED))
+
     token = unbuilt.set(True)
     try:
-        module = _script(Path(where)) if where.endswith(".py") else _module(where)
+        if where.endswith(".py"):
+            module = _script(Path(where))
+        else:
+            module = _module(where)
+
         found = module
         for part in name.split("."):
             if not hasattr(found, part):
                 names = [one for one, value in vars(module).items() if isinstance(value, Staged)]
-                cure = f"there is {', '.join(names)}" if names else None
+                if names:
+                    cure = f"there is {', '.join(names)}"
+                else:
+                    cure = None
+
                 found_text = f"no {part!r}"
                 raise UsageError(
                     explain("this names no data set", place=where, found=found_text, expected=EXPECTED, cure=cure)
                 )
+
             found = getattr(found, part)
+
         if callable(found) and not isinstance(found, Staged):
             found = _called(found, target)
     finally:
         unbuilt.reset(token)
+
     if not isinstance(found, Staged):
         raise UsageError(
             explain("this is no staged data set", place=target, found=type(found).__name__, expected=EXPECTED)
         )
+
     return found
 
 
@@ -88,6 +103,7 @@ def _called(function: Any, target: str) -> Any:
         raise UsageError(
             explain("this is no staged data set", place=target, found=found_text, expected=EXPECTED)
         ) from error
+
     return function()
 
 
@@ -104,10 +120,12 @@ def _script(path: Path) -> Any:
     """Runs a script as a module of its name, so that what stands behind `if __name__ == "__main__"` does not run."""
     if not path.is_file():
         raise UsageError(explain("there is no such script", place=path, found="nothing", expected=EXPECTED))
+
     sys.path.insert(0, str(path.resolve().parent))
     specification = importlib.util.spec_from_file_location(path.stem, path)
     if specification is None or specification.loader is None:
         raise UsageError(explain("this is no script", place=path, expected=EXPECTED))
+
     module = importlib.util.module_from_spec(specification)
     sys.modules[path.stem] = module
     specification.loader.exec_module(module)
@@ -119,15 +137,27 @@ def _table(plan: Plan, cuts: list[MeasuredCut], workers: Sequence[int]) -> Table
     heads = ["cut behind", "build", "open", "on disk"]
     for number in workers:
         heads += [f"epoch, {number} workers", "peak memory"]
+
     for head in heads:
         table.add_column(head, justify="left" if head == "cut behind" else "right")
+
     for cut in cuts:
-        name = f"{cut.cut} {plan.steps[cut.cut].name}" if cut.cut else "nothing kept"
+        if cut.cut:
+            name = f"{cut.cut} {plan.steps[cut.cut].name}"
+        else:
+            name = "nothing kept"
+
         if cut.refused is not None:
             table.add_row(name, *["-"] * (len(heads) - 2), "not possible")
             continue
-        row = [seconds(cut.build), seconds(cut.load), decimal(cut.bytes)] if cut.cut else ["-", "-", "-"]
+
+        if cut.cut:
+            row = [seconds(cut.build), seconds(cut.load), decimal(cut.bytes)]
+        else:
+            row = ["-", "-", "-"]
+
         for epoch in cut.epochs:
             row += [seconds(epoch.scaled(plan.samples)), decimal(epoch.bytes)]
         table.add_row(name, *row)
+
     return table

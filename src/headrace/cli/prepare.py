@@ -68,18 +68,24 @@ def run_prepare(name: str, folder: Path, mirror: str | None, json_output: bool) 
     if name == "npz-demo" and mirror is not None:
         cure = "leave the mirror out"
         raise UsageError(explain("npz-demo is generated, not downloaded", found=f"mirror {mirror!r}", cure=cure))
+
     try:
         if name == "npz-demo":
             parts = prepare_npz_demo(folder, console=console)
         else:
-            mirrors = MIRRORS if mirror is None else (mirror,)
+            if mirror is None:
+                mirrors: tuple[str, ...] = MIRRORS
+            else:
+                mirrors = (mirror,)
             parts = prepare_fashion_mnist(folder, mirrors, console=console, checksums=CHECKSUMS)
     except OSError as error:
         if isinstance(error, HeadraceError):
             raise
-        place, cure = error.filename or folder, "make room, or choose a folder that can be written to"
+        place = error.filename or folder
+        cure = "make room, or choose a folder that can be written to"
         found = error.strerror or error
         raise DatasetError(explain("cannot write the data set", place=place, found=found, cure=cure)) from error
+
     _print_parts(name, folder, parts, json_output)
     return 0
 
@@ -99,7 +105,11 @@ def prepare_fashion_mnist(
     Raises `DownloadError`; `FormatError` if a file is not what it should be; `DatasetError` if something else is in
     the place of a copy.
     """
-    wanted = CHECKSUMS if checksums is None else checksums
+    if checksums is None:
+        wanted: Mapping[str, str] = CHECKSUMS
+    else:
+        wanted = checksums
+
     root = folder / "fashion-mnist"
     files = [root / "raw" / name for name in wanted]
     before = _states(files)
@@ -107,6 +117,7 @@ def prepare_fashion_mnist(
         with _progress(console, file.name) as report:
             urls = [f"{mirror.rstrip('/')}/{file.name}" for mirror in mirrors]
             download_any(urls, file, checksum=wanted[file.name], report=report, patience=patience)
+
     changed = {file for file, state in _states(files).items() if before.get(file) != state}
     parts = []
     for half in ("train", "t10k"):
@@ -115,6 +126,7 @@ def prepare_fashion_mnist(
         size = sum(file.stat().st_size for file in ours)
         parts.append(Part(root / "raw" / half, idx.NAME, len(source), size, made=not changed.isdisjoint(ours)))
         parts += _copies(source, root, half, console, {"label": CLASSES})
+
     return parts
 
 
@@ -129,6 +141,7 @@ def prepare_npz_demo(folder: Path, samples: int = 10_000, seed: int = 0, *, cons
     if samples < 1:
         message = explain("cannot make a data set", place="samples=", found=samples, expected="1 or more")
         raise UsageError(message)
+
     root = folder / "npz-demo"
     source = _generated(samples, seed, str(root))
     parts = [_copy(source, npz, root / "demo.npz", console, source.schema)]
@@ -156,6 +169,7 @@ def _generated(samples: int, seed: int, place: str) -> Reader:
     x = rng.standard_normal((samples, *DEMO_SHAPE), np.float32)
     for number, picture in enumerate(pictures):
         x[label == number] += picture
+
     columns: dict[str, Array] = {"x": x, "label": label}
     schema = Schema(tuple(Field(name, "fixed", array.dtype, array.shape[1:]) for name, array in columns.items()))
     return ColumnsReader("generated", place, schema, samples, lambda: columns)
@@ -176,6 +190,7 @@ def _copies(
         note = f"No {stem}-tensordict: the package tensordict is not installed (pip install 'headrace[tensordict]')."
         console.print(note, markup=False, highlight=False, soft_wrap=True)
         return parts
+
     return [*parts, _copy(source, tensordict_memmap, root / f"{stem}-tensordict", console, schema)]
 
 
@@ -183,6 +198,7 @@ def _copy(source: Reader, form: Format, path: Path, console: Console, schema: Sc
     """Writes all samples in another format, unless that was done before."""
     if _holds(form, path, source, schema):
         return Part(path, form.NAME, len(source), _size(path), made=False)
+
     _refuse_other_content(path)
     with console.status(f"Writing {path.name}"):
         writer = form.open_writer(str(path), schema)
@@ -193,6 +209,7 @@ def _copy(source: Reader, form: Format, path: Path, console: Console, schema: Sc
         except BaseException:
             writer.abort()
             raise
+
     return Part(path, form.NAME, len(source), _size(path), made=True)
 
 
@@ -203,9 +220,11 @@ def _holds(form: Format, path: Path, source: Reader, schema: Schema) -> bool:
         reader = form.open_reader(str(path), False)
         if reader.schema != schema or len(reader) != len(source):
             return False
-        found, expected = reader.fetch(ends, schema.names), source.fetch(ends, schema.names)
+        found = reader.fetch(ends, schema.names)
+        expected = source.fetch(ends, schema.names)
     except (HeadraceError, OSError):
         return False
+
     return all(_same(found.columns[name], expected.columns[name]) for name in schema.names)
 
 
@@ -218,6 +237,7 @@ def _refuse_other_content(path: Path) -> None:
     empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
     if empty or manifest_path(path).exists():
         return
+
     raise DatasetError(
         explain(
             "cannot write a copy of the data set",
@@ -245,12 +265,18 @@ def _print_parts(name: str, folder: Path, parts: Sequence[Part], json_output: bo
         text = json.dumps({"name": name, "folder": str(folder), "parts": rows}, indent=2)
         console.print(text, markup=False, highlight=False, soft_wrap=True)
         return
+
     console.print(f"In {folder}:", markup=False, highlight=False, soft_wrap=True)
     table = Table("path", "format", "samples", "size", "", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.columns[0].overflow = "fold"
     for column in table.columns[2:4]:
         column.justify = "right"
+
     for one in parts:
-        state = "made" if one.made else "was there"
+        if one.made:
+            state = "made"
+        else:
+            state = "was there"
         table.add_row(str(one.path.relative_to(folder)), one.format, f"{one.samples:,}", decimal(one.size), state)
+
     console.print(table)

@@ -82,6 +82,7 @@ class Outputs:
                     cure="choose another file" if there else "make the folder first, or choose another file",
                 )
                 raise UsageError(message) from error
+
             if is_new:
                 file.unlink()
 
@@ -96,11 +97,13 @@ class Outputs:
         if not recordings and (left_out := [str(file) for file in (self.report, self.trace) if file is not None]):
             console.print(f"Without a batch there is nothing to show: {' and '.join(left_out)} not written.")
             return
+
         if self.report is not None:
             diagnoses = [diagnose(recording) for recording in recordings]
             whole = page(Path(measurement.script).name, measurement.seconds, recordings, diagnoses, machine(), command)
             _written(self.report, lambda file: file.write_text(whole, "utf-8"))
             console.print(f"The whole picture: {self.report}", soft_wrap=True, highlight=False)
+
         if self.trace is not None:
             _written(self.trace, lambda file: write_trace(file, recordings))
             console.print(f"The trace, for Perfetto or TensorBoard: {self.trace}", soft_wrap=True, highlight=False)
@@ -147,6 +150,7 @@ def run_and_report(
     """
     if not as_module:
         refuse_url(script, "headrace run")
+
     if not as_module and not Path(script).is_file():
         message = explain(
             "no such script",
@@ -155,15 +159,22 @@ def run_and_report(
             cure="check the path; for a module, put -m before its name",
         )
         raise UsageError(message)
+
     outputs.check()
     _check_way(way, defaults, outputs)
     measurement = Measurement(script)
-    live = LiveView(Terminal(stderr=True)) if outputs.live else None
+    if outputs.live:
+        live = LiveView(Terminal(stderr=True))
+    else:
+        live = None
+
     if live is not None:
         measurement.listeners.append(lambda *_: live.update(measurement.recordings))
+
     began = time.perf_counter()
     if outputs.seconds is not None:
         measurement.deadline = began + outputs.seconds
+
     replace_loader(measurement, way, defaults)
     with tempfile.TemporaryDirectory(prefix="headrace-run-") as folder:
         plan = Plan(tuple(way), defaults, folder, outputs.seconds, time.time())
@@ -173,8 +184,10 @@ def run_and_report(
         finally:
             if live is not None:
                 live.close()
+
         measurement.seconds = time.perf_counter() - began
         measurement.children = children_of(Path(folder))
+
     sys.stdout.flush()
     measurement.settle()
     console = Terminal(stderr=True)
@@ -184,8 +197,10 @@ def run_and_report(
             console.print(Report(recording))
     else:
         report(measurement, console)
+
     if measurement.was_ended:
         console.print(f"{Path(script).name} was ended after {outputs.seconds:g} s, at the next batch it asked for.")
+
     _say_what_is_next(measurement, arguments, outputs, console, as_module=as_module)
     return status
 
@@ -216,8 +231,16 @@ def _say_what_is_next(
 
 def _check_way(way: Way, defaults: dict[str, Any], outputs: Outputs) -> None:
     """Raises `UsageError` where options contradict each other."""
-    of_loading = outputs.of_real_loading(digest=way.digest) if way.ideal else []
-    of_ours = [OPTION_NAMES[name] for name in defaults if name in NOT_PLAIN] if way.plain else []
+    if way.ideal:
+        of_loading = outputs.of_real_loading(digest=way.digest)
+    else:
+        of_loading = []
+
+    if way.plain:
+        of_ours = [OPTION_NAMES[name] for name in defaults if name in NOT_PLAIN]
+    else:
+        of_ours = []
+
     for option, others, what in (
         ("--ideal", of_loading, "a batch that repeats has nothing to show there"),
         ("--plain", of_ours, "torch's own loader cannot do this"),
@@ -244,6 +267,7 @@ def _outcome(script: str, arguments: Sequence[str], measurement: Measurement, *,
     except Exception as error:  # noqa: BLE001 - whatever the script raises is reported as Python would
         _print_without_our_frames(error)
         return 1
+
     return 0
 
 
@@ -257,36 +281,48 @@ def _print_without_our_frames(error: BaseException) -> None:
 def report(measurement: Measurement, console: Console) -> None:
     """Prints one line on the whole script, and one row for each loader that was used, in its child processes too."""
     used = [record for record in measurement.loaders if record.epochs]
-    name, seconds = Path(measurement.script).name, measurement.seconds
+    name = Path(measurement.script).name
+    seconds = measurement.seconds
     if not used and not measurement.children:
         console.print(f"\nheadrace: {name} ran {seconds:.1f} s and did not iterate over any DataLoader.")
         return
+
     if used:
         _say_how_long(measurement, used, console)
         _say_what_measuring_cost(measurement, console)
+
     if measurement.children:
         _say_who_else(measurement, console, alone=not used)
+
     console.print(_table(measurement, used))
     for record in used:
         if record.bad_samples or record.restarts:
             lost = f"{some(record.bad_samples, 'bad sample')}, {some(record.restarts, 'worker')} replaced"
             console.print(f"{record.label}: [bold]{lost}[/bold]; the log says which.")
+
         if record.digest is not None:
             console.print(f"{record.label}: checksum of its batches {record.digest:08x}")
+
     for diagnosis in _diagnoses(measurement):
         for line in (*_wrong_data(diagnosis), _advice(diagnosis)):
             console.print(line, soft_wrap=True, highlight=False, markup=False)
+
     for option, labels in measurement.unused_defaults.items():
         places = ", ".join(sorted(set(labels)))
         console.print(f"{OPTION_NAMES.get(option, option)} was not used at {places}: {_reason(option)}.")
 
 
 def _say_how_long(measurement: Measurement, used: Sequence[LoaderRecord], console: Console) -> None:
-    name, seconds = Path(measurement.script).name, measurement.seconds
+    name = Path(measurement.script).name
+    seconds = measurement.seconds
     looped = sum(record.looped for record in used)
     share = wait_share(measurement.waited, looped)
     kinds = " and ".join(sorted({f"{record.kind}'s" for record in used}))
-    whose = "a loader that costs nothing" if measurement.ideal else f"{kinds} loader"
+    if measurement.ideal:
+        whose = "a loader that costs nothing"
+    else:
+        whose = f"{kinds} loader"
+
     console.print(
         f"\nheadrace: with {whose}, {name} ran {seconds:.1f} s. "
         f"Its loops waited {measurement.waited:.1f} of {looped:.1f} s ([bold]{share:.0%}[/bold]) for data.",
@@ -310,6 +346,7 @@ def _say_who_else(measurement: Measurement, console: Console, *, alone: bool) ->
     if alone:
         name = Path(measurement.script).name
         console.print(f"\nheadrace: {name} ran {measurement.seconds:.1f} s and loaded its data in other processes.")
+
     count = some(len(children), "process", "processes")
     console.print(f"{count} that the script started used {kind}'s loader too: {who}.", soft_wrap=True, highlight=False)
 
@@ -329,11 +366,14 @@ def _table(measurement: Measurement, used: Sequence[LoaderRecord]) -> Table:
     )
     for column in table.columns[1:]:
         column.justify = "right"
+
     for record in used:
         _add_row(table, record.label, record)
+
     for child in measurement.children:
         for record in child.loaders:
             _add_row(table, f"{child.name}: {record.label}", record)
+
     return table
 
 
@@ -343,6 +383,7 @@ def _add_row(table: Table, label: str, record: LoaderRecord) -> None:
     first = "-"
     if record.first_batches:
         first = f"{statistics.median(record.first_batches) * 1e3:.0f} ms"
+
     table.add_row(
         label,
         str(record.num_workers),
@@ -366,6 +407,7 @@ def _advice(diagnosis: Diagnosis) -> str:
     best = next((one for one in diagnosis.findings if one.advice and (one.gain is not None or one.name == BUSY)), None)
     if best is None:
         return f"{diagnosis.label}: {diagnosis.summary}"
+
     gain = ""
     if best.gain is not None and best.gain >= NOTABLE:
         gain = f" (predicted: this loop {gain_in_words(best.gain, best.interval)} as fast)"
@@ -374,4 +416,6 @@ def _advice(diagnosis: Diagnosis) -> str:
 
 def _reason(option: str) -> str:
     reason = "the script sets it there"
-    return f"{reason}, or has no workers" if option in NEED_WORKERS else reason
+    if option in NEED_WORKERS:
+        return f"{reason}, or has no workers"
+    return reason

@@ -24,12 +24,16 @@ def run_verify(uri: str, *, format: str | None, trust: bool, json_output: bool) 
         if not json_output:
             raise
         found = Verified(uri, format or "", problems=[one_line(error)])
+
     console = Terminal(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if json_output:
         console.print_json(json.dumps(asdict(found) | {"sound": found.sound}))
     else:
         _print(console, found)
-    return 0 if found.sound else 1
+
+    if found.sound:
+        return 0
+    return 1
 
 
 def _print(console: Console, found: Verified) -> None:
@@ -38,18 +42,23 @@ def _print(console: Console, found: Verified) -> None:
         console.print(f"  {found.checksums:,} of {found.files:,} files compared with their checksums")
     else:
         console.print("  no checksums: this was not packed by headrace, so changed values cannot be told")
+
     if found.images:
         console.print(f"  {found.images:,} images decoded")
     if found.duplicates:
         console.print(f"  {found.duplicates:,} samples are the same as an earlier one, byte for byte")
+
     for name, count in found.not_finite.items():
         console.print(f"  {count:,} samples of column {name!r} hold infinite values or NaN")
+
     count = len(found.problems) + found.more_problems
     if not count:
         console.print("  sound", style="green")
         return
+
     console.print(f"  {count:,} problem" + ("s" if count > 1 else ""), style="red")
     for problem in found.problems[:SHOWN]:
         console.print(f"    {problem}")
+
     if count > SHOWN:
         console.print(f"    ... and {count - SHOWN:,} more; --json lists up to 1,000")

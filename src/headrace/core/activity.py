@@ -43,7 +43,8 @@ def cpu_time() -> int:
 
 def mark_collation(mark: Mark) -> None:
     """Marks that the samples of a batch are there, and collation begins."""
-    mark[STAGE], mark[PLACE] = COLLATE, TOGETHER
+    mark[STAGE] = COLLATE
+    mark[PLACE] = TOGETHER
     mark[COLLATED_FROM], mark[LOAD_CPU] = time.perf_counter_ns(), _cpu_clock()
 
 

@@ -62,20 +62,25 @@ class GeneratorMoves:
         self.is_sure = self._looks_before
         if not self._looks_before:
             return True
-        seen, before = self._look(), self._before
+
+        seen = self._look()
+        before = self._before
         if before is None or seen[2] != before[2]:  # somebody else drew since
             state: Any = np.random.get_state(legacy=False)
             if state["has_gauss"]:
                 return False
+
         if before is None or seen[3] != before[3]:
             self._torch_state = torch.default_generator.get_state()
+
         self._looks_before = before is not None and seen != before
         self._before = seen
         return True
 
     def happened(self) -> bool:
         """Tells whether the generators moved during the work, or, if `is_sure` is false, before it."""
-        seen, before = self._look(), self._before
+        seen = self._look()
+        before = self._before
         if seen == before:
             return False
         if before is None or self._torch_words is None or seen[:3] != before[:3]:
@@ -83,6 +88,7 @@ class GeneratorMoves:
         # The bytes of a deviate that is no longer in reserve may be anything, so torch itself is asked.
         if not torch.equal(torch.default_generator.get_state(), self._torch_state):
             return True
+
         self._before = seen
         return False
 
@@ -94,16 +100,19 @@ class GeneratorMoves:
         """Puts the generators back to where they were at `begin`."""
         if self._before is None:
             return
+
         (python, gauss, numpy, _), now = self._before, global_states()
         if self._python_words is not None:
             position, *words = struct.unpack(f"={WORDS + 1}I", python)
             python = (now.python[0], (*words, position), gauss)
+
         if self._numpy_words is not None:
             *keys, place = struct.unpack(f"={WORDS + 1}I", numpy)
             numpy = (now.numpy[0], np.array(keys, np.uint32), place, 0, 0.0)
         else:
             name, state_words, *rest = numpy
             numpy = (name, np.frombuffer(state_words, np.uint32), *rest)
+
         set_global_states(GlobalStates(python, numpy, self._torch_state))
         self._before = None
         self._looks_before = True
@@ -113,15 +122,18 @@ class GeneratorMoves:
             python: Any = random.getstate()
         else:
             python = self._python_words.tobytes()
+
         if self._numpy_words is None:
             state: Any = np.random.get_state(legacy=True)
             numpy: Any = (state[0], np.asarray(state[1]).tobytes(), *state[2:])
         else:
             numpy = self._numpy_words.tobytes()
+
         if self._torch_words is None:
             of_torch = torch.default_generator.get_state().numpy().tobytes()
         else:
             of_torch = self._torch_words.tobytes()
+
         return python, random._inst.gauss_next, numpy, of_torch  # type: ignore[attr-defined]
 
 
@@ -137,9 +149,12 @@ def _address_in_python() -> int | None:
     generator: Any = getattr(random, "_inst", None)
     if type(generator) is not random.Random or random.Random.__basicsize__ < object.__basicsize__ + BYTES:
         return None
+
     address = id(generator) + object.__basicsize__
     position, *words = struct.unpack(f"={WORDS + 1}I", ctypes.string_at(address, BYTES))
-    return address if generator.getstate()[1] == (*words, position) else None
+    if generator.getstate()[1] == (*words, position):
+        return address
+    return None
 
 
 def _address_in_numpy() -> int | None:
@@ -147,10 +162,13 @@ def _address_in_numpy() -> int | None:
     generator: Any = getattr(getattr(np.random.mtrand, "_rand", None), "_bit_generator", None)
     if type(generator) is not np.random.MT19937:
         return None
+
     address = int(generator.ctypes.state_address)
     *words, position = struct.unpack(f"={WORDS + 1}I", ctypes.string_at(address, BYTES))
     state = generator.state["state"]
-    return address if (state["key"].tolist(), state["pos"]) == (words, position) else None
+    if (state["key"].tolist(), state["pos"]) == (words, position):
+        return address
+    return None
 
 
 def _torch_words_at(address: int | None) -> memoryview | None:
@@ -172,7 +190,9 @@ def _address_in_torch(generator: torch.Generator) -> int | None:
     of_trial = _torch_words_in(trial)
     if address is None or of_trial is None or address - _object_of(generator) != of_trial - _object_of(trial):
         return None
-    return address if _notices_every_draw(trial, of_trial) else None
+    if _notices_every_draw(trial, of_trial):
+        return address
+    return None
 
 
 def _object_of(generator: torch.Generator) -> int:
@@ -186,15 +206,19 @@ def _torch_words_in(generator: torch.Generator) -> int | None:
     state = generator.get_state().numpy().tobytes()
     if not own or len(state) < TORCH_HEAD.size + 8 * WORDS:
         return None
+
     _, left, _, position = TORCH_HEAD.unpack_from(state)
     words = struct.pack(f"={WORDS}I", *struct.unpack_from(f"={WORDS}Q", state, TORCH_HEAD.size))
     at = ctypes.string_at(own, TORCH_SEARCHED).find(words[:32])
     if at < TORCH_BEFORE:
         return None
+
     address = own + at
     before = struct.unpack("=iII", ctypes.string_at(address - TORCH_BEFORE, TORCH_BEFORE))
     is_there = ctypes.string_at(address, 4 * WORDS) == words and (before[0], before[2]) == (left, position)
-    return address if is_there else None
+    if is_there:
+        return address
+    return None
 
 
 def _notices_every_draw(generator: torch.Generator, address: int) -> bool:
@@ -202,10 +226,12 @@ def _notices_every_draw(generator: torch.Generator, address: int) -> bool:
     view = _torch_words_at(address)
     if view is None:
         return False
+
     seen = {view.tobytes()}
     for _ in range(2):
         for draw in (torch.rand, torch.randn):
             draw((), generator=generator)
             seen.add(view.tobytes())
+
     draws = 4
     return len(seen) == draws + 1

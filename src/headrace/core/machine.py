@@ -10,15 +10,22 @@ from pathlib import Path
 
 def cores() -> int:
     """Returns how many cores this process may use: those of its affinity, or fewer where a control group says so."""
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        own = len(os.sched_getaffinity(0))
+    else:
+        own = os.cpu_count() or 1
+
     quota = _quota()
-    return own if math.isinf(quota) else max(min(own, math.ceil(quota)), 1)
+    if math.isinf(quota):
+        return own
+    return max(min(own, math.ceil(quota)), 1)
 
 
 @functools.cache
 def _quota() -> float:
     """Returns how many cores' worth of time the control group may have; infinite if it does not say."""
-    quota, period = "max", "100000"
+    quota = "max"
+    period = "100000"
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -27,4 +34,7 @@ def _quota() -> float:
             period = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text().strip()
         except OSError:
             return math.inf
-    return int(quota) / int(period) if quota.isdigit() and int(period) else math.inf
+
+    if quota.isdigit() and int(period):
+        return int(quota) / int(period)
+    return math.inf

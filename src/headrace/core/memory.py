@@ -59,12 +59,17 @@ class PeakMemory:
 
 def machine_memory() -> int:
     """Returns the bytes of memory that this process may use: the machine's, or less where a control group says so."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 4 << 30
+    if hasattr(os, "sysconf"):
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    else:
+        total = 4 << 30
+
     for limit in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             total = min(total, int(Path("/sys/fs/cgroup", limit).read_text()))
         except (OSError, ValueError):
             continue  # there is no such limit, or it reads "max"
+
     return total
 
 
@@ -74,9 +79,11 @@ def free_memory() -> int:
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) << 10
+
     with contextlib.suppress(OSError, ValueError):
         taken = int(Path("/sys/fs/cgroup/memory.current").read_text())
         free = min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()) - taken)
+
     return max(free, 0)
 
 
@@ -87,9 +94,11 @@ def oom_kills() -> int:
             lines = path.read_text().splitlines()
         except OSError:
             continue  # another version of control groups, or none
+
         counts = [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
         if counts:
             return counts[0]
+
     return 0
 
 
@@ -99,6 +108,7 @@ def _counting_files() -> Iterator[Path]:
         groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     except OSError:
         return
+
     places = [("memory.events", group) for _, kind, group in groups if kind == ""]
     places += [("memory/memory.oom_control", group) for _, kind, group in groups if "memory" in kind.split(",")]
     for name, group in places:
@@ -116,6 +126,7 @@ def process_tree(root: int) -> list[int]:
                 members.extend(int(child) for child in children.read_text().split())
             except OSError:
                 continue  # the thread ended meanwhile
+
     return members
 
 

@@ -29,6 +29,7 @@ class PrintableFilter(logging.Filter):
         if shown != message:
             record.msg = shown
             record.args = None
+
         return True
 
 

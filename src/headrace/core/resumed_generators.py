@@ -35,6 +35,7 @@ class ResumedGenerators:
         if self._had_iterator or self._behind_order is None:
             yield
             return
+
         before = global_states()
         yield
         if not before.holds_now():
@@ -50,9 +51,11 @@ class ResumedGenerators:
         if not self._had_iterator:
             yield
             return
+
         users = global_states()
         if self._behind_order is not None:
             set_global_states(self._behind_order)
+
         try:
             yield
             self._behind_making = global_states()
@@ -65,6 +68,7 @@ class ResumedGenerators:
         if self._behind_making is None:
             yield
             return
+
         users = global_states()
         set_global_states(self._behind_making)
         try:

@@ -51,12 +51,17 @@ def rng() -> np.random.Generator:
     """
     if _current.unseeded:
         _current.was_asked = True
+
     if _current.generator is None:
         if _current.batch is not None and _current.key is not None:
             _current.generator = _keyed(_current.key)
         else:
-            key = _current.key if _current.key is not None else stream_key(torch.initial_seed())
+            if _current.key is not None:
+                key = _current.key
+            else:
+                key = stream_key(torch.initial_seed())
             _current.generator = np.random.Generator(np.random.Philox(key=key))
+
     return _current.generator
 
 
@@ -94,7 +99,9 @@ def end_unseeded() -> bool:
 def drawing() -> Any:
     """Returns the state of this thread's `rng()`, to be compared; None if nobody has asked for it yet."""
     generator = _current.generator
-    return None if generator is None else str(generator.bit_generator.state)
+    if generator is None:
+        return None
+    return str(generator.bit_generator.state)
 
 
 def follows_streams() -> bool:
@@ -132,7 +139,10 @@ class SampleStreams:
         """Begins the stream of what is made next."""
         self._entered = purpose, position
         self._begin(mix((self._keys[purpose] + (position + 1) * GOLDEN) & MASK))
-        _current.batch = (self, (position,)) if purpose == SAMPLE else None
+        if purpose == SAMPLE:
+            _current.batch = (self, (position,))
+        else:
+            _current.batch = None
 
     def enter_batch(self, positions: Any) -> None:
         """Begins the stream of the first of several samples that are made together; see `enter_step`."""
@@ -150,10 +160,12 @@ class SampleStreams:
         begin_stream(key)
         if self._watch:
             self._look()
+
         if self._seed_globals:
             random.seed(key)
             np.random.seed(key & 0xFFFFFFFF)
             torch.default_generator.manual_seed(key)
+
         if self._watch:
             self._seeded = comparable_states()
 
@@ -171,7 +183,9 @@ class SampleStreams:
 
     def stop_watching(self, *, seed_globals: bool) -> None:
         """Ends the search, and says whether the global generators are seeded from here on."""
-        self._watch, self._seeded, self._seed_globals = False, None, seed_globals
+        self._watch = False
+        self._seeded = None
+        self._seed_globals = seed_globals
 
     def _look(self) -> None:
         self.drawn = self.drawn or (self._seeded is not None and self._seeded != comparable_states())
@@ -205,7 +219,9 @@ class GlobalStates(NamedTuple):
         now = global_states()
         if now.python != self.python or not torch.equal(now.torch, self.torch):
             return False
-        (_, keys, *rest), (_, own_keys, *own_rest) = now.numpy, self.numpy
+
+        (_, keys, *rest) = now.numpy
+        (_, own_keys, *own_rest) = self.numpy
         return rest == own_rest and np.array_equal(keys, own_keys)
 
 
@@ -224,7 +240,8 @@ def set_global_states(states: GlobalStates) -> None:
 @contextlib.contextmanager
 def global_states_kept() -> Iterator[None]:
     """Leaves the global generators, and this thread's `rng()`, as they were."""
-    before, ours = global_states(), vars(_current).copy()
+    before = global_states()
+    ours = vars(_current).copy()
     _current.reusable = None
     try:
         yield

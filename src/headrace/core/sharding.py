@@ -89,6 +89,7 @@ def splits_itself(stream: Any) -> bool:
             return True
         held = [value for value in getattr(one, "__dict__", {}).values() if isinstance(value, IterableDataset)]
         streams += [value for value in held if not any(value is known for known in streams)]
+
     return False
 
 
@@ -101,7 +102,9 @@ def current_part() -> Part:
     """Returns the part of the running worker among the workers of all ranks."""
     if _current.place is not None:
         return _current.place.part
-    world, info = current_world(), get_worker_info()
+
+    world = current_world()
+    info = get_worker_info()
     if info is None:
         return Part(world.rank, world.size)
     return Part(info.id * world.size + world.rank, info.num_workers * world.size)
@@ -124,11 +127,13 @@ def shard(items: Iterable[T], by: Literal["interleave", "block"] = "interleave")
         place.claimed = True
         if place.on_claim is not None:
             place.on_claim()
+
     if by == "interleave":
         return islice(items, part.number, None, part.parts)
     if by == "block" and isinstance(items, Sequence):
         start, stop = (len(items) * edge // part.parts for edge in (part.number, part.number + 1))
         return islice(items, start, stop)
+
     message = explain(
         "cannot split these items",
         place="headrace.shard",

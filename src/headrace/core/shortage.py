@@ -60,14 +60,19 @@ def shortage(error: BaseException) -> str | None:
         if found is not None:
             return found
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+
     return None
 
 
 def _shortage_of(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in SHORT:
         return SHORT[error.errno]
+
     if isinstance(error, MemoryError):
-        return None if _asked(str(error)) >= ABSURD else "memory"
+        if _asked(str(error)) >= ABSURD:
+            return None
+        return "memory"
+
     if not isinstance(error, (OSError, RuntimeError, ValueError)) and not type(error).__module__.startswith("pyarrow"):
         return None
 

@@ -20,6 +20,7 @@ def is_of_signal_handler(error: BaseException) -> bool:
         if trace.tb_frame.f_code in codes and not _is_ours(trace.tb_frame):
             return True
         trace = trace.tb_next
+
     return False
 
 
@@ -39,8 +40,11 @@ def _code_of(handler: Any) -> CodeType | None:
     """Returns the code of a handler: a function, a method, a partial one, or an object with `__call__`."""
     while isinstance(handler, functools.partial):
         handler = handler.func
+
     handler = getattr(handler, "__func__", handler)
     code = getattr(handler, "__code__", None)
     if code is None and callable(handler):
         code = getattr(vars(type(handler)).get("__call__"), "__code__", None)
-    return code if isinstance(code, CodeType) else None
+    if isinstance(code, CodeType):
+        return code
+    return None

@@ -88,7 +88,12 @@ def make_worker_info(number: int, count: int, seed: int, dataset: Any, *, watche
     fields: dict[str, Any] = {"id": number, "num_workers": count, "seed": seed, "dataset": dataset}
     if thread and _info_knows_threads():
         fields["worker_method"] = "thread"
-    kind = CountingInfo if watched else WorkerInfo
+
+    if watched:
+        kind: type[WorkerInfo] = CountingInfo
+    else:
+        kind = WorkerInfo
+
     return kind(**fields)
 
 
@@ -161,7 +166,11 @@ def worker_info_kept() -> Iterator[None]:
     """Leaves what `get_worker_info()` returns as it was: in this process, and in the calling thread."""
     of_process = _utils.worker._worker_info
     own = get_worker_info.__globals__.get("_headrace_thread_info")
-    of_thread = own.info if own is not None else None
+    if own is not None:
+        of_thread = own.info
+    else:
+        of_thread = None
+
     try:
         yield
     finally:

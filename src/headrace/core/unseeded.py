@@ -43,6 +43,7 @@ class Unseeded:
                 can_be_told = self._moves.begin()
         else:
             can_be_told = self._moves.begin()
+
         if can_be_told:
             begin_unseeded()
         return can_be_told
@@ -61,14 +62,19 @@ class Unseeded:
             if moved and not self._moves.is_sure:
                 self._moves.look_before()
                 return "again"
+
             if moved and self._here:
                 self._moves.undo()
+
         if not asked and (self._shared or not moved):
             return "good"
+
         self.first = False
         self.drew = True
         return "seed"
 
     def seeding(self) -> contextlib.AbstractContextManager[None]:
         """Returns what is around the seeding of samples while batches are usually made without."""
-        return global_states_kept() if self._here else contextlib.nullcontext()
+        if self._here:
+            return global_states_kept()
+        return contextlib.nullcontext()

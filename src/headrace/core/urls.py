@@ -18,13 +18,20 @@ def refuse_url(path: Any, place: str) -> None:
     """
     if not isinstance(path, (str, os.PathLike)):
         return
+
     given = os.fsdecode(path)
     match = URL.match(given)
     if match is None or (match[1] == "/" and os.path.lexists(given.partition("/")[0])):
         return
+
     cure = "copy the data to a disk of this machine, or mount the store there, and give that path"
     if given.startswith("file:"):
         cure = "leave out the file:// and give the path alone"
-    shown = given if match[1] == "//" else given.replace(":/", "://", 1)
+
+    if match[1] == "//":
+        shown = given
+    else:
+        shown = given.replace(":/", "://", 1)
+
     what = "URLs are not read yet"
     raise UsageError(explain(what, place=place, found=shown, expected="a path on this machine", cure=cure))

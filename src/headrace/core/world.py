@@ -28,7 +28,9 @@ def current_world() -> World:
     `WORLD_SIZE` that torchrun and other launchers set; without either, `World(0, 1)`. Raises `UsageError` if the
     variables make no sense.
     """
-    return world_of(os.environ) if (world := distributed_world()) is ALONE else world
+    if (world := distributed_world()) is ALONE:
+        return world_of(os.environ)
+    return world
 
 
 def distributed_world() -> World:
@@ -60,9 +62,11 @@ def local_world_size() -> int:
 
 def world_of(environment: Mapping[str, str]) -> World:
     """Returns the world that a launcher's environment describes; `ALONE` if it describes none."""
-    rank, size = environment.get("RANK"), environment.get("WORLD_SIZE")
+    rank = environment.get("RANK")
+    size = environment.get("WORLD_SIZE")
     if rank is None or size is None:
         return ALONE
+
     try:
         return checked_world(int(rank), int(size))
     except ValueError as error:
@@ -80,8 +84,11 @@ def checked_world(rank: int | None, size: int | None) -> World:
     """Returns the world for explicit arguments, filled up from `current_world`. Raises `UsageError` if impossible."""
     if rank is None or size is None:
         around = current_world()
-        rank = around.rank if rank is None else rank
-        size = around.size if size is None else size
+        if rank is None:
+            rank = around.rank
+        if size is None:
+            size = around.size
+
     if not 0 <= rank < size:
         message = explain(
             "no such rank",
@@ -90,4 +97,5 @@ def checked_world(rank: int | None, size: int | None) -> World:
             cure="leave both out to take them from torch.distributed or the launcher",
         )
         raise UsageError(message)
+
     return World(rank, size)

@@ -19,7 +19,9 @@ class Blobs(Sequence[memoryview]):
     """
 
     def __init__(self, data: torch.Tensor, starts: Array, stops: Array) -> None:
-        self.data, self.starts, self.stops = data, starts, stops
+        self.data = data
+        self.starts = starts
+        self.stops = stops
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -35,9 +35,12 @@ def compact(obj: Any) -> Any:
     """
     if isinstance(obj, Mapping):
         return {key: compact(value) if _is_many(value) else value for key, value in obj.items()}
+
     if isinstance(obj, (str, bytes)) or not isinstance(obj, Iterable):
-        found, expected = f"{obj!r} of type {type(obj).__name__}", "a list, or another iterable of items"
+        found = f"{obj!r} of type {type(obj).__name__}"
+        expected = "a list, or another iterable of items"
         raise UsageError(explain("this cannot be compacted", place="headrace.compact", found=found, expected=expected))
+
     if isinstance(obj, (Compact, PathTable, PackedStrings, np.ndarray)):
         return obj
     return _column(obj if isinstance(obj, Sequence) else list(obj))
@@ -51,7 +54,10 @@ class Compact(Sequence[Any]):
     """Items made from arrays when they are asked for. `nbytes`: what the arrays take."""
 
     def __init__(self, length: int, nbytes: int, get: Callable[[int], Any], kind: str) -> None:
-        self._length, self.nbytes, self._get, self._kind = length, nbytes, get, kind
+        self._length = length
+        self.nbytes = nbytes
+        self._get = get
+        self._kind = kind
 
     def __len__(self) -> int:
         return self._length
@@ -59,6 +65,7 @@ class Compact(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self._get(one) for one in range(*index.indices(self._length))]
+
         position = operator.index(index)
         if not -self._length <= position < self._length:
             raise IndexError(f"no item {position} among {self._length}")
@@ -112,11 +119,15 @@ class _Numbers:
 
 class _Rows:
     def __init__(self, columns: Sequence[Any], make: Any, keys: Sequence[Any] | None) -> None:
-        self.columns, self.make, self.keys = columns, make, keys
+        self.columns = columns
+        self.make = make
+        self.keys = keys
 
     def __call__(self, index: int) -> Any:
         values = [column[index] for column in self.columns]
-        return dict(zip(self.keys, values, strict=True)) if self.keys is not None else self.make(values)
+        if self.keys is not None:
+            return dict(zip(self.keys, values, strict=True))
+        return self.make(values)
 
 
 def _column(items: Sequence[Any]) -> Any:
@@ -125,20 +136,27 @@ def _column(items: Sequence[Any]) -> Any:
     if kinds == {str} and all(one.isascii() or _survives(one) for one in items):
         looked_at = items[:: max(len(items) // LOOKED_AT, 1)]
         paths = sum("/" in one for one in looked_at) * 2 > len(looked_at)
-        return PathTable.from_paths(items) if paths else PackedStrings.from_strings(items)
+        if paths:
+            return PathTable.from_paths(items)
+        return PackedStrings.from_strings(items)
+
     if kinds in ({int}, {float}, {bool}):
         numbers = _numbers(items)
         if numbers is not None:
             return Compact(len(items), numbers.nbytes, _Numbers(numbers), "numbers")
+
     if kinds == {bytes}:
         column = _end_to_end([np.frombuffer(one, np.uint8) for one in items])
         return Compact(len(items), column.nbytes, _Bytes(column), "byte strings")
+
     if kinds == {np.ndarray} and _are_alike(items):
         column = _end_to_end(items)
         return Compact(len(items), column.nbytes, _Arrays(column), "arrays")
+
     rows = _rows(items, kinds)
     if rows is not None:
         return rows
+
     column = _end_to_end([np.frombuffer(pickle.dumps(one, 5), np.uint8) for one in items])
     return Compact(len(items), column.nbytes, _Pickled(column), "objects, each pickled")
 
@@ -164,20 +182,28 @@ def _numbers(items: Sequence[Any]) -> Array | None:
         values = np.array(items)
     except OverflowError:
         return None
+
     if type(items[0]) is not int:
         return values
     if values.dtype.kind not in "iu":
         return None
-    low, high = int(values.min()), int(values.max())
+
+    low = int(values.min())
+    high = int(values.max())
     for name in ("u1", "u2", "u4", "u8") if low >= 0 else ("i1", "i2", "i4", "i8"):
         if np.iinfo(name).min <= low and high <= np.iinfo(name).max:
             return values.astype(name)
+
     return None
 
 
 def _end_to_end(pieces: Sequence[Array]) -> Ragged:
     offsets = offsets_of(np.fromiter(map(len, pieces), np.int64, len(pieces)))
-    values = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+    if pieces:
+        values = np.concatenate(pieces)
+    else:
+        values = np.empty(0, np.uint8)
+
     return Ragged(values, offsets.astype(np.min_scalar_type(int(offsets[-1]))))
 
 
@@ -185,6 +211,7 @@ def _rows(items: Sequence[Any], kinds: set[type]) -> Any:
     """Returns tuples or dicts column by column; None if they are not all alike."""
     if len(kinds) != 1 or not items:
         return None
+
     kind = next(iter(kinds))
     if kind is dict:
         keys = list(items[0])
@@ -193,9 +220,11 @@ def _rows(items: Sequence[Any], kinds: set[type]) -> Any:
             return None
         columns = [_column([one[key] for one in items]) for key in keys]
         return Compact(len(items), _total(columns), _Rows(columns, dict, keys), "dicts")
+
     named = issubclass(kind, tuple) and hasattr(kind, "_make")
     if not (kind is tuple or named) or len(set(map(len, items))) != 1 or len(items[0]) == 0:
         return None
+
     columns = [_column([one[place] for one in items]) for place in range(len(items[0]))]
     make = getattr(kind, "_make", tuple)
     return Compact(len(items), _total(columns), _Rows(columns, make, None), "tuples")

@@ -36,7 +36,11 @@ class Fluent:
         from headrace.data.staged.steps import as_step
 
         given = as_step(function, random=random, batched=batched, on=on, name=name, version=version)
-        data = self.encoded(on) if getattr(function, "takes_encoded", False) else self
+        if getattr(function, "takes_encoded", False):
+            data = self.encoded(on)
+        else:
+            data = self
+
         return Staged.of(data).with_step(given)
 
     def encoded(self, part: str | int | None) -> Any:
@@ -68,10 +72,13 @@ class Fluent:
         if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
             found = f"{chosen.dtype} of shape {chosen.shape}"
             raise UsageError(explain("wrong argument", place="select(indices)", found=found, expected="whole numbers"))
+
         chosen = chosen.astype(np.int64)
         if len(chosen) and not (0 <= chosen.min() and chosen.max() < length):
-            found, expected = f"{chosen.min()} .. {chosen.max()}", f"numbers from 0 to {length - 1}"
+            found = f"{chosen.min()} .. {chosen.max()}"
+            expected = f"numbers from 0 to {length - 1}"
             raise UsageError(explain("wrong argument", place="select(indices)", found=found, expected=expected))
+
         return Staged(Subset(self, chosen))  # type: ignore[arg-type]
 
     def split(self, *fractions: float, seed: int = 0) -> tuple[Staged, ...]:
@@ -82,8 +89,13 @@ class Fluent:
         if not fractions or min(fractions) <= 0 or sum(fractions) > 1 + 1e-9:
             expected = "numbers above 0, together at most 1"
             raise UsageError(explain("wrong argument", place="split", found=fractions, expected=expected))
+
         length = len(self)  # type: ignore[arg-type]
-        mixed = Permutation(length, seed).at(np.arange(length, dtype=np.int64)) if length else np.empty(0, np.int64)
+        if length:
+            mixed = Permutation(length, seed).at(np.arange(length, dtype=np.int64))
+        else:
+            mixed = np.empty(0, np.int64)
+
         edges = np.rint(np.cumsum([0.0, *fractions]) * length).astype(np.int64)
         return tuple(
             self.select(np.sort(mixed[start:stop]))  # type: ignore[arg-type]

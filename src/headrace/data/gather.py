@@ -47,7 +47,11 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     """Returns NumPy's name of a type given as torch's, NumPy's or a string."""
-    return torch.empty(0, dtype=dtype).numpy().dtype if isinstance(dtype, torch.dtype) else np.dtype(dtype)
+    if isinstance(dtype, torch.dtype):
+        dtype = torch.empty(0, dtype=dtype).numpy().dtype
+
+    named: np.dtype[Any] = np.dtype(dtype)
+    return named
 
 
 def allocate(memory: BatchMemory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[torch.Tensor, Array]:
@@ -63,8 +67,12 @@ def fixed(column: Array, dtype: np.dtype[Any]) -> Gather:
     """Gathers samples of one size, converted to `dtype`. Checks the keys."""
     if not column.flags.c_contiguous:  # `take` would copy all of it
         return lambda keys, memory: _converted(column[keys], dtype, memory)
-    shape, target, take = column.shape[1:], torch_dtype(dtype), column.take
-    row, converts = max(dtype.itemsize * math.prod(shape), 1), dtype != column.dtype
+
+    shape = column.shape[1:]
+    target = torch_dtype(dtype)
+    take = column.take
+    row = max(dtype.itemsize * math.prod(shape), 1)
+    converts = dtype != column.dtype
     step = max(SCRATCH * dtype.itemsize // (row * column.itemsize), 1)
 
     def gather(keys: Keys, memory: BatchMemory) -> torch.Tensor:
@@ -77,6 +85,7 @@ def fixed(column: Array, dtype: np.dtype[Any]) -> Gather:
             tensor = torch.from_numpy(out)
         else:
             return torch.from_numpy(take(keys, 0))
+
         if not converts:
             take(in_range(keys, len(column)), 0, out, "clip")  # with another mode NumPy would use a buffer
         elif count <= step:
@@ -84,6 +93,7 @@ def fixed(column: Array, dtype: np.dtype[Any]) -> Gather:
         else:
             for start in range(0, count, step):
                 out[start : start + step] = take(keys[start : start + step], 0)
+
         return tensor
 
     return gather
@@ -94,6 +104,7 @@ def whole_numbers(keys: Any) -> Keys:
     array = np.asarray(keys)
     if array.dtype.kind == "i" and array.ndim == 1:
         return array.astype(np.int64, copy=False)
+
     try:
         return np.array([operator.index(key) for key in keys], np.int64)
     except OverflowError:
@@ -107,6 +118,7 @@ def in_range(keys: Keys, count: int) -> Keys:
             wrong = int(keys[(keys < -count) | (keys >= count)][0])
             raise IndexError(f"there is no sample {wrong} among {count}")
         return np.where(keys < 0, keys + count, keys)
+
     return keys
 
 
@@ -135,7 +147,8 @@ def ragged(column: Ragged, field: Field, dtype: np.dtype[Any], form: RaggedAs, p
 
     padder: shared by the columns of a data set.
     """
-    padder = Padder() if padder is None else padder
+    if padder is None:
+        padder = Padder()
 
     def gather(keys: Keys, memory: BatchMemory) -> Any:
         starts, lengths = padder.pieces(column, keys)
@@ -143,12 +156,14 @@ def ragged(column: Ragged, field: Field, dtype: np.dtype[Any], form: RaggedAs, p
             padded, out = _to_pad(lengths, field, dtype, memory)
             padder.pad(column.values, starts, lengths, out)
             return padded
+
         offsets = offsets_of(lengths)
         tensor, out = allocate(memory, (int(offsets[-1]), *field.shape), dtype)
         if dtype == column.values.dtype:
             copy_pieces(column.values, starts, lengths, out, offsets)
         else:
             out[...] = column.take(keys).values
+
         if form == "list":
             return list(tensor.split(lengths.tolist()))
         return torch.nested.nested_tensor_from_jagged(tensor, torch.from_numpy(offsets))
@@ -179,6 +194,7 @@ class Padder:
         total = len(column.values)
         if found is not None and found[0] is column.starts and found[1] == total and np.array_equal(found[2], keys):
             return found[3]
+
         pieces = column.pieces(keys)
         self._found = column.starts, total, keys.copy(), pieces
         return pieces
@@ -195,10 +211,12 @@ class Padder:
             for place, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
                 out[place, :length] = values[start : start + length]
             return
+
         source, target = self._index(starts, lengths, total, out.shape[1])
         if row == 1:
             out.reshape(-1)[target] = values.reshape(-1).take(source, mode="clip")
             return
+
         element = f"V{row}"
         moved = values.reshape(-1).view(element).take(source, mode="clip")
         out.reshape(-1).view(element).put(target, moved, mode="clip")
@@ -208,6 +226,7 @@ class Padder:
         last = self._last  # another thread may set it meanwhile
         if last is not None and _equal(last[0], starts) and _equal(last[1], lengths):
             return last[2], last[3]
+
         before = np.cumsum(lengths) - lengths
         steps = np.arange(total)
         source = np.repeat(starts - before, lengths) + steps
@@ -234,6 +253,7 @@ def with_shared_starts(columns: Sequence[Column]) -> list[Column]:
             shared.append(Ragged(column.values, None, one.starts, one.stops, column.place))
         else:
             shared.append(column)
+
     return shared
 
 
@@ -276,7 +296,9 @@ def of(field: Field, column: Column, dtype: np.dtype[Any], form: RaggedAs, padde
         return fixed(column, dtype)
     if field.kind == "bytes":
         return blobs(column)
-    return texts(column) if field.kind == "text" else ragged(column, field, dtype, form, padder)
+    if field.kind == "text":
+        return texts(column)
+    return ragged(column, field, dtype, form, padder)
 
 
 def whole(
@@ -289,16 +311,25 @@ def whole(
 ) -> Any:
     """Returns all of a column that was read for this batch alone; what can be used as it is, is not copied."""
     if not isinstance(column, Ragged):
-        own = column if column.flags.writeable else column.copy() if column.nbytes < memory.smallest else column
+        if column.flags.writeable:
+            own = column
+        elif column.nbytes < memory.smallest:
+            own = column.copy()
+        else:
+            own = column
+
         return _converted(own, dtype, memory)
+
     if form == "pad" and isinstance(column, Loose) and column.arrays is not None:
         padded, out = _to_pad(column.lengths, field, dtype, memory)
         out[...] = 0
         for row, array in zip(out, column.arrays, strict=True):
             row[: len(array)] = array
         return padded
+
     if field.kind == "bytes" and column.values.flags.writeable:
         starts, lengths = column.pieces(np.arange(len(column)))
         if column.values.nbytes <= 2 * int(lengths.sum()):
             return Blobs(torch.from_numpy(column.values), starts, starts + lengths)
+
     return of(field, column, dtype, form, padder)(np.arange(len(column)), memory)

@@ -70,7 +70,11 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
         self.root = os.fsdecode(root)
         self.transform = transform
         self.target_transform = target_transform
-        self.loader: Callable[[str], Any] = load_rgb if loader is None else loader
+        if loader is None:
+            self.loader: Callable[[str], Any] = load_rgb
+        else:
+            self.loader = loader
+
         self.extensions = tuple(end.lower() for end in as_tuple(extensions))
         class_folders = find_class_folders(self.root)
         self.classes = [name for name, _ in class_folders]
@@ -78,6 +82,7 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
         labelled = label_paths(self.root, [folder for _, folder in class_folders], self.extensions)
         if not allow_empty:
             refuse_empty_classes(self.root, self.classes, labelled, self.extensions)
+
         self.samples: Sequence[tuple[str, int]] = labelled
         self._own_targets: NDArray[np.int64] | None = None
 
@@ -121,7 +126,11 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
         """
         path, target = self.samples[index]
         encoded = self.loader is load_rgb and getattr(self.transform, "takes_encoded", False)
-        image = path if encoded else self.loader(path)
+        if encoded:
+            image = path
+        else:
+            image = self.loader(path)
+
         if self.transform is not None:
             image = self.transform(image)
         return image, target if self.target_transform is None else self.target_transform(target)
@@ -180,8 +189,13 @@ class LabelledPaths(Sequence[tuple[str, int]]):
     def __getitem__(self, index: int | slice) -> tuple[str, int] | list[tuple[str, int]]:
         if isinstance(index, slice):
             return [self[row] for row in range(*index.indices(len(self)))]
+
         path = self.paths[index]
-        row = index if index >= 0 else index + len(self)
+        if index >= 0:
+            row = index
+        else:
+            row = index + len(self)
+
         return path, bisect_right(self.starts, row) - 1
 
     def __repr__(self) -> str:
@@ -216,6 +230,7 @@ def find_class_folders(root: str) -> list[tuple[str, str]]:
                 cure="pass the folder that holds the class folders",
             )
         )
+
     return folders
 
 
@@ -252,6 +267,7 @@ def walk_files(top: str, extensions: tuple[str, ...], above: tuple[int, int]) ->
                 heapq.heappush(pending, (entry.path, (*parents, here)))
             elif entry.name.lower().endswith(extensions):
                 names.append((entry.name, entry.path))
+
         for _, path in sorted(names):
             yield path
 
@@ -288,14 +304,20 @@ def unreadable(folder: str, error: OSError) -> DatasetError:
     found = error.strerror or str(error)
     if isinstance(error, FileNotFoundError):
         home = folder.startswith("~")
-        cure = "write Path(root).expanduser(): '~' is not expanded here" if home else "correct the path"
+        if home:
+            cure = "write Path(root).expanduser(): '~' is not expanded here"
+        else:
+            cure = "correct the path"
+
         what = "an image folder does not exist"
         return DatasetNotFoundError(explain(what, place=place, found=found, expected=LAYOUT, cure=cure))
+
     cure = "pass the folder itself, not a file in it"
     if isinstance(error, PermissionError):
         cure = "let this user list the folder: chmod u+rx on it and on the folders above"
     elif not isinstance(error, NotADirectoryError):
         cure = "check the disk or the mount that holds the folder"
+
     return DatasetError(explain("cannot read an image folder", place=place, found=found, expected=LAYOUT, cure=cure))
 
 
@@ -307,7 +329,12 @@ def refuse_empty_classes(
     empty = [name for index, name in enumerate(classes) if starts[index] == starts[index + 1]]
     if not empty:
         return
-    more = f" and {len(empty) - 10} more" if len(empty) > 10 else ""
+
+    if len(empty) > 10:
+        more = f" and {len(empty) - 10} more"
+    else:
+        more = ""
+
     raise DatasetNotFoundError(
         explain(
             f"{len(empty)} of {len(classes)} class folders hold no images",
@@ -321,7 +348,9 @@ def refuse_empty_classes(
 
 def as_tuple(extensions: str | Sequence[str]) -> tuple[str, ...]:
     """One extension or several, as `str.endswith` takes them."""
-    return (extensions,) if isinstance(extensions, str) else tuple(extensions)
+    if isinstance(extensions, str):
+        return (extensions,)
+    return tuple(extensions)
 
 
 def printable(path: str) -> str:

@@ -44,7 +44,9 @@ def stacked(images: Sequence[Array], memory: BatchMemory, name: str) -> torch.Te
         cure = "pack them with --resize, set a collate_fn that crops them, or open with decode=False"
         message = explain("images of one batch differ in size", place=f"column {name!r}", found=found, cure=cure)
         raise SampleError(message)
+
     tensor, out = allocate(memory, (len(images), *(images[0].shape if images else (0, 0, 3))), np.dtype(np.uint8))
     for place, image in enumerate(images):
         out[place] = image
+
     return tensor

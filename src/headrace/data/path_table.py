@@ -71,7 +71,8 @@ class PathTable(Sequence[str]):
     @classmethod
     def from_paths(cls, paths: Iterable[str]) -> PathTable:
         """Reads `paths` once, in order; needs 16 bytes per path beside the finished table while it builds."""
-        names, folders = PackedBytesBuilder(), PackedBytesBuilder()
+        names = PackedBytesBuilder()
+        folders = PackedBytesBuilder()
         numbers: dict[bytes, int] = {}
         folder_of = array("Q")
         for path in paths:
@@ -82,6 +83,7 @@ class PathTable(Sequence[str]):
                 folders.append(encoded[:cut])
             folder_of.append(number)
             names.append(encoded[cut:])
+
         return cls(names.build(), folders.build(), smallest_unsigned(folder_of, largest=len(folders)))
 
     def __reduce__(self) -> tuple[type[PathTable], tuple[PackedBytes, PackedBytes, NDArray[Any]]]:
@@ -100,9 +102,12 @@ class PathTable(Sequence[str]):
         """Path number `index`, counted from the end if negative; IndexError if there is none. A slice is a list."""
         if isinstance(index, slice):
             return [self[one] for one in range(*index.indices(len(self)))]
-        count, position = len(self), operator.index(index)
+
+        count = len(self)
+        position = operator.index(index)
         if not -count <= position < count:
             raise IndexError(f"no path {position} in a table of {count} paths")
+
         position %= count
         return os.fsdecode(self.folders.get(int(self.folder_of[position])) + self.names.get(position))
 

@@ -87,8 +87,10 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         raise UsageError(
             explain("wrong argument", place="headrace.open(ragged=)", found=repr(ragged), expected=expected)
         )
+
     if dtype is not None or window is not None or stride is not None:
         return _open_tokens(uri, columns, format, dtype, window, stride)
+
     if isinstance(uri, (str, os.PathLike)):
         reader = open_reader(uri, format=format, trust=trust)
     elif hasattr(uri, "features") and hasattr(uri, "data"):
@@ -100,6 +102,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         raise UsageError(
             explain("cannot open this", place="headrace.open", found=found, expected="a path, or a datasets.Dataset")
         )
+
     return StoredDataset(reader, reader.schema.only(columns, reader.place), decode=decode, ragged=ragged)
 
 
@@ -118,6 +121,7 @@ def _open_tokens(
         found = "dtype= with columns="
     elif stride is not None and window is None:
         found = "stride= without window="
+
     if found is not None:
         expected = f"a path and dtype=, as in {flat.EXAMPLE}"
         cure = "for other forms, headrace.open(path).windows(length, stride) cuts a column"
@@ -141,7 +145,8 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
     def __init__(self, reader: Reader, schema: Schema, *, decode: bool, ragged: RaggedAs) -> None:
         self._reader = reader
-        self._decode, self._ragged = decode, ragged
+        self._decode = decode
+        self._ragged = ragged
         self._types = {field.name: field.dtype for field in schema}
         self._window: tuple[int, int] | None = None
         self.schema = schema
@@ -194,15 +199,18 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
                 raise UsageError(
                     explain("no such column of numbers", place="astype", found=repr(name), expected=expected)
                 )
+
             try:
                 changed._types[name] = numpy_dtype(one)
             except (TypeError, RuntimeError) as error:
                 message = explain("no such type", place="astype", found=f"{one!r}", expected="a type of torch or NumPy")
                 raise UsageError(message) from error
+
             if changed._types[name] not in NUMBERS:
                 raise UsageError(
                     explain("no such type", place="astype", found=f"{one!r}", expected="a type of numbers")
                 )
+
         return changed
 
     def windows(self, length: int, stride: int | None = None) -> StoredDataset:
@@ -211,10 +219,12 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         stride: `length` if not given. For streams of tokens: `open("tokens.npy").windows(2049, 2048)`. Needs columns of
         numbers of one size that lie in memory or can be mapped (`.npy`, memmap, Arrow in one piece).
         """
-        stride = length if stride is None else stride
+        if stride is None:
+            stride = length
         if length < 1 or stride < 1:
             found = f"length={length}, stride={stride}"
             raise UsageError(explain("wrong argument", place="windows", found=found, expected="whole numbers above 0"))
+
         for field in self.schema:
             if field.kind != "fixed" or self._reader.column(field.name) is None:
                 cure = "leave the column out with columns=, or pack the data as memmap"
@@ -222,6 +232,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
                     "windows cannot be cut from this", place=f"column {field.name!r}", found=str(field), cure=cure
                 )
                 raise UsageError(message)
+
         changed = self._copy()
         changed._window = length, stride
         return changed
@@ -263,6 +274,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         if self._window is not None:
             parts = self.fetch_batch(checked, OwnMemory())
             return [{name: value[place].numpy() for name, value in parts.items()} for place in range(len(checked))]
+
         block = self._read(checked)
         return [self.sample(block, place) for place in range(len(checked))]
 
@@ -276,6 +288,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         if self._window is not None:
             parts = self.fetch_batch(keys, OwnMemory())
             return Block(self.block_schema, {name: part.numpy() for name, part in parts.items()})
+
         block = self._read(keys)
         columns = {field.name: self._typed(field, block.columns[field.name]) for field in self.schema}
         return Block(self.block_schema, columns)
@@ -283,7 +296,11 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     @functools.cached_property
     def block_schema(self) -> Schema:
         """The columns that `block` returns: of the types that were asked for, windows as arrays."""
-        length = () if self._window is None else (self._window[0],)
+        if self._window is None:
+            length: tuple[int, ...] = ()
+        else:
+            length = (self._window[0],)
+
         return Schema(
             tuple(
                 dataclasses.replace(field, dtype=self._types[field.name], shape=(*length, *field.shape))
@@ -294,8 +311,13 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     def _typed(self, field: Field, column: Column) -> Column:
         dtype = self._types[field.name]
         if isinstance(column, Ragged):
-            return column if dtype == column.values.dtype else column.with_values(column.values.astype(dtype))
-        return column if dtype == column.dtype and column.flags.writeable else column.astype(dtype)
+            if dtype == column.values.dtype:
+                return column
+            return column.with_values(column.values.astype(dtype))
+
+        if dtype == column.dtype and column.flags.writeable:
+            return column
+        return column.astype(dtype)
 
     def fingerprint(self) -> str:
         """Returns a text that changes when the stored files do, by their names, lengths and times, or what is asked."""
@@ -313,9 +335,15 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         value = value_of(field, block.columns[field.name], place)
         if isinstance(value, str):
             return value
+
         if isinstance(value, bytes):
-            return decode_image(value, self._place(field)) if self._decode and holds_images(field) else value
-        return np.array(value, self._types[field.name]) if np.ndim(value) else self._types[field.name].type(value)
+            if self._decode and holds_images(field):
+                return decode_image(value, self._place(field))
+            return value
+
+        if np.ndim(value):
+            return np.array(value, self._types[field.name])
+        return self._types[field.name].type(value)
 
     def _place(self, field: Field) -> str:
         return f"{self._reader.place}, column {field.name!r}"
@@ -348,9 +376,11 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
                 if self._window is not None:
                     raise
                 found = None  # damage is told of the samples that have it, not of all
+
             if found is None:
                 return None
             columns.append(found)
+
         for field, column in zip(self.schema, gather.with_shared_starts(columns), strict=True):
             dtype = self._types[field.name]
             if self._window is not None:
@@ -359,6 +389,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
                 return None
             else:
                 plan.append((field.name, gather.of(field, column, dtype, self._ragged, padder)))
+
         self._checks_keys = self._window is None and all(field.kind == "fixed" for field in self.schema)
         return plan
 
@@ -373,6 +404,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
                 batch[field.name] = stacked(images, out, field.name)
             else:
                 batch[field.name] = gather.whole(field, column, self._types[field.name], self._ragged, out, padder)
+
         return batch
 
     def __repr__(self) -> str:

@@ -57,6 +57,7 @@ class StoredStream(FluentStream):
             raise UsageError(
                 explain("wrong argument", place="stream(shuffle=)", found=repr(shuffle), expected=expected)
             )
+
         self._dataset = dataset
         self._shuffle = shuffle
 
@@ -66,7 +67,12 @@ class StoredStream(FluentStream):
             units: list[Any] = list(shard(range(reader.shard_count())))
         else:
             units = list(shard(reader.blocks()))
-        seed = int(rng().integers(1 << 62)) if self._shuffle else 0
+
+        if self._shuffle:
+            seed = int(rng().integers(1 << 62))
+        else:
+            seed = 0
+
         return StreamIterator(self._dataset, units, self._shuffle, seed)
 
     def encoded(self, part: str | int | None) -> StoredStream:
@@ -87,7 +93,10 @@ class StreamIterator:
     """
 
     def __init__(self, dataset: StoredDataset, units: Sequence[Any], shuffle: int, seed: int) -> None:
-        self._dataset, self._units, self._shuffle, self._seed = dataset, units, shuffle, seed
+        self._dataset = dataset
+        self._units = units
+        self._shuffle = shuffle
+        self._seed = seed
         self._in_shards = bool(units) and not isinstance(units[0], range)
         self._begin(0, 0)
 
@@ -101,7 +110,10 @@ class StreamIterator:
         self._raised = 0
         self._one_by_one_until: tuple[int, int] | None = None
         order = np.random.default_rng([self._seed, 1]).permutation(len(self._units))
-        self._order = order.tolist() if self._shuffle else list(range(len(self._units)))
+        if self._shuffle:
+            self._order = order.tolist()
+        else:
+            self._order = list(range(len(self._units)))
 
     def __iter__(self) -> StreamIterator:
         return self
@@ -112,6 +124,7 @@ class StreamIterator:
         if self._window is None:
             self._raise_a_failure()
             raise StopIteration
+
         self._used += 1
         return self._dataset.sample(self._window, self._used - 1)
 
@@ -124,12 +137,15 @@ class StreamIterator:
             if self._window is None:
                 self._raise_a_failure()
                 break
+
             part = self._window.rows(self._used, min(self._used + count, len(self._window)))
             self._used += len(part)
             count -= len(part)
             parts.append(part)
+
         if not parts:
             return None, 0
+
         block = concatenated(parts[0].schema, parts)
         return self._dataset.collate(block, out), len(block)
 
@@ -147,9 +163,12 @@ class StreamIterator:
 
     def _fill(self, count: int | None = None, out: BatchMemory | None = None) -> None:
         """Reads the next window; none at the end. With `count` and `out`: what a batch lacks, into its memory."""
-        self._window, self._used, self._raised = None, 0, 0
+        self._window = None
+        self._used = 0
+        self._raised = 0
         self._window_at = self._next_at
-        blocks, held = [], 0
+        blocks = []
+        held = 0
         while (held == 0 and not self._failures) or held < self._shuffle:
             block = self._read_what_can_be(count, out)
             if block is None:
@@ -157,12 +176,15 @@ class StreamIterator:
             if len(block):
                 blocks.append(block)
                 held += len(block)
+
         if not blocks:
             return
+
         window = concatenated(blocks[0].schema, blocks)
         if self._shuffle:
             unit, first = self._window_at
             window = window.take(np.random.default_rng([self._seed, 2, unit, first]).permutation(len(window)))
+
         self._window = window
 
     def _read_what_can_be(self, count: int | None, out: BatchMemory | None) -> Block | None:
@@ -173,19 +195,24 @@ class StreamIterator:
             try:
                 if alone:
                     return self._read(1, None)
-                return self._read(None, None) if self._shuffle else self._read(count, out)
+                if self._shuffle:
+                    return self._read(None, None)
+                return self._read(count, out)
             except Exception as error:
                 if is_never_skipped(error):
                     raise
                 if alone:
                     self._failures.append(error)
                     continue
-                self._one_by_one_until, self._next_at = self._next_at, begun
+
+                self._one_by_one_until = self._next_at
+                self._next_at = begun
 
     def _read(self, count: int | None, out: BatchMemory | None) -> Block | None:
         """Returns the next samples, up to `count`; None at the end."""
         if not self._in_shards:
             return self._read_run(1 if out is None and count == 1 else None)
+
         reader: Any = self._dataset.reader
         wanted = count or reader.run_length()
         pieces: list[tuple[int, Keys]] = []
@@ -196,12 +223,25 @@ class StreamIterator:
             if stop > first:
                 pieces.append((unit, np.arange(first, stop)))
                 wanted -= stop - first
-            self._next_at = (position, stop) if wanted == 0 else (position + 1, 0)
+
+            if wanted == 0:
+                self._next_at = (position, stop)
+            else:
+                self._next_at = (position + 1, 0)
+
             if out is None:
                 break  # a window begins in one unit, so that a state can name it
+
         if not pieces:
-            return None if self._next_at[0] >= len(self._units) else self._read(count, out)
-        empty = new_bytes if out is None else functools.partial(_bytes_of, out)
+            if self._next_at[0] >= len(self._units):
+                return None
+            return self._read(count, out)
+
+        if out is None:
+            empty = new_bytes
+        else:
+            empty = functools.partial(_bytes_of, out)
+
         block: Block = reader.fetch_pieces(pieces, self._dataset.schema.names, empty)
         return block
 
@@ -211,11 +251,20 @@ class StreamIterator:
             position, first = self._next_at
             unit = self._units[self._order[position]]
             start = unit.start + first
-            stop = unit.stop if most is None else min(start + most, unit.stop)
-            self._next_at = (position + 1, 0) if stop >= unit.stop else (position, first + stop - start)
+            if most is None:
+                stop = unit.stop
+            else:
+                stop = min(start + most, unit.stop)
+
+            if stop >= unit.stop:
+                self._next_at = (position + 1, 0)
+            else:
+                self._next_at = (position, first + stop - start)
+
             if start < stop:
                 keys = np.arange(start, stop)
                 return self._dataset.reader.fetch(keys, self._dataset.schema.names)
+
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -226,15 +275,18 @@ class StreamIterator:
         """Goes on behind what was handed out."""
         self._seed = state_dict["seed"]
         self._begin(*state_dict["window"])
-        left, raised = state_dict["used"], state_dict.get("raised", 0)
+        left = state_dict["used"]
+        raised = state_dict.get("raised", 0)
         if raised and not left:
             self._fill()
+
         while left:  # windows may be smaller than the one of the state, which was as large as a batch
             self._fill()
             if self._window is None:
                 return
             self._used = min(left, len(self._window))
             left -= self._used
+
         self._failures = self._failures[raised:]
         self._raised = raised
 

@@ -30,12 +30,15 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
 
     def __init__(self, reader: Reader, window: int, stride: int | None = None) -> None:
         """reader: of one column, `tokens`, that lies in memory. Raises `UsageError`, and `FormatError` if too short."""
-        stride = window if stride is None else stride
+        if stride is None:
+            stride = window
+
         for name, value in (("window", window), ("stride", stride)):
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
                 expected = "a whole number above 0"
                 place = f"headrace.open({name}=)"
                 raise UsageError(explain("wrong argument", place=place, found=repr(value), expected=expected))
+
         if len(reader) < window + 1:
             message = explain(
                 "the window is longer than the data",
@@ -45,6 +48,7 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
                 cure="choose a smaller window=",
             )
             raise FormatError(message)
+
         self.window = int(window)
         self.stride = int(stride)
         self._reader = reader

@@ -92,7 +92,11 @@ def pattern_of_draws(dataset: Any, *, workers: bool, persistent: bool) -> Draws:
 
     With workers torch begins the first epoch two times. A further epoch of the same workers draws no base seed.
     """
-    shared = "p" if isinstance(dataset, IterDataPipe) else ""
+    if isinstance(dataset, IterDataPipe):
+        shared = "p"
+    else:
+        shared = ""
+
     again = "i" + shared
     first = shared + "is"
     if workers:
@@ -121,7 +125,9 @@ def own_base_seed(loader: Any, terms: Terms) -> Iterator[None]:
     if terms.seed is None:
         yield
         return
-    generator, loader.generator = loader.generator, torch.Generator()
+
+    generator = loader.generator
+    loader.generator = torch.Generator()
     try:
         yield
     finally:
@@ -142,7 +148,9 @@ def dealing_of(index_sampler: Any, world: World) -> World:
 
 def position_in(state: Any, otherwise: int) -> int:
     """Returns the position that a sampler's state names; `otherwise`, if it names none."""
-    return int(state.get("position", otherwise)) if isinstance(state, dict) else otherwise
+    if isinstance(state, dict):
+        return int(state.get("position", otherwise))
+    return otherwise
 
 
 def checkpoints_of(sampler: Any) -> tuple[Callable[[], Any] | None, Callable[[Any], Any]]:

@@ -28,11 +28,13 @@ class Supply:
         """Returns the next batch; at the end of the data it begins them anew. `StopIteration`: there are none."""
         if self._pass is None:
             self._pass = self._begin_pass()
+
         try:
             batch = next(self._pass)
         except StopIteration:
             self._pass = self._begin_pass()  # also where a state was saved behind the last batch of a pass
             batch = next(self._pass)
+
         self.delivered += 1
         return batch
 
@@ -58,4 +60,5 @@ class Portion:
                 self._supply.delivered = 0
             self._over = True
             raise StopIteration
+
         return self._supply.next()

@@ -30,6 +30,7 @@ def encoded(states: OrderStates | None) -> dict[str, Any] | None:
     """Returns states as plain values: bytes as base64 text."""
     if states is None:
         return None
+
     version, words, gauss = states.all.python
     name, keys, position, has_gauss, cached = states.all.numpy
     return {
@@ -44,6 +45,7 @@ def decoded(given: Any) -> OrderStates | None:
     """Returns what `encoded` was given. Raises `StateError` for what it has not returned."""
     if given is None:
         return None
+
     try:
         version, words, gauss = given["python"]
         name, keys, position, has_gauss, cached = given["numpy"]
@@ -61,6 +63,7 @@ def decoded(given: Any) -> OrderStates | None:
             cure="load another state, or begin the epoch anew without it",
         )
         raise StateError(message) from error
+
     return states
 
 
@@ -79,6 +82,7 @@ def _text(data: bytes) -> str:
 def _bytes(text: Any) -> bytes:
     if not isinstance(text, str):
         raise TypeError(f"a {type(text).__name__} instead of text")
+
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:

@@ -16,9 +16,14 @@ def batches_of(loader: Any) -> int | None:
 def samples_of(loader: Any) -> int | None:
     """Returns how many samples an epoch of a map-style data set has; None if nobody says."""
     for counted in (loader.sampler if loader.batch_sampler is not None else None, loader.dataset):
-        length = None if counted is None else known_length(counted)
+        if counted is None:
+            length = None
+        else:
+            length = known_length(counted)
+
         if length is not None:
             return length
+
     return None
 
 
@@ -26,6 +31,7 @@ def warn_if_short(dataset: Any, promised: int, batches: int, length: int) -> Non
     """Warns if an epoch of an iterable data set had fewer batches than its length promised."""
     if batches >= promised:
         return
+
     warnings.warn(
         f"len() of {type(dataset).__name__} is {length}, which makes {promised} batches, but the epoch had "
         f"{batches}. Progress bars, schedulers and other ranks may rely on the length: correct __len__.",

@@ -57,6 +57,7 @@ class MapProgress:
         number, lane, state = delivery
         if state is not None:
             self.lanes[lane] = state
+
         batches = self._reached[0]
         if number == batches and not self.beyond:  # in order, as nearly always
             self._pass(number)

@@ -102,10 +102,12 @@ class EpochRecord:
         delivery = self.handed_out
         if delivery is None:
             return
+
         if isinstance(self.progress, MapProgress):
             self.progress.deliver(delivery)
         else:
             self.progress.deliver(delivery, self.lanes)
+
         self.handed_out = None
 
     def snapshot(self, loader: Origin, *, portion: int = 0) -> Snapshot:
@@ -114,9 +116,14 @@ class EpochRecord:
         Behind the last batch of an epoch it is the state at the beginning of the next one.
         """
         self.settle()
-        terms, progress = self.terms, self.progress
+        terms = self.terms
+        progress = self.progress
         finished = self.finished or progress.batches == self.complete_at
-        random = loader.random_state() if finished else self.random
+        if finished:
+            random = loader.random_state()
+        else:
+            random = self.random
+
         common = {
             "format": FORMAT,
             "version": VERSION,
@@ -142,6 +149,7 @@ class EpochRecord:
             states = self._with_those_not_begun(progress.lanes, loader.dataset_state)
             if states:
                 lanes = {"count": self.lanes, "next": 0, "first": 0, "states": _pairs(states)}
+
         return {
             "elastic": self.elastic,
             "samples": progress.samples,
@@ -156,7 +164,11 @@ class EpochRecord:
         elastic = terms.in_order and self.elastic and all(state["dealt"] for state in progress.lanes.values())
         states = self._with_those_not_begun(progress.lanes, lambda: self._stream_state(loader))
         lanes = {"count": self.lanes, "next": progress.next_lane, "first": self.first, "states": _pairs(states)}
-        begun = self.first if elastic else self.samples_before
+        if elastic:
+            begun = self.first
+        else:
+            begun = self.samples_before
+
         return {
             "elastic": elastic,
             "samples": begun + (progress.batches - progress.begun) * terms.global_batch,
@@ -169,13 +181,19 @@ class EpochRecord:
     def _stream_state(self, loader: Origin) -> Any:
         """Returns the state of a lane that has not begun; None if the data set has no state."""
         dataset_state = loader.dataset_state()
-        return None if dataset_state is None else at_beginning(dataset_state, dealt=self.terms.deal)
+        if dataset_state is None:
+            return None
+        return at_beginning(dataset_state, dealt=self.terms.deal)
 
     def _with_those_not_begun(self, states: Mapping[int, Any], state_of_others: Callable[[], Any]) -> dict[int, Any]:
         """Returns the states of all lanes: one that has made no batch yet is as the loader's own data set is."""
         complete = dict(states)
         not_begun = [lane for lane in range(max(self.lanes, 1)) if lane not in complete]
-        state = state_of_others() if not_begun else None
+        if not_begun:
+            state = state_of_others()
+        else:
+            state = None
+
         if state is not None:
             complete |= dict.fromkeys(not_begun, state)
         return complete
@@ -187,9 +205,13 @@ class EpochRecord:
         """
         if not self.keeps_datasets or not self.progress.lanes:
             dataset_state = loader.dataset_state()
-            return None if dataset_state is None else [[0, dataset_state]]
+            if dataset_state is None:
+                return None
+            return [[0, dataset_state]]
+
         if isinstance(self.progress, MapProgress):
             return _pairs(self.progress.lanes)
+
         kept = {lane: state["dataset"] for lane, state in self.progress.lanes.items() if state is not None}
         return _pairs({lane: state for lane, state in kept.items() if state is not None}) or None
 

@@ -82,6 +82,7 @@ def parts_of(state: Any) -> list[Any]:
     """Returns the states of the ranks that a state consists of: of one, if it was not merged."""
     if not isinstance(state, dict):
         return [state]
+
     parts = state.get("ranks") or [state]
     if not isinstance(parts, list):
         _refuse("this state is damaged", f"ranks={_shown(parts)}", "a list of the states of all ranks")
@@ -91,24 +92,29 @@ def parts_of(state: Any) -> list[Any]:
 def _check_whole(part: Any, fingerprint: Mapping[str, Any] | None = None) -> None:
     """Raises `StateError` unless a state has all its parts, each is what it may be, and it belongs to the loader."""
     if not isinstance(part, dict) or part.get("format") != FORMAT:
-        found = f"the keys {sorted(map(str, part))[:6]}" if isinstance(part, dict) else f"a {type(part).__name__}"
-        _refuse("this is no state of a headrace.DataLoader", found, "what its state_dict() returned")
+        _refuse("this is no state of a headrace.DataLoader", _found_instead(part), "what its state_dict() returned")
+
     if part.get("version") != VERSION:
         _refuse("this state was saved by another version", f"version {part.get('version')}", f"version {VERSION}")
     if missing := sorted({*KEYS, *FINGERPRINT, "checksum"} - {*part}):
         _refuse("this state is not whole", f"no {', '.join(missing)}", "what its state_dict() returned")
+
     for name in COUNTS:
         if not _is_count(part[name]):
             _damaged(name, part[name], "a whole number that is not negative")
+
     for name, (holds, expected) in RULES.items():
         if not holds(part[name]):
             _damaged(name, part[name], expected)
+
     if part["rank"] >= part["world_size"]:
         _damaged("rank", part["rank"], f"a number below world_size={part['world_size']}")
+
     for name, here in (fingerprint or {}).items():
         if part[name] != here and not (name == "batch_size" and part["elastic"]):
-            what = "kind of sampler" if name == "samplers" else name
+            what = WORDS.get(name, name)
             _refuse(f"this state was saved with another {what}", _shown(part[name]), _shown(here))
+
     decoded(part["random"])
     if part["checksum"] != _checksum(part):
         _refuse(
@@ -116,6 +122,12 @@ def _check_whole(part: Any, fingerprint: Mapping[str, Any] | None = None) -> Non
             "a checksum that does not belong to it",
             "what state_dict() returned, unchanged",
         )
+
+
+def _found_instead(part: Any) -> str:
+    if isinstance(part, dict):
+        return f"the keys {sorted(map(str, part))[:6]}"
+    return f"a {type(part).__name__}"
 
 
 def _is_count(value: Any) -> bool:
@@ -140,6 +152,7 @@ def _is_lanes(value: Any) -> bool:
         return False
     if not all(_is_count(value.get(name)) for name in LANES) or value["count"] > MOST_LANES:
         return False
+
     most = max(value["count"], 1)
     return value["next"] < most and all(number < most for number, _ in value["states"])
 
@@ -149,6 +162,9 @@ def _is_stream_state(value: Any) -> bool:
         return True
     return isinstance(value, dict) and {"items", "batches", "dealt", "ended", "dataset", "iterator"} <= {*value}
 
+
+WORDS = {"samplers": "kind of sampler"}
+"""What an error calls a part of the fingerprint, where it is not its name."""
 
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "finished": (lambda value: isinstance(value, bool), "True or False"),
@@ -176,9 +192,11 @@ def check_reach(state: Snapshot, batches: int | None, sampler: Any, generators: 
         reached = max([state["batches"], *(number + 1 for number in state["beyond"])])
         if reached > batches:
             _refuse("this state is behind the end of the epoch", f"batch {reached}", f"at most {batches} batches")
+
     if state["random"] is not None and len(state["random"]["own"]) != generators:
         found = f"{len(state['random']['own'])} generators of its own"
         _refuse("this state was saved with another sampler or generator", found, f"{generators} of them")
+
     check = getattr(sampler, "check_state", None)
     if check is not None and state["sampler"] is not None:
         check(state["sampler"])
@@ -192,23 +210,29 @@ def merge_states(states: Sequence[Snapshot]) -> Snapshot:
     """
     if not isinstance(states, (list, tuple)):
         _refuse("cannot merge states", _shown(states), "a list with the state of each rank")
+
     parts = [part for state in states for part in parts_of(state)]
     if not parts or any(not isinstance(part, dict) or part.get("format") != FORMAT for part in parts):
         _refuse("cannot merge states", f"{len(parts)} states, not all of them of a headrace.DataLoader", "one per rank")
+
     for part in parts:
         _check_whole(part)
+
     parts.sort(key=lambda part: int(part["rank"]))
     size = parts[0]["world_size"]
     ranks = [part["rank"] for part in parts]
     if ranks != list(range(size)):
         _refuse("cannot merge states", f"ranks {ranks}", f"each of the ranks 0 to {size - 1} once")
+
     for name in sorted({*parts[0]} - {*PER_RANK}):
         values = [part.get(name) for part in parts]
         if any(value != values[0] for value in values):
             _refuse(f"cannot merge states: the ranks differ in {name}", _shown(values), "the same on every rank")
+
     if size == 1:
         only: Snapshot = parts[0]
         return only
+
     return {"format": FORMAT, "version": VERSION, "ranks": parts}
 
 
@@ -223,10 +247,12 @@ def part_for(state: Snapshot, world: World) -> Snapshot:
     mine = [part for part in parts if part["rank"] == world.rank and size == world.size]
     if mine:
         return dict(mine[0])
+
     if any(part["beyond"] for part in parts):
         _refuse(
             "cannot change the ranks of this state", "batches delivered out of order", "one of an in_order=True run"
         )
+
     if not parts[0]["elastic"]:
         _refuse(
             "this state was saved by other ranks",
@@ -234,6 +260,7 @@ def part_for(state: Snapshot, world: World) -> Snapshot:
             f"rank {world.rank} of {world.size}, or an order that all ranks share (seed= with shard='auto', "
             "or a sampler of headrace.samplers)",
         )
+
     part = dict(parts[0])
     if part["sampler"] is not None:
         part["random"] = None  # another rank's base seed: two ranks must not draw the same random numbers
@@ -260,7 +287,9 @@ def next_epoch(state: Snapshot) -> Snapshot:
 def _shown(value: Any) -> str:
     """Returns a value as an error shows it: the beginning of it, if it is long."""
     text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]} ..."
+    if len(text) <= 200:
+        return text
+    return f"{text[:200]} ..."
 
 
 def _damaged(name: str, value: Any, expected: str) -> None:

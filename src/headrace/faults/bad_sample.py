@@ -62,14 +62,18 @@ def plain(key: Any) -> Any:
         return int(key)
     if isinstance(key, (tuple, list)):
         return [plain(one) for one in key]
-    return key if key is None or isinstance(key, (bool, int, float, str)) else repr(key)
+    if key is None or isinstance(key, (bool, int, float, str)):
+        return key
+    return repr(key)
 
 
 def text_of(error: BaseException) -> str:
     """Returns the type and the text of an exception, with its notes, cut to a length."""
     name = type(error).__name__
     text = "\n".join([f"{name}: {error}" if str(error) else name, *getattr(error, "__notes__", [])])
-    return text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 4] + " ..."
+    if len(text) <= LONGEST_ERROR:
+        return text
+    return text[: LONGEST_ERROR - 4] + " ..."
 
 
 def path_of(dataset: Any, key: Any, error: BaseException | None = None) -> str | None:
@@ -79,7 +83,10 @@ def path_of(dataset: Any, key: Any, error: BaseException | None = None) -> str |
     """
     named = getattr(error, "filename", None)
     if isinstance(named, (str, bytes)):
-        return named if isinstance(named, str) else named.decode(errors="backslashreplace")
+        if isinstance(named, str):
+            return named
+        return named.decode(errors="backslashreplace")
+
     for _ in range(LONGEST_NESTING):
         listed = getattr(dataset, "samples", None)
         if listed is None:
@@ -97,7 +104,9 @@ def path_of(dataset: Any, key: Any, error: BaseException | None = None) -> str |
                 key = indices[key]
             except (TypeError, IndexError, KeyError):
                 return None
+
         dataset = inner
+
     return None
 
 
@@ -109,5 +118,12 @@ def _listed(listed: Any, key: Any) -> str | None:
         entry = listed[key]
     except (TypeError, IndexError, KeyError):
         return None
-    first = entry[0] if isinstance(entry, (tuple, list)) and entry else entry
-    return first if isinstance(first, str) else None
+
+    if isinstance(entry, (tuple, list)) and entry:
+        first = entry[0]
+    else:
+        first = entry
+
+    if isinstance(first, str):
+        return first
+    return None

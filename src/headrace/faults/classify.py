@@ -48,7 +48,11 @@ def blame(error: BaseException) -> Blame:
     """
     found: Blame = "sample"
     for one in _chain(error):
-        code = one.errno if isinstance(one, OSError) else None
+        if isinstance(one, OSError):
+            code = one.errno
+        else:
+            code = None
+
         if isinstance(one, (MemoryError, torch.OutOfMemoryError, TransportError, MachineError)) or code in MACHINE:
             return "machine"
         if type(one) is RuntimeError and "allocate memory" in str(one):
@@ -59,6 +63,7 @@ def blame(error: BaseException) -> Blame:
             return "program"
         if isinstance(one, (ConnectionError, TimeoutError)) or code in MOMENT or _status(one) in RETRIED_STATUS:
             found = "moment"
+
     return found
 
 
@@ -86,4 +91,5 @@ def _status(error: BaseException) -> int | None:
             value = getattr(holder, name, None)
             if isinstance(value, int):
                 return value
+
     return None

@@ -97,10 +97,12 @@ class Ledger:
     def _write(self, lost: list[BadSample]) -> None:
         if self._path is None or not lost:
             return
+
         try:
             quarantine.append(self._path, lost)
         except OSError as error:
-            path, self._path = self._path, None
+            path = self._path
+            self._path = None
             LOGGER.error(
                 "headrace: the quarantine file %s cannot be written any more (%s); loader.faults.records goes on.",
                 path, error.strerror,
@@ -110,9 +112,21 @@ class Ledger:
         for number, bad in enumerate(lost, self._in_epoch + 1):
             if number > SAID:
                 return
-            place = f" ({bad.path})" if bad.path else ""
-            done = "skipped" if bad.action == "skip" else f"replaced by {bad.replacement!r}"
-            more = " Further ones of this epoch are not named here." if number == SAID else ""
+            if bad.path:
+                place = f" ({bad.path})"
+            else:
+                place = ""
+
+            if bad.action == "skip":
+                done = "skipped"
+            else:
+                done = f"replaced by {bad.replacement!r}"
+
+            if number == SAID:
+                more = " Further ones of this epoch are not named here."
+            else:
+                more = ""
+
             first = bad.error.split("\n")[0]
             LOGGER.warning("headrace: bad sample %r%s: %s; %s.%s", bad.key, place, first, done, more)
 
@@ -121,6 +135,7 @@ class Ledger:
         limit = self._max_errors
         if limit is None or self._in_epoch <= (limit if isinstance(limit, int) else limit * whole):
             return
+
         last = self._records[-1]
         message = explain(
             "too many bad samples in this epoch",

@@ -27,7 +27,11 @@ class Guard:
         base_seed: int,
     ) -> None:
         self.policy = policy
-        self.seed = base_seed if policy.seed is None else policy.seed
+        if policy.seed is None:
+            self.seed = base_seed
+        else:
+            self.seed = policy.seed
+
         self.epoch = epoch
         self.killers = killers
         self.losses: list[BadSample] = []
@@ -41,13 +45,16 @@ class Guard:
         """
         if self.killers and repr(key) in self.killers:
             raise WorkerDiedError(self.killers[repr(key)])
+
         if first is None:
             try:
                 return load()
             except Exception as error:  # noqa: BLE001 - judged below
                 first = error
+
         if blame(first) != "moment":
             raise first
+
         for seconds in RETRY_AFTER:
             time.sleep(seconds)
             try:
@@ -58,17 +65,20 @@ class Guard:
             else:
                 self.losses.append(self._bad(key, "load", first).settled("retry"))
                 return sample
+
         raise AssertionError("the last try returns or raises")
 
     def judge(self, key: Any, stage: Literal["load", "collate"], error: Exception) -> tuple[BadSample, Action]:
         """Returns the record of a bad sample, and what is to become of it. Raises `error` if it is not the sample's."""
         if is_never_skipped(error):
             raise error
+
         bad = self._bad(key, stage, error)
         action = self.policy.decide(bad)
         if action == "raise":
             self.losses.append(bad.settled("raise"))
             raise error
+
         return bad, action
 
     def _bad(self, key: Any, stage: Literal["load", "collate"], error: Exception) -> BadSample:

@@ -31,10 +31,15 @@ class Policy:
 
     def decide(self, bad: BadSample) -> Action:
         """Returns what becomes of a bad sample. Raises `UsageError` if the user's function returns anything else."""
-        action: Any = self.on_error(bad) if callable(self.on_error) else self.on_error
+        if callable(self.on_error):
+            action: Any = self.on_error(bad)
+        else:
+            action = self.on_error
+
         if action in ACTIONS:
             checked: Action = action
             return checked
+
         message = explain(
             "on_error must say what to do",
             place=_named(self.on_error),
@@ -47,7 +52,9 @@ class Policy:
 def _named(function: Any) -> str:
     code = getattr(function, "__code__", None)
     name = getattr(function, "__qualname__", repr(function))
-    return f"{name}, {code.co_filename}:{code.co_firstlineno}" if code is not None else name
+    if code is not None:
+        return f"{name}, {code.co_filename}:{code.co_firstlineno}"
+    return name
 
 
 def check_fault_arguments(*, on_error: Any, max_errors: Any, sample_timeout: Any) -> None:
@@ -72,6 +79,7 @@ def check_fault_arguments(*, on_error: Any, max_errors: Any, sample_timeout: Any
         if not holds:
             found = f"{name}={value!r}"
             raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))
+
     if max_errors is not None and isinstance(on_error, str) and on_error == "raise":
         cure = "add on_error='skip' or 'replace', or leave max_errors out"
         found = "on_error='raise', with which the first bad sample ends the epoch"

@@ -40,6 +40,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     """Returns the path of a quarantine file that can be written. Raises `UsageError` if it cannot."""
     if not isinstance(path, (str, os.PathLike)):
         raise UsageError(explain("wrong argument", place="quarantine=", found=repr(path), expected="a path, or None"))
+
     found = Path(path)
     try:
         append(found, ())
@@ -52,6 +53,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
             cure="make the folder, or give another path",
         )
         raise UsageError(message) from error
+
     return found
 
 
@@ -69,6 +71,7 @@ def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
     except OSError as error:
         message = explain("cannot read the quarantine file", place=path, found=error.strerror)
         raise FormatError(message) from error
+
     found: dict[str, BadSample] = {}
     for number, line in enumerate(lines, 1):
         if not line:
@@ -86,8 +89,10 @@ def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
                 cure="delete the line, or give the path that quarantine= had",
             )
             raise FormatError(message) from error
+
         found.pop(repr(bad.key), None)
         found[repr(bad.key)] = bad
+
     return list(found.values())
 
 
@@ -97,23 +102,30 @@ def excluded_numbers(exclude: Excluded, length: int) -> npt.NDArray[np.int64]:
     exclude: keys, what `load_quarantine` returns, or the path of a quarantine file. Keys beyond the length are left
     alone: the data may have become shorter. Raises `UsageError` for keys that are no whole numbers.
     """
-    entries = load_quarantine(exclude) if isinstance(exclude, (str, os.PathLike)) else _listed(exclude)
+    if isinstance(exclude, (str, os.PathLike)):
+        entries = load_quarantine(exclude)
+    else:
+        entries = _listed(exclude)
+
     keys = [entry.key if isinstance(entry, BadSample) else entry for entry in entries]
     for key in keys:
         if isinstance(key, bool) or not isinstance(key, (int, np.integer)) or key < 0:
             expected = "numbers of samples, what headrace.load_quarantine returns, or the path of a quarantine file"
             raise UsageError(explain("wrong argument", place="exclude=", found=repr(key), expected=expected))
+
     numbers = np.unique(np.asarray(keys, np.int64))
     left = numbers[numbers < length]
     if len(left) == length and length:
         found = f"all {length} samples"
         raise UsageError(explain("nothing is left to load", place="exclude=", found=found, cure="exclude fewer"))
+
     return left
 
 
 def _listed(exclude: Iterable[Any]) -> list[Any]:
     if isinstance(exclude, (np.ndarray, torch.Tensor)):
         exclude = exclude.tolist()
+
     try:
         return list(exclude)
     except TypeError as error:

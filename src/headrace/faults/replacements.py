@@ -34,14 +34,24 @@ class Spares(NamedTuple):
         if not self.size:
             yield from _shuffled(list(batch), *words)
             return
-        held = {repr(key) for key in batch} if self.size > 4 * len(batch) else set()
+
+        if self.size > 4 * len(batch):
+            held = {repr(key) for key in batch}
+        else:
+            held = set()
+
         given = 0
         for attempt in range(4 * TRIES):
             number = stream_key(SPARE, *words, attempt) % self.size  # off uniform by at most size / 2**64
-            key = number if self.keys is None else int(self.keys[number])
+            if self.keys is None:
+                key = number
+            else:
+                key = int(self.keys[number])
+
             if repr(key) not in held:
                 given += 1
                 yield key
+
             if given == TRIES:
                 return
 
@@ -57,9 +67,14 @@ def spares_of(index_sampler: Any, dataset: Any, excluded: npt.NDArray[np.int64] 
     Samplers that take every sample alike are drawn from as a whole. Any other may have its reasons (weights, a part of
     the data, lengths): then a batch's replacements come out of the batch.
     """
-    sampler: Any = index_sampler.sampler if isinstance(index_sampler, BatchSampler) else index_sampler
+    if isinstance(index_sampler, BatchSampler):
+        sampler: Any = index_sampler.sampler
+    else:
+        sampler = index_sampler
+
     if type(sampler) in (SubsetRandomSampler, KeptSampler):
         return _listed(np.asarray(sampler.indices))
+
     alike = (SequentialSampler, RandomSampler, DistributedSampler)
     takes_all = type(sampler) in alike or getattr(sampler, "takes_all_alike", False)
     if not takes_all or not isinstance(dataset, Sized):
@@ -70,7 +85,9 @@ def spares_of(index_sampler: Any, dataset: Any, excluded: npt.NDArray[np.int64] 
 
 
 def _listed(keys: npt.NDArray[Any]) -> Spares:
-    return Spares(len(keys), keys.astype(np.int64)) if np.issubdtype(keys.dtype, np.integer) else Spares()
+    if np.issubdtype(keys.dtype, np.integer):
+        return Spares(len(keys), keys.astype(np.int64))
+    return Spares()
 
 
 def word_of(key: Any) -> int:

@@ -148,11 +148,21 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
             batches_per_epoch=batches_per_epoch, original_errors=original_errors,
         )  # fmt: skip
         auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
-        self.seed = 0 if seed is None and (shard is not None or auto.workers) else seed
-        self.exclude = None if exclude is None else checked_exclude(exclude, dataset, batch_sampler or sampler)
+        if seed is None and (shard is not None or auto.workers):
+            self.seed = 0
+        else:
+            self.seed = seed
+
+        if exclude is None:
+            self.exclude = None
+        else:
+            self.exclude = checked_exclude(exclude, dataset, batch_sampler or sampler)
+
         if sampler is None and batch_sampler is None and is_map(dataset):
             sampler = self._own_sampler(dataset, shuffle, drop_last, generator)
-            shuffle = shuffle if sampler is None else None
+            if sampler is not None:
+                shuffle = None
+
         super().__init__(
             dataset, batch_size, shuffle, sampler, batch_sampler, auto.num_workers, collate_fn, pin_memory, drop_last,
             timeout, worker_init_fn, multiprocessing_context, generator,
@@ -165,13 +175,23 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
 
     def _own_sampler(self, dataset: Any, shuffle: Any, drop_last: bool, generator: Any) -> Sampler[int] | None:
         """Returns the sampler of a loader that is given none; None if torch's will do."""
-        excluded: Any = () if self.exclude is None else self.exclude
+        if self.exclude is None:
+            excluded: Any = ()
+        else:
+            excluded = self.exclude
+
         if self.seed is None:
             if not len(excluded):
                 return None
             return KeptSampler(len(dataset), excluded, shuffle=bool(shuffle), generator=generator)
+
         self._own.alone = self.shard is None
-        rank, size = (None, None) if self.shard else ALONE
+        if self.shard:
+            rank = None
+            size = None
+        else:
+            rank, size = ALONE
+
         return DistributedSampler(
             dataset, shuffle=bool(shuffle), seed=self.seed, rank=rank, world_size=size,
             uneven="drop" if drop_last else "pad", exclude=excluded,
@@ -198,10 +218,12 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
         """
         if self._own.resume is not None:
             return self._own.resume
+
         if self._own.record is None:
             elastic = getattr(resumable(self._index_sampler), "elastic", bool(self.shard))
             draws = pattern_of_draws(self.dataset, workers=self._has_workers, persistent=self.persistent_workers)
             return blank(self._terms(None), self, draws, elastic=elastic)
+
         supply = self._own.supply
         delivered = 0
         if supply is not None and supply.delivered != self.batches_per_epoch:
@@ -223,15 +245,18 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
             state = part_for(state_dict, terms.world)
             is_map = self._dataset_kind == DatasetKind.Map
             check_reach(state, batches_of(self) if is_map else None, sampler, len(generators(self)))
+
         self._iterator = None
         self._own.record = self._own.resume = self._own.supply = self._own.draws = None
         if state is None:
             return
+
         if state["finished"]:
             if state["sampler"] is not None and isinstance(sampler, ElasticSampler):
                 sampler.load_state_dict(state["sampler"])  # what lasts longer than an epoch, such as changed weights
                 sampler.set_epoch(sampler.epoch)
             state = next_epoch(state)
+
         self._own.epoch = state["epoch"]
         self._own.resume = state
         self._own.draws = state["later_draws"] or None
@@ -249,6 +274,7 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
                 stacklevel=2,
             )
             self._own.alone = False
+
         self._own.resume = None
         self._own.epoch += 1
         self._own.announced = False
@@ -306,14 +332,18 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
             self.load_state_dict(self.state_dict())
 
     def _iterate_once(self) -> Any:
-        resume, epoch, announced = self._own.resume, self._own.epoch, self._own.announced
+        resume = self._own.resume
+        epoch = self._own.epoch
+        announced = self._own.announced
         iterator = self._begin_epoch()
         if resume is None or not resume["batches"] or not isinstance(iterator, EpochIterator):
             return iterator
+
         if iterator.is_at_end():  # the state was saved behind the last batch, and nobody could know that it was
             if announced and epoch != resume["epoch"]:
                 self.set_epoch(epoch)
             iterator = self._begin_epoch()
+
         return iterator
 
     def _begin_epoch(self) -> Any:
@@ -326,6 +356,7 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
             if isinstance(kept, EpochIterator) and kept.record.lanes != self.num_workers:
                 self._iterator = None  # the lanes of another run end with its epoch
             iterator = super().__iter__()
+
         if isinstance(iterator, EpochIterator):
             self._own.record = iterator.record
         return iterator
@@ -333,11 +364,16 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
     def __len__(self) -> int:
         if self.batches_per_epoch is not None:
             return self.batches_per_epoch
+
         length = super().__len__()
         if self.shard is None or self._dataset_kind != DatasetKind.Iterable or (size := current_world().size) == 1:
             return length
-        share, samples = (self.batch_size or 1) * size, len(self.dataset)
-        return samples // share if self.drop_last else -(-samples // share)
+
+        share = (self.batch_size or 1) * size
+        samples = len(self.dataset)
+        if self.drop_last:
+            return samples // share
+        return -(-samples // share)
 
     @property
     def _has_workers(self) -> bool:
@@ -356,28 +392,37 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
         if not self._has_workers:
             self._own.memory = LOCAL_MEMORY.get()
             return InlineIterator(self, self._own.memory)
+
         if self.backend == "thread":
             self.check_worker_number_rationality()
             self._own.memory = LOCAL_MEMORY.get()
             return ThreadIterator(self, self._own.memory)
+
         if os.name != "posix":
             return super()._get_iterator()  # descriptors cannot be handed to workers there
         if self._own.tuner is None or not self._own.tuner.limits.tunes_workers:
             self.check_worker_number_rationality()
+
         if not self._own.looked_at:
             warn_of_objects(self.dataset, self.num_workers)
             advise(self)
             self._own.looked_at = True
+
         self._own.arena = ARENA.get()
         if self._own.tuner is not None:
             self._own.memory = LOCAL_MEMORY.get()
             return AutomaticIterator(self, self._own.arena, self._own.zygotes, self._own.memory, self._own.tuner)
+
         return ProcessIterator(self, self._own.arena, self._own.zygotes)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the memory out: a copied or unpickled loader makes its own."""
         own = self._own.without_resources()
-        begins = {} if own.tuner is None else {"num_workers": own.tuner.now.workers}
+        if own.tuner is None:
+            begins = {}
+        else:
+            begins = {"num_workers": own.tuner.now.workers}
+
         return {**self.__dict__, "_own": own, **begins}
 
     def __class_getitem__(cls, parameters: Any) -> Any:

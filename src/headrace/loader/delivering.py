@@ -83,6 +83,7 @@ class DeliveringIterator(TorchIterator):
             self._held = self._sizes.get(number, 0)
         else:
             number = self._deliveries
+
         self._leaving = self._deliveries
         self._pending = (number, lane, state)
         if losses:
@@ -104,19 +105,23 @@ class DeliveringIterator(TorchIterator):
 
     def __next__(self) -> Any:
         self.record.settle()
-        asked, recorder = time.perf_counter(), self._recorder
+        asked = time.perf_counter()
+        recorder = self._recorder
         if asked >= recorder.due or len(recorder.rows) >= PENDING:
             recorder.tick(asked)  # now, as long as no batch is taken that a listener's exception would lose
+
         if self._ready is None:
             self._pending = None
             self._ready = (self._produce(asked),)
             if self._leaving + 1 == self._planned:
                 self._look_for_the_end()
+
         (batch,) = self._ready
         self._note(asked, batch)
         self._deliveries = self._leaving + 1
         if self._ranks is not None:
             self._ranks.delivers(self._deliveries)
+
         # An exception out of a signal handler may come between any two lines above: then this batch was not delivered,
         # and comes again. It cannot come from here on: Python runs handlers at calls and jumps only.
         self.record.handed_out = self._pending
@@ -155,7 +160,11 @@ class DeliveringIterator(TorchIterator):
 
     def _note(self, asked: float, batch: Any) -> None:
         """Notes in the loader's record that a batch is delivered now: a whole row at once, whatever interrupts."""
-        samples = self._held if self._is_map else batch_length(batch)
+        if self._is_map:
+            samples = self._held
+        else:
+            samples = batch_length(batch)
+
         now = time.perf_counter()
         row = (self._number_of_epoch, self._deliveries, samples, asked, now, *self._journey, *UNKNOWN)
         self._recorder.rows.extend(row)
@@ -165,9 +174,11 @@ class DeliveringIterator(TorchIterator):
         batches = int(self._progress.batches)
         if self._counts_samples:
             self._compare_with_length(batches)
+
         self._ledger.end_epoch(self._seen)
         if self._ranks is not None:
             self._ranks.ends(batches)
+
         self._recorder.end_epoch(self._number_of_epoch, batches, asked)
 
     def _compare_with_length(self, batches: int) -> None:
@@ -176,7 +187,19 @@ class DeliveringIterator(TorchIterator):
         Each of several workers may drop a batch that is not full.
         """
         length = int(self._IterableDataset_len_called or 0)
-        share = self._terms.global_batch if self._terms.deal else int(self._terms.fingerprint["batch_size"] or 1)
-        promised = length // share if self._drop_last else -(-length // share)
-        dropped = self._num_workers if self._drop_last and not self._terms.deal else 0
+        if self._terms.deal:
+            share = self._terms.global_batch
+        else:
+            share = int(self._terms.fingerprint["batch_size"] or 1)
+
+        if self._drop_last:
+            promised = length // share
+        else:
+            promised = -(-length // share)
+
+        if self._drop_last and not self._terms.deal:
+            dropped = self._num_workers
+        else:
+            dropped = 0
+
         warn_if_short(self._dataset, promised - dropped, batches, length)

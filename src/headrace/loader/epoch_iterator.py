@@ -70,8 +70,10 @@ class EpochIterator(DeliveringIterator):
                     seed_of_pipes = self._shared_seed
                     TorchIterator._reset(self, loader)
                     self._shared_seed = seed_of_pipes  # torch draws a second one, and its workers use the first
+
             self._num_workers = workers
             self._sampler_iter = self._indices(self._sampler_iter)
+
         persistent = bool(workers) and loader.persistent_workers
         draws = pattern_of_draws(self._dataset, workers=bool(workers), persistent=persistent)
         self._start_epoch(loader, draws, before)
@@ -81,13 +83,18 @@ class EpochIterator(DeliveringIterator):
         """Begins a further epoch with the same workers."""
         began = time.perf_counter()
         self.record.settle()
-        kept = self.record if self.record.finished and self.record.keeps_datasets else None
+        if self.record.finished and self.record.keeps_datasets:
+            kept = self.record
+        else:
+            kept = None
+
         terms = self._terms = loader.next_terms()
         self._ahead = None
         announce(loader._index_sampler, terms)
         before = random_state(loader)
         with own_base_seed(loader, terms):
             TorchIterator._reset(self, loader)
+
         self._sampler_iter = self._indices(self._sampler_iter)
         self._start_epoch(loader, pattern_of_reset(self._dataset), before, kept)
         self._begin_record(loader, began, fresh=False)
@@ -104,6 +111,7 @@ class EpochIterator(DeliveringIterator):
         if self._recorder.epoch == 0:
             for trap in hazards(self._dataset, setting):
                 self._recorder.trapped(trap)
+
         self._number_of_epoch = self._recorder.epoch
         self._deliveries = int(self._progress.batches)
         self._begun_at = self._deliveries
@@ -140,15 +148,25 @@ class EpochIterator(DeliveringIterator):
                 set_random_state(loader, random)
                 self._draw(loader, terms.draws)
             draws = Draws(terms.draws, terms.draws)
+
         if terms.seed is not None:
             draws = draws.without_base_seed(terms.seed)
             self._base_seed = stream_key(terms.seed, terms.epoch, terms.world.rank) & SEED_BITS
-        start = self._start_map if self._is_map else self._start_stream
+
+        if self._is_map:
+            start = self._start_map
+        else:
+            start = self._start_stream
+
         self.record = start(loader, draws, random)
         self.record.keeps_datasets = self._num_workers == 0 or loader.persistent_workers
         self._carry_datasets(loader, kept)
         self._untold = self._lanes_that_tell()
-        self._planned = batches_of(loader) if self._is_map else None
+        if self._is_map:
+            self._planned = batches_of(loader)
+        else:
+            self._planned = None
+
         self._ledger.begin_epoch(samples_of(loader) if self._is_map else None)
         uneven = getattr(resumable(self._index_sampler), "uneven", "pad")
         self._ranks = rank_watch(loader, terms, uneven=uneven, is_map=self._is_map)
@@ -162,15 +180,21 @@ class EpochIterator(DeliveringIterator):
         """
         resume = self._terms.resume
         is_beginning = resume is not None and resume["lanes"] is None and resume["stream"] is None
-        told = resume["datasets"] if resume is not None and is_beginning else None
+        if resume is not None and is_beginning:
+            told = resume["datasets"]
+        else:
+            told = None
+
         beginnings = told
         if told is None and kept is not None:
             beginnings = kept.datasets(loader)
         if not beginnings:
             return
+
         states = dealt_out(beginnings, max(self.record.lanes, 1))
         if not self._is_map:
             states = {lane: at_beginning(state, dealt=self._terms.deal) for lane, state in states.items()}
+
         self._progress.lanes.update(states)
         if told is not None:
             self._states = states
@@ -184,6 +208,7 @@ class EpochIterator(DeliveringIterator):
         """
         if self._terms.deal or not may_have_states(self._dataset, is_map=self._is_map):
             return set()
+
         resume = self._terms.resume
         lanes = set(range(max(self.record.lanes, 1)))
         if resume is not None and resume["lanes"] is not None:
@@ -200,7 +225,8 @@ class EpochIterator(DeliveringIterator):
     # -- map-style data ----------------------------------------------------------------------------------------------
 
     def _start_map(self, loader: Any, draws: Draws, random: OrderStates | None) -> EpochRecord:
-        terms, resume = self._terms, self._terms.resume
+        terms = self._terms
+        resume = self._terms.resume
         sampler = resumable(self._index_sampler)
         self._checkpoint, state_at = checkpoints_of(sampler)
         self._sampler_rank, self._sampler_ranks = dealing_of(self._index_sampler, terms.world)
@@ -211,13 +237,15 @@ class EpochIterator(DeliveringIterator):
         lanes = self._num_workers
         if resume is not None:
             progress = MapProgress(resume["batches"], resume["samples"], resume["sampler"], resume["beyond"])
-            self._drawn, self._offset = resume["batches"], resume["samples"] * self._sampler_ranks
+            self._drawn = resume["batches"]
+            self._offset = resume["samples"] * self._sampler_ranks
             random_before = decoded(resume["random"])
             if sampler is not None and resume["sampler"] is not None:
                 if random_before is not None:
                     random = random_before
                     draws = Draws(resume["draws"] or draws.now, draws.later)
                     self._redraw(loader, random, draws.now.replace("i", ""), resume["batches"])
+
                 sampler.load_state_dict(resume["sampler"])
                 self._sampler_iter = self._indices()
                 self._offset = position_in(resume["sampler"], self._offset)
@@ -227,9 +255,12 @@ class EpochIterator(DeliveringIterator):
                 self._redraw(loader, random, draws.now, resume["batches"])
             else:
                 self._sampler_iter = islice(self._sampler_iter, resume["batches"], None)
+
             if resume["lanes"] is not None:
-                lanes, self._states = resume["lanes"]["count"], dict(resume["lanes"]["states"])
+                lanes = resume["lanes"]["count"]
+                self._states = dict(resume["lanes"]["states"])
                 progress.lanes.update(self._states)
+
         elastic = getattr(sampler, "elastic", False)
         return EpochRecord(terms, progress, random, draws, lanes, 0, elastic, sampler_state=state_at)
 
@@ -246,6 +277,7 @@ class EpochIterator(DeliveringIterator):
                 rest = islice(self._sampler_iter, batches, None)
                 self._sampler_iter = chain(list(islice(rest, 1)), rest)  # some samplers draw when they are first asked
             self._behind_order = global_states()
+
         if renew and batches:
             self._base_seed = stream_key(int(self._base_seed), batches) & SEED_BITS
 
@@ -259,6 +291,7 @@ class EpochIterator(DeliveringIterator):
                 self._base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
             else:
                 shared.append(draw_shared_seed(loader.generator, self._pg))
+
         if shared:
             self._shared_seed = shared[0]  # torch draws a second one, and its workers use the first
 
@@ -272,8 +305,13 @@ class EpochIterator(DeliveringIterator):
         if whole or isinstance(getattr(self._index_sampler, "sampler", None), PositionalSampler):
             arrays = key_arrays(self._index_sampler)
             if arrays is not None:
-                return arrays if whole else map(methodcaller("tolist"), arrays)
-        return iter(self._index_sampler) if begun is None else begun
+                if whole:
+                    return arrays
+                return map(methodcaller("tolist"), arrays)
+
+        if begun is None:
+            return iter(self._index_sampler)
+        return begun
 
     def take(self) -> tuple[int, Any]:
         """Returns the number of the sampler's next index, and the index as lanes want it.
@@ -281,8 +319,10 @@ class EpochIterator(DeliveringIterator):
         Raises `StopIteration` at the end.
         """
         if self._ahead is not None:
-            ahead, self._ahead = self._ahead, None
+            ahead = self._ahead
+            self._ahead = None
             return ahead
+
         while True:
             index = self._next_index()  # type: ignore[no-untyped-call]
             if not self._is_map:
@@ -293,9 +333,17 @@ class EpochIterator(DeliveringIterator):
                 index = self._positioned(index)
                 count = len(index.positions)
             else:
-                count = len(index) if self._auto_collation and isinstance(index, Sized) else 1
+                if self._auto_collation and isinstance(index, Sized):
+                    count = len(index)
+                else:
+                    count = 1
+
             self._samples += count
-            state = None if self._checkpoint is None else self._checkpoint()
+            if self._checkpoint is None:
+                state = None
+            else:
+                state = self._checkpoint()
+
             if self._progress.draw(number, (count, state)):
                 self._sizes[number] = count
                 return number, index
@@ -304,7 +352,12 @@ class EpochIterator(DeliveringIterator):
         is_list = type(index) is list  # as nearly always: it is asked for nothing more
         if self._auto_collation and not is_list and not isinstance(index, Sized):
             index = list(index)
-        count = len(index) if self._auto_collation else 1
+
+        if self._auto_collation:
+            count = len(index)
+        else:
+            count = 1
+
         first = self._offset + self._samples * self._sampler_ranks + self._sampler_rank
         positions = range(first, first + count * self._sampler_ranks, self._sampler_ranks)
         if is_list:
@@ -314,24 +367,33 @@ class EpochIterator(DeliveringIterator):
     # -- iterable data -----------------------------------------------------------------------------------------------
 
     def _start_stream(self, loader: Any, draws: Draws, random: OrderStates | None) -> EpochRecord:
-        terms, resume = self._terms, self._terms.resume
-        lanes, first, before = self._num_workers, 0, 0
+        terms = self._terms
+        resume = self._terms.resume
+        lanes = self._num_workers
+        first = 0
+        before = 0
         progress = StreamProgress({})
         if resume is not None and resume["elastic"]:
-            first, stream = resume["samples"], resume["stream"]
+            first = resume["samples"]
+            stream = resume["stream"]
             if stream is not None:
                 self._states = {lane: {**stream, "batches": 0} for lane in range(max(lanes, 1))}
             progress = StreamProgress({}, resume["batches"], 0, stream)
         elif resume is not None and resume["lanes"] is not None:  # which a state before the first batch lacks
-            held, before = resume["lanes"], resume["samples"]
-            lanes, first, self._states = held["count"], held["first"], dict(held["states"])
+            held = resume["lanes"]
+            before = resume["samples"]
+            lanes = held["count"]
+            first = held["first"]
+            self._states = dict(held["states"])
             progress = StreamProgress(self._states, resume["batches"], held["next"])
+
         if terms.seed is not None:
             draws = Draws("", "")  # neither an order nor a base seed is drawn
         elif resume is not None and resume["random"] is not None:
             random = decoded(resume["random"])
             draws = Draws(resume["draws"] or draws.now, draws.later)
             self._redraw_stream(loader, random, draws.now, resume["batches"])
+
         return EpochRecord(terms, progress, random, draws, lanes, first, terms.deal, samples_before=before)
 
     def _redraw_stream(self, loader: Any, random: OrderStates | None, draws: str, batches: int) -> None:
@@ -380,7 +442,9 @@ class EpochIterator(DeliveringIterator):
     def next_lane(self) -> int:
         """The lane that makes the first batch from here on."""
         if self._is_map:
-            return int(self._progress.batches % max(self.record.lanes, 1)) if self._states else 0
+            if self._states:
+                return int(self._progress.batches % max(self.record.lanes, 1))
+            return 0
         return int(self._progress.next_lane)
 
     def is_at_end(self) -> bool:

@@ -37,7 +37,12 @@ def checked_exclude(exclude: Excluded, dataset: Any, given: Any) -> Any:
         numbers = excluded_numbers(exclude, len(dataset))
         if given is None or _leaves_out(given, numbers):
             return numbers
-    found = "an iterable data set" if not is_map(dataset) else "a sampler of yours"
+
+    if not is_map(dataset):
+        found = "an iterable data set"
+    else:
+        found = "a sampler of yours"
+
     message = explain(
         "cannot leave samples out of an order that is not the loader's own",
         place="headrace.DataLoader(exclude=)",
@@ -74,6 +79,7 @@ def check_arguments(dataset: Any, *, on_error: Any, max_errors: Any, sample_time
     for name, (holds, expected) in rules.items():
         if not holds:
             raise _wrong(name, given[name], expected)
+
     if given["shard"] and isinstance(dataset, (IterDataPipe, MapDataPipe)):
         message = explain(
             "cannot deal out a data pipe",
@@ -90,10 +96,19 @@ def check_samples(dataset: Any, sampler: Any, batch_sampler: Any) -> None:
 
     With fewer lengths, labels or weights than samples, the rest would never come, without a word.
     """
-    given = batch_sampler if batch_sampler is not None else sampler
-    length = known_length(dataset) if is_map(dataset) else None
+    if batch_sampler is not None:
+        given = batch_sampler
+    else:
+        given = sampler
+
+    if is_map(dataset):
+        length = known_length(dataset)
+    else:
+        length = None
+
     if length is None:
         return
+
     for one in (given, getattr(given, "sampler", None)):
         expected = getattr(one, "samples_of_dataset", None)
         if expected is not None and expected != length:
@@ -125,17 +140,29 @@ def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: str
     for name, value in (("num_workers", num_workers), ("prefetch_factor", prefetch_factor)):
         if isinstance(value, str) and value != "auto":
             raise _wrong(name, value, "a whole number, or 'auto'")
+
     wanted = num_workers == "auto"
     if wanted and prefetch_factor not in (None, "auto") and not (_is_whole(prefetch_factor) and prefetch_factor > 0):
         raise _wrong("prefetch_factor", prefetch_factor, "a positive whole number, 'auto' or None")
+
     in_processes = backend == "process" or (wanted and backend == "auto")
     free = is_map(dataset) and not is_stateful(dataset) and in_processes and os.name == "posix"
     if wanted:
         one = free or not (is_map(dataset) or shard or isinstance(dataset, IterDataPipe) or splits_itself(dataset))
-        num_workers = 0 if backend == "inline" else 1 if one else max(cores() // local_world_size(), 1)
+        if backend == "inline":
+            num_workers = 0
+        elif one:
+            num_workers = 1
+        else:
+            num_workers = max(cores() // local_world_size(), 1)
+
     ahead = prefetch_factor == "auto" and num_workers > 0 and in_processes
     if prefetch_factor == "auto":
-        prefetch_factor = 2 if num_workers else None
+        if num_workers:
+            prefetch_factor = 2
+        else:
+            prefetch_factor = None
+
     return Automatic(wanted and free, ahead, num_workers, prefetch_factor)
 
 

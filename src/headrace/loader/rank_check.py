@@ -25,12 +25,14 @@ _made: Counter[str] = Counter()
 
 def name_here() -> str:
     """Returns a name for the loader that is being made: the same on all ranks, if they make it at the same place."""
-    frame, places = sys._getframe(2), list[str]()
+    frame = sys._getframe(2)
+    places = list[str]()
     while frame.f_back is not None and len(places) < FRAMES:
         places.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
         if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
             break  # what is around the script may differ: `headrace run` on one rank, python on the others
         frame = frame.f_back
+
     place = f"{crc32(' '.join(places).encode()):08x}"
     _made[place] += 1
     return f"{place}-{_made[place]}"
@@ -40,7 +42,10 @@ class RankWatch:
     """One epoch of one loader, on one rank. `strict`: whether ranks that differ are an error, or only a warning."""
 
     def __init__(self, store: Any, name: str, world: World, *, strict: bool) -> None:
-        self._store, self._name, self._world, self._strict = store, name, world, strict
+        self._store = store
+        self._name = name
+        self._world = world
+        self._strict = strict
         self._others = [rank for rank in range(world.size) if rank != world.rank]
         self._planned: int | None = None
         self._said = False
@@ -58,6 +63,7 @@ class RankWatch:
             if count == 2:  # in step with the others, who have begun by now
                 self._compare(self._planned)
             return
+
         self._post("delivered", count)
         for rank, ended in self._posted("ended").items():
             if ended < count:
@@ -108,8 +114,13 @@ def rank_watch(loader: Any, terms: Terms, *, uneven: str, is_map: bool) -> RankW
     uneven: what the sampler does with samples that cannot be dealt out evenly.
     """
     on_purpose = uneven == "keep" or loader.batches_per_epoch is not None
-    store = None if on_purpose or terms.world.size == 1 else common_store()
+    if on_purpose or terms.world.size == 1:
+        store = None
+    else:
+        store = common_store()
+
     if store is None:
         return None
+
     strict = loader.shard is not None and is_map
     return RankWatch(store, f"{terms.loader}/{terms.epoch}", terms.world, strict=strict)

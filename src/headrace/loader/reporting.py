@@ -87,6 +87,10 @@ class Telling:
     def __call__(self, recorder: Recorder, now: float) -> None:
         if self._due == -math.inf and now != math.inf:
             self._due = now + EVERY
+
         if now >= self._due:
-            self._due = now + EVERY if now != math.inf else -math.inf
+            if now != math.inf:
+                self._due = now + EVERY
+            else:
+                self._due = -math.inf
             self._on_stats(stats_of(recorder.recording()))

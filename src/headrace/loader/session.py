@@ -91,7 +91,11 @@ class Own:
 
     def without_resources(self) -> Own:
         """Returns what another process can have of it, too."""
-        tuner = None if self.tuner is None else self.tuner.anew()
+        if self.tuner is None:
+            tuner = None
+        else:
+            tuner = self.tuner.anew()
+
         return Own(
             self.name,
             self.epoch,
@@ -155,6 +159,7 @@ class ForEngines:
             self._own.recorder.counts = self.loss_ledger.counts
             if self.on_stats is not None:
                 self._own.recorder.listeners.append(Telling(self.on_stats))
+
         return self._own.recorder
 
     @property
@@ -173,6 +178,7 @@ class ForEngines:
         """Returns what becomes of bad samples; None: they raise. For engines."""
         if self.on_error == "raise" and self.quarantine is None:
             return None
+
         spares = Spares()
         if self._dataset_kind == DatasetKind.Map:
             spares = spares_of(self._index_sampler, self.dataset, self.exclude)
@@ -192,6 +198,7 @@ class ForEngines:
             return None
         if not is_stateful(self.dataset):
             return None
+
         try:
             return self.dataset.state_dict()
         except Exception:  # noqa: BLE001 - before it is iterated it may have no state yet, and say so in any way

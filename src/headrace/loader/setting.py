@@ -63,7 +63,10 @@ def _is_split(loader: Any) -> bool:
 
 def torch_setting(loader: Any) -> Setting:
     """Returns how a loader of torch's works."""
-    backend: Backend = "process" if loader.num_workers else "inline"
+    if loader.num_workers:
+        backend: Backend = "process"
+    else:
+        backend = "inline"
     return setting_of(loader, backend=backend, workers=loader.num_workers, kind="torch")
 
 
@@ -81,8 +84,14 @@ def _machine_memory() -> int:
 def _accelerator() -> str:
     """Returns the kind of accelerator that there is; it is not initialised by that. Empty: none, or it is not known."""
     if not hasattr(torch, "accelerator"):
-        return "cuda" if torch.cuda.is_available() else ""
+        if torch.cuda.is_available():
+            return "cuda"
+        return ""
+
     if not torch.accelerator.is_available():
         return ""
+
     kind = torch.accelerator.current_accelerator()
-    return "" if kind is None or sys.platform == "darwin" else str(kind.type)
+    if kind is None or sys.platform == "darwin":
+        return ""
+    return str(kind.type)

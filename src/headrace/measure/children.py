@@ -100,6 +100,7 @@ def join() -> None:
     began = time.perf_counter()
     if given["seconds_left"] is not None:
         measurement.deadline = began + given["seconds_left"] - (time.time() - given["at"])
+
     replace_loader(measurement, Way(*given["way"]), given["defaults"])
     mark = Path(given["folder"]) / f"{os.getpid()}{IN_USE}"
     measurement.on_first_loader = functools.partial(_leave_mark, mark)
@@ -118,12 +119,18 @@ def _leave_figures(measurement: Measurement, folder: Path, began: float, pid: in
     """Writes what this process measured, at its end, for the process that started the script."""
     if os.getpid() != pid:
         return  # a fork of the process, which has the same finalizers
+
     measurement.settle()
     loaders = tuple(record for record in measurement.loaders if record.epochs)
     if not loaders:
         return
+
     rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK")
-    number = int(rank) if rank is not None and rank.isdecimal() else None
+    if rank is not None and rank.isdecimal():
+        number = int(rank)
+    else:
+        number = None
+
     child = ChildMeasurement(pid, number, time.perf_counter() - began, loaders)
     aside = folder / f"{pid}.part"
     with contextlib.suppress(OSError):  # the measured run is over already, or its disk is full
@@ -142,6 +149,7 @@ def children_of(folder: Path, patience: float = PATIENCE) -> list[ChildMeasureme
         pid = int(mark.name.removesuffix(IN_USE))
         if not (folder / f"{pid}.json").exists():
             _wait_for_end(pid, deadline)
+
     found = [ChildMeasurement.from_dict(json.loads(file.read_text())) for file in folder.glob("*.json")]
     return sorted(found, key=lambda child: (math.inf if child.rank is None else child.rank, child.pid))
 
@@ -150,10 +158,12 @@ def _wait_for_end(pid: int, deadline: float) -> None:
     """Waits until a process has ended; until `deadline` (`time.monotonic`) at most."""
     if not hasattr(os, "pidfd_open"):
         return
+
     try:
         end = os.pidfd_open(pid)
     except OSError:
         return  # it has ended
+
     try:
         poll = select.poll()
         poll.register(end, select.POLLIN)

@@ -36,12 +36,15 @@ class _Finder(importlib.abc.MetaPathFinder):
         """Returns the spec of the one module, whose loader is wrapped; None for all others."""
         if fullname != self._name:
             return None
+
         sys.meta_path.remove(self)  # so that the search below asks the others only
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
             return spec
+
         loader: Any = spec.loader
-        execute, around = loader.exec_module, self._around
+        execute = loader.exec_module
+        around = self._around
 
         def exec_module(module: ModuleType) -> None:
             with around(module):

@@ -68,8 +68,12 @@ class Measurement:
                 loader.watch.flush()
             if not self.ideal:
                 loader.record.take_over(loader.recorder)
+
         watched = sum(loader.record.batches for loader in self.measured if loader.watch is not None)
-        self.measuring = watched * cost_of_watching() if watched else 0.0
+        if watched:
+            self.measuring = watched * cost_of_watching()
+        else:
+            self.measuring = 0.0
 
     @property
     def waited(self) -> float:
@@ -88,9 +92,11 @@ class Measurement:
         """Returns the recordings of the loaders that were iterated, in the order in which the script made them."""
         if self.ideal:
             return []
+
         for loader in self.measured:
             if loader.watch is not None:
                 loader.watch.flush()
+
         return [loader.recorder.recording() for loader in self.measured if loader.recorder.epoch >= 0]
 
 
@@ -125,4 +131,5 @@ class ChildMeasurement:
             derived = ("samples_per_second", "wait_share")
             fields = {name: value for name, value in one.items() if name not in derived}
             loaders.append(LoaderRecord(**fields))
+
         return cls(given["pid"], given["rank"], given["seconds"], tuple(loaders))

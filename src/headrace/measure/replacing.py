@@ -67,11 +67,17 @@ def replace_loader(measurement: Measurement, way: Way, defaults: dict[str, Any])
     measurement.ideal = way.ideal
     if measurement.deadline < math.inf:
         measurement.listeners.append(functools.partial(_end_in_time, measurement))
-    base = TORCH_LOADER if way.plain else DataLoader
+
+    if way.plain:
+        base = TORCH_LOADER
+    else:
+        base = DataLoader
+
     measured = _measured_class(base, measurement, way, defaults)
     own = measured
     if way.plain:
         own = _measured_class(DataLoader, measurement, way, defaults, found_in=DataLoader.__module__)
+
     _set_loader(measured)
     _set_own_loader(own)
 
@@ -82,6 +88,7 @@ def replace_loader(measurement: Measurement, way: Way, defaults: dict[str, Any])
             yield
         finally:
             _set_loader(measured)
+
         if not way.plain:
             stateful = _measured_class(base, measurement, way, defaults, _take_torchdata_s_order)
             module.StatefulDataLoader = stateful
@@ -124,12 +131,18 @@ class _Measuring:
         entry: MeasuredLoader | None = vars(loader).get("_measured")
         if entry is not None:
             return entry
+
         if self.keeps_own_record:
             recorder = loader.recorder
         else:
             label = label_for(loader, loader.dataset)
             recorder = Recorder(label.text, is_rebuild=label.is_rebuild)
-        digest = 0 if self._way.digest else None
+
+        if self._way.digest:
+            digest = 0
+        else:
+            digest = None
+
         record = LoaderRecord(recorder.label, self._kind, loader.num_workers, digest=digest)
         entry = MeasuredLoader(record, recorder)
         loader._measured = entry
@@ -144,6 +157,7 @@ class _Measuring:
         if measurement.on_first_loader is not None:
             measurement.on_first_loader()
             measurement.on_first_loader = None
+
         entry = self.entry_of(loader)
         if entry.watch is not None:
             entry.watch.flush()  # of an epoch that was left before its end
@@ -158,6 +172,7 @@ class _Measuring:
         if not self.keeps_own_record:
             entry.watch = EpochWatch(entry.recorder)
             entry.watch.attach(iterator)
+
         if self._way.digest:
             Digest(entry.record).attach(iterator)
         return iterator
@@ -167,6 +182,7 @@ def _take_torchdata_s_order(loader: Any) -> None:
     """Gives a loader that shuffles the samplers that torchdata's loader makes, so that its order stays."""
     if type(loader.sampler) is not torch.utils.data.RandomSampler or loader.batch_size is None:
         return
+
     from torchdata.stateful_dataloader.sampler import BatchSampler, RandomSampler
 
     sampler = RandomSampler(loader.dataset, generator=loader.generator)
@@ -203,6 +219,7 @@ def _measured_class(
             except TypeError:
                 super().__init__(*args, **kwargs)  # a wrong call: torch's own constructor says what is wrong with it
                 return
+
             used = applicable(defaults, given)
             super().__init__(**given, **used)
             set_samplers(self)
@@ -218,7 +235,10 @@ def _measured_class(
 
         def __getstate__(self) -> Any:
             """Leaves the figures out: they belong to this loader in this process."""
-            state: Any = super().__getstate__() if measuring.keeps_own_record else vars(self)
+            if measuring.keeps_own_record:
+                state: Any = super().__getstate__()
+            else:
+                state = vars(self)
             return {name: value for name, value in state.items() if name != "_measured"}
 
     # Under this name an unpickled loader finds its class: the measured one, or the usual one in an ordinary process.

@@ -19,6 +19,7 @@ def run_script(target: str, arguments: Sequence[str], *, as_module: bool = False
         sys.argv = [target, *arguments]
         runpy.run_module(target, run_name="__main__", alter_sys=True)
         return
+
     path = Path(target)
     code = compile(path.read_bytes(), str(path), "exec")
     sys.argv = [target, *arguments]

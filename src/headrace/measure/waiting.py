@@ -60,7 +60,9 @@ class LoaderRecord:
     @property
     def samples_per_second(self) -> float:
         """Samples delivered per second of the loop, the training itself included."""
-        return self.samples / self.looped if self.looped else 0.0
+        if self.looped:
+            return self.samples / self.looped
+        return 0.0
 
     def take_over(self, recorder: Recorder) -> None:
         """Takes the figures from the loader's recorder."""
@@ -109,7 +111,8 @@ class EpochWatch:
         """
         original = type(iterator)._next_data
         itself = weakref.ref(iterator)  # a bound method here would be a cycle, and workers would outlive the loop
-        clock, note = self._clock, self._noted.append
+        clock = self._clock
+        note = self._noted.append
         due = -math.inf
 
         def timed_next_data() -> Any:
@@ -119,16 +122,19 @@ class EpochWatch:
             if is_due:
                 due = asked + LOOK
                 self._hand_over(asked)
+
             try:
                 batch = original(itself())
             except StopIteration:
                 self._ends(asked)
                 raise
+
             delivered = clock()
             if type(batch) is Tensor and (shape := batch.shape):
                 note((asked, delivered, shape[0]))  # what follows gives the same, and takes half a microsecond more
             else:
                 note((asked, delivered, batch_length(batch)))
+
             if is_due:
                 self._bytes = batch_bytes(batch)
             return batch
@@ -149,6 +155,7 @@ class EpochWatch:
         count = len(self._noted)
         if not count:
             return
+
         noted = np.fromiter(chain.from_iterable(self._noted), np.float64, 3 * count).reshape(count, 3)
         self._noted.clear()
         names = BATCH.names or ()
@@ -165,6 +172,7 @@ class EpochWatch:
         }
         for name, values in known.items():
             rows[:, names.index(name)] = values
+
         self._recorder.rows.frombytes(rows.data.cast("B"))
         self._handed_over += count
 
@@ -178,7 +186,8 @@ def cost_of_watching() -> float:
 
     batch = torch.zeros(1)
     recorder = Recorder("the cost of measuring")
-    bare, watched = Idle(), Idle()
+    bare = Idle()
+    watched = Idle()
     watch = EpochWatch(recorder)
     watch.attach(watched)
     seconds = [min(_timed(iterator._next_data) for _ in range(CALIBRATIONS)) for iterator in (bare, watched)]
@@ -205,7 +214,11 @@ class Digest:
         itself = weakref.ref(iterator)  # as in `EpochWatch.attach`
 
         def digested_next_data() -> Any:
-            batch = original(itself()) if inner is None else inner()
+            if inner is None:
+                batch = original(itself())
+            else:
+                batch = inner()
+
             self._record.digest = extend_digest(self._record.digest or 0, batch)
             return batch
 
@@ -238,6 +251,7 @@ class Replay:
         now = time.perf_counter()
         if now > self._deadline:
             raise TimeIsUp(0)
+
         if self._iterator is not None:
             self._kept = next(self._iterator)
             self._iterator = None  # its workers end
@@ -245,8 +259,10 @@ class Replay:
             self._record.looped += now - self._last
             self._record.batches += 1
             self._record.samples += batch_length(self._kept)
+
         if self._left <= 0:
             raise StopIteration
+
         self._left -= 1
         batch = copy.deepcopy(self._kept)
         self._last = time.perf_counter()

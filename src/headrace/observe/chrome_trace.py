@@ -44,6 +44,7 @@ def trace_events(recordings: Sequence[Recording], *, base: int | None = None) ->
     shift = _nanoseconds_since_1970()
     if base is None:
         base = time.time_ns() // QUARTER * QUARTER
+
     events = [
         event
         for place, recording in enumerate(recordings)
@@ -53,6 +54,7 @@ def trace_events(recordings: Sequence[Recording], *, base: int | None = None) ->
     for event in events:
         if event["ph"] in "sf":
             event["id"] = arrows.setdefault((event["pid"], event["id"]), len(arrows) + 1)
+
     return {
         "traceEvents": sorted(events, key=_order),
         "displayTimeUnit": "ms",
@@ -75,6 +77,7 @@ def write_trace(path: Path, recordings: Sequence[Recording], beside: Path | None
         ours = trace_events(recordings, base=int(given.get("baseTimeNanoseconds", 0)))
         trace = ours | given | {"metadata": ours["metadata"] | given.get("metadata", {})}
         trace["traceEvents"] = sorted(given["traceEvents"] + ours["traceEvents"], key=_order)
+
     plain = json.dumps(trace, allow_nan=False, separators=(",", ":")).encode()
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -88,7 +91,9 @@ class _Drawing:
     """The events of one recording."""
 
     def __init__(self, recording: Recording, process: int, shift: int) -> None:
-        self._recording, self._process, self._shift = recording, process, shift
+        self._recording = recording
+        self._process = process
+        self._shift = shift
 
     def events(self) -> Iterator[dict[str, Any]]:
         rows = self._recording.batches
@@ -97,9 +102,11 @@ class _Drawing:
         yield from self._training(rows)
         for at in range(len(rows)):
             yield from self._batch(at, rows[at])
+
         yield from self._counts(rows)
         for row in self._recording.memory:
             yield self._counter("memory", float(row["time"]), main=int(row["main"]), workers=int(row["workers"]))
+
         for event in self._recording.events:
             if math.isfinite(event.time):
                 yield self._mark(event)
@@ -118,8 +125,13 @@ class _Drawing:
     def _epochs(self) -> Iterator[Slice]:
         for epoch in self._recording.epochs:
             own = self._recording.batches[self._recording.batches["epoch"] == epoch.epoch]
-            asked, delivered = own["asked"][np.isfinite(own["asked"])], own["delivered"]
-            ended = epoch.ended if math.isfinite(epoch.ended) else _highest(delivered)
+            asked = own["asked"][np.isfinite(own["asked"])]
+            delivered = own["delivered"]
+            if math.isfinite(epoch.ended):
+                ended = epoch.ended
+            else:
+                ended = _highest(delivered)
+
             args = {"batches": epoch.batches, "workers": epoch.workers, "workers were started": epoch.fresh}
             yield from self._slice(f"epoch {epoch.epoch}", EPOCHS, epoch.began, ended, args)
             if len(asked) and len(own) and own["number"][0] == 0:
@@ -133,10 +145,16 @@ class _Drawing:
 
     def _batch(self, at: int, row: np.void) -> Iterator[dict[str, Any]]:
         """The work on a batch, the wait for it, and the arrow between them."""
-        worker, asked, delivered = int(row["worker"]), float(row["asked"]), float(row["delivered"])
+        worker = int(row["worker"])
+        asked = float(row["asked"])
+        delivered = float(row["delivered"])
         args = {"epoch": int(row["epoch"]), "batch": int(row["number"])}
         args |= {"samples": int(row["samples"]), "bytes": int(row["bytes"])}
-        made = LOOP if worker == MAIN else FIRST_WORKER + worker
+        if worker == MAIN:
+            made = LOOP
+        else:
+            made = FIRST_WORKER + worker
+
         moments = [float(row[name]) for name in ("begun", "loaded", "collated", "sent")]
         cpu = {"load": {"cpu_seconds": float(row["load_cpu"])}, "send": {"cpu_seconds_of_all": float(row["cpu"])}}
         work = [
@@ -148,11 +166,13 @@ class _Drawing:
         yield from (*wait, *work)
         if not wait:
             return
+
         pinning = max(delivered - _known(row["pinned"]), asked)
         opening = max(pinning - _known(row["opened"]), asked)
         for name, begin, end in (("open", opening, pinning), ("pin", pinning, delivered)):
             if end > begin:
                 yield from self._slice(name, LOOP, begin, end, args)
+
         if worker != MAIN and work and math.isfinite(row["sent"]):
             yield self._arrow("s", at, work[-1])
             yield self._arrow("f", at, wait[0])
@@ -161,6 +181,7 @@ class _Drawing:
         """Yields a slice, if it is known when it began and ended."""
         if not (math.isfinite(begin) and math.isfinite(end)) or end < begin:
             return
+
         first = self._at(begin)
         yield self._event("X", name, first, thread) | {
             "dur": (self._at(end) - first) / 1000,
@@ -179,8 +200,10 @@ class _Drawing:
         count = len(known)
         times = np.concatenate([known["posted"], known["sent"], known["delivered"]])
         changes = np.zeros((3 * count, 2), np.int64)
-        changes[:count, 0], changes[count : 2 * count, 0] = 1, -1
-        changes[count : 2 * count, 1], changes[2 * count :, 1] = 1, -1
+        changes[:count, 0] = 1
+        changes[count : 2 * count, 0] = -1
+        changes[count : 2 * count, 1] = 1
+        changes[2 * count :, 1] = -1
         order = np.argsort(times, kind="stable")
         levels = np.cumsum(changes[order], axis=0)
         for at, (making, ready) in zip(times[order].tolist(), levels.tolist(), strict=True):
@@ -190,8 +213,16 @@ class _Drawing:
         return self._event("C", name, self._at(when), 0) | {"args": values}
 
     def _mark(self, event: Event) -> dict[str, Any]:
-        thread = LOOP if event.worker is None else FIRST_WORKER + event.worker
-        scope = "p" if event.worker is None else "t"
+        if event.worker is None:
+            thread = LOOP
+        else:
+            thread = FIRST_WORKER + event.worker
+
+        if event.worker is None:
+            scope = "p"
+        else:
+            scope = "t"
+
         return self._event("i", event.kind, self._at(event.time), thread) | {"s": scope, "args": {"text": event.text}}
 
     def _label(self, kind: str, thread: int, **args: Any) -> dict[str, Any]:
@@ -210,13 +241,18 @@ def _nanoseconds_since_1970() -> int:
     """Returns what turns nanoseconds of `time.perf_counter_ns()` into such since 1970: the closest of some readings."""
     closest = (math.inf, 0)
     for _ in range(20):
-        before, now, after = time.perf_counter_ns(), time.time_ns(), time.perf_counter_ns()
+        before = time.perf_counter_ns()
+        now = time.time_ns()
+        after = time.perf_counter_ns()
         closest = min(closest, (after - before, now - (before + after) // 2))
+
     return closest[1]
 
 
 def _known(value: Any) -> float:
-    return max(float(value), 0.0) if math.isfinite(value) else 0.0
+    if math.isfinite(value):
+        return max(float(value), 0.0)
+    return 0.0
 
 
 def _highest(values: Iterable[float]) -> float:
@@ -237,5 +273,6 @@ def _read(path: Path) -> dict[str, Any]:
         found = "JSON of another kind"
     except (ValueError, EOFError, gzip.BadGzipFile) as error:
         found = str(error)
+
     expected = "a file that torch.profiler.profile().export_chrome_trace wrote"
     raise UsageError(explain("this is no trace", place=path, found=found, expected=expected))

@@ -51,7 +51,11 @@ class LiveView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._process = os.getpid()
-        self._rows = PinnedRows(console.file) if _is_able(console) else None
+        if _is_able(console):
+            self._rows: PinnedRows | None = PinnedRows(console.file)
+        else:
+            self._rows = None
+
         self._due = -math.inf
         self._busy = threading.Lock()
 
@@ -60,6 +64,7 @@ class LiveView:
         now = time.perf_counter()
         if now < self._due or self._rows is None or os.getpid() != self._process:
             return
+
         if self._busy.acquire(blocking=False):
             try:
                 self._draw(self._rows, recordings(), now)
@@ -73,7 +78,8 @@ class LiveView:
     def close(self) -> None:
         """Takes away what was drawn."""
         if self._rows is not None and os.getpid() == self._process:
-            rows, self._rows = self._rows, None
+            rows = self._rows
+            self._rows = None
             try:
                 rows.remove()
             except OSError:
@@ -83,6 +89,7 @@ class LiveView:
         size = rows.size()
         with self._console.capture() as captured:
             self._console.print(view(recordings, now), width=size.columns, end="")
+
         lines = captured.get().splitlines()[: size.lines // 2]
         if lines:
             rows.show(lines, size)
@@ -129,21 +136,36 @@ class _Loader:
         yield self._heading()
         if not _latest(rows["delivered"]) > self.now - QUIET:
             return
+
         yield self._speed()
         yield from self._workers()
         yield from self._rest()
 
     def _heading(self) -> Text:
         """The label, the epoch and how far it is; behind it a rule where there is room."""
-        row, length = self.recording.batches[-1], self.recording.setting.length
+        row = self.recording.batches[-1]
+        length = self.recording.setting.length
         done = int(row["number"]) + 1
         how_far = f"batch {done:,}" + (f" of {length:,} ({done / length:.0%})" if length else "")
         text = f"epoch {row['epoch']}, {how_far}"
         room = self.width - cell_len(self.recording.label) - len(text) - 2
         if room < 0:
-            text, room = f"{done / length:.0%}" if length else "", 1
-        full = round(room * min(done / length, 1.0)) if length else 0
-        rule = ("=" * full + "-" * (room - full)) if self.is_ascii else ("━" * full + "─" * (room - full))
+            if length:
+                text = f"{done / length:.0%}"
+            else:
+                text = ""
+            room = 1
+
+        if length:
+            full = round(room * min(done / length, 1.0))
+        else:
+            full = 0
+
+        if self.is_ascii:
+            rule = "=" * full + "-" * (room - full)
+        else:
+            rule = "━" * full + "─" * (room - full)
+
         parts = Text(f"{self.recording.label} ", style="bold")
         return parts.append(rule[:full], style="green").append(rule[full:], style="bright_black").append(f" {text}")
 
@@ -157,6 +179,7 @@ class _Loader:
         if room >= 8:
             seconds = min(room, 40)
             line.append(self._heights(_speeds(self.recording.batches, self.now, seconds)))
+
         line.append(share, style="bold yellow" if waiting >= 0.1 else "")
         if room >= 0:
             line.append(" ").append_text(self._bar([("wait", waiting)], 10))
@@ -170,8 +193,13 @@ class _Loader:
             words = f"{len(whole)} workers busy {whole.min():.0%} to {whole.max():.0%} "
             yield Text(words).append(self._heights(whole, most=1.0), style=STYLES["load"])
             return
+
         for worker, stages in shares.items():
-            name = "main process " if worker == MAIN else f"worker {worker:<2} "
+            if worker == MAIN:
+                name = "main process "
+            else:
+                name = f"worker {worker:<2} "
+
             words = f" {sum(stages.values()):>4.0%}"
             if self.width >= 64:
                 words += "  " + ", ".join(f"{stage} {share:.0%}" for stage, share in stages.items() if share >= 0.005)
@@ -187,34 +215,50 @@ class _Loader:
         flying, ready = in_flight(self.recording.batches)
         if not math.isnan(flying):
             parts.append(f"{flying:.1f} batches in flight, {ready:.1f} ready")
+
         if len(self.recording.memory):
-            main, workers = int(self.recording.memory["main"][-1]), int(self.recording.memory["workers"][-1])
+            main = int(self.recording.memory["main"][-1])
+            workers = int(self.recording.memory["workers"][-1])
             parts.append(f"memory {size_text(main)}" + (f", workers {size_text(workers)}" if workers else ""))
+
         if self.recording.bad_samples or self.recording.restarts:
             bad = some(self.recording.bad_samples, "bad sample")
             parts.append(f"{bad}, {some(self.recording.restarts, 'worker')} replaced")
+
         waited, looped = waited_and_looped(self.recording)
         if self.recording.totals:
             parts.append(f"waited {wait_share(waited, looped):.0%} so far")
         if parts:
             yield Text("; ".join(parts))
+
         decided = [event.text for event in self.recording.events if event.kind == "decided"]
         if decided:
             yield Text(f"decided: {' '.join(decided[-1].split())}", style="green")
 
     def _bar(self, parts: Sequence[tuple[str, float]], width: int) -> Text:
         """Returns shares of a whole as a bar of so many cells."""
-        signs = LETTERS if self.is_ascii else BLOCKS
-        line, done, cells = Text(), 0.0, 0
+        if self.is_ascii:
+            signs = LETTERS
+        else:
+            signs = BLOCKS
+
+        line = Text()
+        done = 0.0
+        cells = 0
         for stage, share in parts:
             done = min(done + share, 1.0)
             line.append(signs[stage] * (round(done * width) - cells), style=STYLES[stage])
             cells = round(done * width)
+
         return line.append(signs["idle"] * (width - cells), style=STYLES["idle"])
 
     def _heights(self, values: Floats, most: float = 0.0) -> str:
         """Returns a sign for each value, as high as it is beside the highest; blank where it is not known."""
-        signs = HEIGHT_LETTERS if self.is_ascii else HEIGHTS
+        if self.is_ascii:
+            signs = HEIGHT_LETTERS
+        else:
+            signs = HEIGHTS
+
         known = np.nan_to_num(values, nan=0.0)
         top = most or float(known.max(initial=0.0)) or 1.0
         return "".join(signs[math.ceil(min(value / top, 1.0) * (len(signs) - 1))] for value in known.tolist())
@@ -224,7 +268,9 @@ def samples_per_second(recording: Recording, now: float, window: float = WINDOW)
     """Returns the samples delivered in the last seconds, a second; of less than these where it began later."""
     rows = recording.batches[recording.batches["delivered"] > now - window]
     spent = now - max(now - window, _since(recording))
-    return float(rows["samples"].sum()) / spent if spent > 0 else 0.0
+    if spent > 0:
+        return float(rows["samples"].sum()) / spent
+    return 0.0
 
 
 def wait_share_now(recording: Recording, now: float, window: float = WINDOW) -> float:
@@ -235,7 +281,10 @@ def wait_share_now(recording: Recording, now: float, window: float = WINDOW) -> 
     began = {one.epoch: one.began for one in recording.epochs}
     for at in np.flatnonzero(rows["number"] == 0).tolist():
         asked[at] = began.get(int(rows["epoch"][at]), asked[at])
-    return float(_overlap(asked, rows["delivered"], begin, now)) / (now - begin) if now > begin else 0.0
+
+    if now > begin:
+        return float(_overlap(asked, rows["delivered"], begin, now)) / (now - begin)
+    return 0.0
 
 
 def busy_shares(recording: Recording, now: float, window: float = WINDOW) -> dict[int, dict[str, float]]:
@@ -248,12 +297,17 @@ def busy_shares(recording: Recording, now: float, window: float = WINDOW) -> dic
     for worker in np.unique(rows["worker"]).tolist():
         own = rows[rows["worker"] == worker]
         latest = max(_latest(own[name]) for name in ("loaded", "collated", "sent"))
-        end = now if worker == MAIN else latest
+        if worker == MAIN:
+            end = now
+        else:
+            end = latest
+
         if not latest > now - QUIET:
             continue
         begin = max(end - window, min(float(own["begun"].min()), end))
         spans = {stage: _overlap(own[a], own[b], begin, end) for stage, a, b in STAGES}
         found[worker] = {stage: span / (end - begin) if end > begin else 0.0 for stage, span in spans.items()}
+
     return found
 
 
@@ -265,10 +319,12 @@ def in_flight(batches: Batches, window: float = WINDOW) -> tuple[float, float]:
     rows = batches[~np.isnan(batches["posted"])]
     if not len(rows) or np.isnan(rows["sent"]).all():
         return math.nan, math.nan
+
     end = float(rows["posted"][-1])
     begin = max(end - window, float(rows["posted"].min()))
     if end <= begin:
         return math.nan, math.nan
+
     flying = _overlap(rows["posted"], rows["delivered"], begin, end)
     return flying / (end - begin), _overlap(rows["sent"], rows["delivered"], begin, end) / (end - begin)
 
@@ -285,7 +341,9 @@ def _since(recording: Recording) -> float:
     """Returns when the loader was first iterated, as far as batches are known."""
     began: list[EpochTimes] = [one for one in recording.epochs if one.epoch == int(recording.batches["epoch"][0])]
     first = _first(recording.batches["asked"])
-    return min(began[0].began, first) if began and recording.batches["number"][0] == 0 else first
+    if began and recording.batches["number"][0] == 0:
+        return min(began[0].began, first)
+    return first
 
 
 def _overlap(begins: Floats, ends: Floats, begin: float, end: float) -> float:
@@ -294,8 +352,12 @@ def _overlap(begins: Floats, ends: Floats, begin: float, end: float) -> float:
 
 
 def _first(values: Floats) -> float:
-    return float(np.nanmin(values)) if not np.isnan(values).all() else math.inf
+    if not np.isnan(values).all():
+        return float(np.nanmin(values))
+    return math.inf
 
 
 def _latest(values: Floats) -> float:
-    return float(np.nanmax(values)) if not np.isnan(values).all() else -math.inf
+    if not np.isnan(values).all():
+        return float(np.nanmax(values))
+    return -math.inf

@@ -26,8 +26,10 @@ def report(recording: Recording, diagnosis: Diagnosis) -> RenderableType:
     parts: list[RenderableType] = [_heading(diagnosis)]
     for number, finding in enumerate(diagnosis.findings, 1):
         parts += ["", *_finding(number, finding)]
+
     if any(stage.seconds for stage in stats.stages.values()):
         parts += ["", _stages(stats)]
+
     parts += [Text(line) for line in _lines(stats)]
     return Group(*parts)
 
@@ -50,29 +52,45 @@ def _gain(finding: Finding) -> str:
         return ""
     if finding.interval is not None:
         return f"(about {gain_in_words(gain, finding.interval)} as fast)"
-    return f"(about {gain:.1f} times as fast)" if gain >= 1.1 else f"(about {gain - 1:.0%} faster)"
+    if gain >= 1.1:
+        return f"(about {gain:.1f} times as fast)"
+    return f"(about {gain - 1:.0%} faster)"
 
 
 def _stages(stats: LoaderStats) -> Table:
     table = Table("a batch", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for name in ("mean", "p50", "p95", "longest", "all batches"):
         table.add_column(name, justify="right")
+
     for name, stage in stats.stages.items():
         if stage.seconds:
             table.add_row(name, *map(seconds, (stage.mean, stage.p50, stage.p95, stage.max, stage.seconds)))
+
     return table
 
 
 def _lines(stats: LoaderStats) -> Iterator[str]:
     yield from map(_worker, stats.workers)
     if stats.memory_main:
-        workers = f", workers {size(stats.memory_workers)}" if stats.memory_workers else ""
+        if stats.memory_workers:
+            workers = f", workers {size(stats.memory_workers)}"
+        else:
+            workers = ""
         yield f"memory: main {size(stats.memory_main)}{workers}"
+
     if stats.bad_samples or stats.restarts:
         yield f"{some(stats.bad_samples, 'bad sample')}, {some(stats.restarts, 'worker')} replaced"
 
 
 def _worker(one: WorkerStats) -> str:
-    name = "main process" if one.worker == MAIN else f"worker {one.worker}"
-    busy = "" if math.isnan(one.busy) else f"busy {one.busy:.0%}, "
+    if one.worker == MAIN:
+        name = "main process"
+    else:
+        name = f"worker {one.worker}"
+
+    if math.isnan(one.busy):
+        busy = ""
+    else:
+        busy = f"busy {one.busy:.0%}, "
+
     return f"{name}: {busy}{some(one.batches, 'batch', 'batches')}, {seconds(one.seconds)} each"

@@ -83,12 +83,16 @@ class LoaderStats:
     @property
     def samples_per_second(self) -> float:
         """Samples for each second of the loop, the training itself included."""
-        return self.samples / self.looped if self.looped else 0.0
+        if self.looped:
+            return self.samples / self.looped
+        return 0.0
 
     @property
     def bytes_per_second(self) -> float:
         """Bytes for each second of the loop."""
-        return self.bytes / self.looped if self.looped else 0.0
+        if self.looped:
+            return self.bytes / self.looped
+        return 0.0
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as JSON knows it: NaN as None."""
@@ -103,7 +107,9 @@ def wait_share(waited: float, looped: float) -> float:
     Whatever headrace shows as a share of waiting is this. waited, looped: seconds, as in `LoaderStats`; what a script
     does outside of its loops is in neither.
     """
-    return waited / looped if looped > 0 else 0.0
+    if looped > 0:
+        return waited / looped
+    return 0.0
 
 
 def waited_and_looped(recording: Recording) -> tuple[float, float]:
@@ -118,7 +124,9 @@ def waited_and_looped(recording: Recording) -> tuple[float, float]:
 
 def stats_of(recording: Recording) -> LoaderStats:
     """Returns the figures of a recording: of an empty one, too, and of one that lacks most times."""
-    totals, batches, memory = recording.totals, recording.batches, recording.memory
+    totals = recording.totals
+    batches = recording.batches
+    memory = recording.memory
     waited, looped = waited_and_looped(recording)
     return LoaderStats(
         label=recording.label,
@@ -150,7 +158,9 @@ def _opening(recording: Recording) -> float:
 def _first_batch(epochs: tuple[EpochTimes, ...]) -> float:
     took = np.array([one.first - one.began for one in epochs], np.float64)
     took = took[~np.isnan(took)]
-    return float(np.median(took)) if len(took) else NAN
+    if len(took):
+        return float(np.median(took))
+    return NAN
 
 
 def _stages(batches: Batches, totals: Mapping[str, float]) -> dict[str, StageStats]:
@@ -159,15 +169,18 @@ def _stages(batches: Batches, totals: Mapping[str, float]) -> dict[str, StageSta
     steady = ~prepared(batches).at
     for name in (*MAKING, "wait"):
         seconds[name] = seconds[name][steady]
+
     followed = batches["epoch"][1:] == batches["epoch"][:-1]
     seconds["loop"] = seconds["loop"][:-1][followed]  # nothing was asked for after the last batch of an epoch
     for name in STAGES:
-        total, values = totals.get(name, 0.0), seconds[name]
+        total = totals.get(name, 0.0)
+        values = seconds[name]
         if len(values):
             middle, high = np.percentile(values, (50, 95))
             found[name] = StageStats(total, float(values.mean()), float(middle), float(high), float(values.max()))
         else:
             found[name] = StageStats(total)
+
     return found
 
 
@@ -180,20 +193,32 @@ def _workers(batches: Batches) -> tuple[WorkerStats, ...]:
     found = []
     for worker in np.unique(measured["worker"]).tolist():
         its_own = measured["worker"] == worker
-        its, since = busy[its_own], measured["begun"][its_own].min()  # it may have been added late
+        # It may have been added late.
+        its = busy[its_own]
+        since = measured["begun"][its_own].min()
         span = float((ends - np.maximum(starts, since)).clip(0).sum())
-        share = min(float(its.sum()) / span, 1.0) if span else NAN
+        if span:
+            share = min(float(its.sum()) / span, 1.0)
+        else:
+            share = NAN
+
         usual = busy[its_own & steady]
-        each = float(usual.mean()) if len(usual) else NAN
+        if len(usual):
+            each = float(usual.mean())
+        else:
+            each = NAN
         found.append(WorkerStats(worker, len(its), share, each))
+
     return tuple(found)
 
 
 def _epoch_bounds(batches: Batches) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Returns for each epoch when its first batch was begun, and the last one delivered; float64 [epochs]."""
     epochs, at = np.unique(batches["epoch"], return_inverse=True)
-    starts, ends = np.full(len(epochs), np.inf), np.full(len(epochs), -np.inf)
+    starts = np.full(len(epochs), np.inf)
+    ends = np.full(len(epochs), -np.inf)
     np.minimum.at(starts, at, batches["begun"])
     for moment in ("delivered", "collated", "sent"):
         np.fmax.at(ends, at, batches[moment])
+
     return starts, ends

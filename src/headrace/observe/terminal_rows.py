@@ -38,6 +38,7 @@ class PinnedRows:
         if self._taken != (rows, size):
             text = self._release() + DOWN * rows + f"\x1b[{rows}A{SAVE}\x1b[1;{size.lines - rows}r{RESTORE}"
             self._taken = rows, size
+
         first = size.lines - rows + 1
         painted = (f"\x1b[{first + row};1H{ERASE_ROW}{line}" for row, line in enumerate(lines))
         self._write(f"{text}{SAVE}{''.join(painted)}{RESTORE}")
@@ -50,7 +51,9 @@ class PinnedRows:
             self._write(text)
 
     def _release(self) -> str:
-        return f"{SAVE}{SCROLL_ALL}{RESTORE}{ERASE_BELOW}" if self._taken is not None else ""
+        if self._taken is not None:
+            return f"{SAVE}{SCROLL_ALL}{RESTORE}{ERASE_BELOW}"
+        return ""
 
     def _write(self, text: str) -> None:
         self._file.write(text)

@@ -28,9 +28,21 @@ class TensorBoardWriter:
     """
 
     def __init__(self, where: str | os.PathLike[str] | Any, prefix: str = "headrace") -> None:
-        self._folder = os.fspath(where) if isinstance(where, (str, os.PathLike)) else None
-        self._writer: Any = None if self._folder is not None else where
-        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        if isinstance(where, (str, os.PathLike)):
+            self._folder = os.fspath(where)
+        else:
+            self._folder = None
+
+        if self._folder is not None:
+            self._writer: Any = None
+        else:
+            self._writer = where
+
+        if prefix.strip("/"):
+            self._prefix = f"{prefix.strip('/')}/"
+        else:
+            self._prefix = ""
+
         if self._folder is not None:
             extra("tensorboard", "tensorboard")
 
@@ -38,9 +50,11 @@ class TensorBoardWriter:
         """Writes the figures, and flushes them to the disk."""
         if self._writer is None:
             self._writer = extra("torch.utils.tensorboard", "tensorboard").SummaryWriter(self._folder)
+
         for name, value in _scalars(stats):
             if not math.isnan(value):
                 self._writer.add_scalar(f"{self._prefix}{stats.label}/{name}", value, stats.batches)
+
         self._writer.flush()
 
     def close(self) -> None:
@@ -60,11 +74,14 @@ def _scalars(stats: LoaderStats) -> Iterator[tuple[str, float]]:
         if stage.seconds:
             yield f"{name}_seconds/mean", stage.mean
             yield f"{name}_seconds/p95", stage.p95
+
     for worker in stats.workers:
         yield f"busy/{_name(worker)}", worker.busy
+
     if stats.memory_main:
         yield "memory_bytes/main", float(stats.memory_main)
         yield "memory_bytes/workers", float(stats.memory_workers)
+
     yield "bad_samples", float(stats.bad_samples)
     yield "restarts", float(stats.restarts)
 
@@ -83,6 +100,7 @@ class OpenMetricsWriter:
         if not self._path.absolute().parent.is_dir():
             cure = "make the folder first, or choose another file"
             raise UsageError(explain("metrics cannot be written", place=path, found="no such folder", cure=cure))
+
         extra("prometheus_client", "metrics")
         self._latest: dict[str, LoaderStats] = {}
 
@@ -143,10 +161,12 @@ class _Families:
         for name, unit, words in COUNTERS:
             rows = [((one.label,), getattr(one, name)) for one in self._loaders]
             yield self._family("Counter", name, unit, words, ("loader",), rows)
+
         for name, unit, words in GAUGES:
             looked = [one for one in self._loaders if one.memory_main or not name.startswith("memory")]
             rows = [((one.label,), getattr(one, name)) for one in looked]
             yield self._family("Gauge", name, unit, words, ("loader",), rows)
+
         yield from self._of_stages()
         yield from self._of_workers()
 
@@ -179,4 +199,6 @@ class _Families:
 
 
 def _name(worker: WorkerStats) -> str:
-    return "main" if worker.worker == MAIN else str(worker.worker)
+    if worker.worker == MAIN:
+        return "main"
+    return str(worker.worker)

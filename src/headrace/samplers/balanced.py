@@ -43,7 +43,11 @@ class ClassBalancedSampler(PositionalSampler):
     ) -> None:
         super().__init__(seed=seed, rank=rank, world_size=world_size, uneven=uneven)
         classes = numbered(labels)
-        self.total = classes.size if num_samples is None else positive("num_samples", num_samples)
+        if num_samples is None:
+            self.total = classes.size
+        else:
+            self.total = positive("num_samples", num_samples)
+
         self._digest = digest_of(classes)
         self._members = np.argsort(classes, kind="stable")  # the keys of class 0, then those of class 1, ...
         self._sizes = np.bincount(classes)
@@ -77,23 +81,35 @@ class ClassBalancedSampler(PositionalSampler):
 
 def numbered(labels: Any) -> Keys:
     """Returns the class of each sample, shape (n,); classes are numbered as they come first. Raises `UsageError`."""
-    array = numbers_of(labels) if isinstance(labels, torch.Tensor | np.ndarray) else None
+    if isinstance(labels, torch.Tensor | np.ndarray):
+        array = numbers_of(labels)
+    else:
+        array = None
+
     if array is not None and array.ndim == 1 and array.size and array.dtype.kind != "O":
         _, firsts, classes = np.unique(array, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(firsts))[classes].astype(np.int64, copy=False)
+
     try:
         numbers: dict[Any, int] = {}
-        listed = list(labels) if array is None or array.ndim == 1 else []
+        if array is None or array.ndim == 1:
+            listed = list(labels)
+        else:
+            listed = []
         classes = np.array([numbers.setdefault(_plain(label), len(numbers)) for label in listed], np.int64)
     except TypeError as error:
         raise _bad_labels(f"{type(labels).__name__}: {error}") from error
+
     if classes.size == 0:
         raise _bad_labels("none" if array is None else f"an array of shape {array.shape}")
     return classes
 
 
 def _plain(label: Any) -> Any:
-    return label.item() if isinstance(label, torch.Tensor) and label.ndim == 0 else label  # tensors hash by identity
+    # Tensors hash by identity.
+    if isinstance(label, torch.Tensor) and label.ndim == 0:
+        return label.item()
+    return label
 
 
 def _bad_labels(found: str) -> UsageError:

@@ -51,11 +51,17 @@ class BlockShuffleSampler(PositionalSampler):
         The last block may be short. Were it full, window w would hold the places w*span .. (w+1)*span-1; instead, all
         that comes behind the end of the short block comes `missing` positions earlier.
         """
-        size, span = self.block_size, self.block_size * self.window
+        size = self.block_size
+        span = self.block_size * self.window
         blocks = -(-self.total // size)
         missing = blocks * size - self.total
         order = Permutation(blocks, self._stream(BLOCKS, epoch))
-        turn = int(order.inverse(np.array([blocks - 1]))[0]) if missing else blocks  # when the short block comes
+        # When the short block comes.
+        if missing:
+            turn = int(order.inverse(np.array([blocks - 1]))[0])
+        else:
+            turn = blocks
+
         number = turn // self.window  # in which window
         places = positions + missing * (positions >= (number + 1) * span - missing)
 

@@ -92,9 +92,13 @@ class BucketedBatchSampler(ElasticSampler):
         """Returns how many batches there are in an epoch, over all ranks."""
 
     def __iter__(self) -> Iterator[Batch]:
-        now, epoch, world = dict(self._begin()), self.epoch, self.world
+        now = dict(self._begin())
+        epoch = self.epoch
+        world = self.world
         self._now = now
-        mine, held = None, 0  # the own batch of this step, and how many batches the step has so far
+        # The own batch of this step, and how many batches the step has so far.
+        mine = None
+        held = 0
         for window, number in self._batches(epoch, now):
             if held == world.rank:
                 mine = window, number
@@ -102,7 +106,9 @@ class BucketedBatchSampler(ElasticSampler):
             if held == world.size and mine is not None:
                 now.update(window=window.number, batch=number + 1)
                 yield mine[0].batch(mine[1])
-                mine, held = None, 0
+                mine = None
+                held = 0
+
         now.update(window=self._windows, batch=0)
         if not held or self.uneven == "drop":
             return
@@ -122,7 +128,11 @@ class BucketedBatchSampler(ElasticSampler):
         """Yields all batches of all ranks from `start` on: the window, and the number within it."""
         for number in range(start["window"], self._windows):
             window = self._cut(epoch, number)
-            first = start["batch"] if number == start["window"] else 0
+            if number == start["window"]:
+                first = start["batch"]
+            else:
+                first = 0
+
             for batch in range(first, len(window.turns)):
                 yield window, batch
 
@@ -131,6 +141,7 @@ class BucketedBatchSampler(ElasticSampler):
         keys = positions = np.arange(start, min(start + self.window, self._samples), dtype=np.int64)
         if self.shuffle:
             keys = Permutation(len(self.lengths), self._stream(SAMPLES, epoch)).at(positions)
+
         lengths = self.lengths[keys]
         order = np.argsort(-lengths, kind="stable")
         edges = self._edges(lengths[order])
@@ -175,7 +186,11 @@ class LengthBucketBatchSampler(BucketedBatchSampler):
     ) -> None:
         self.batch_size = size = positive("batch_size", batch_size)
         self.drop_last = drop_last
-        window = 64 * size if window is None else -(-positive("window", window) // size) * size
+        if window is None:
+            window = 64 * size
+        else:
+            window = -(-positive("window", window) // size) * size
+
         super().__init__(lengths, window, shuffle=shuffle, seed=seed, **dealing)
         if drop_last:
             self._samples -= self._samples % size
@@ -214,19 +229,25 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
         **dealing: Unpack[Dealing],
     ) -> None:
         self.max_tokens = positive("max_tokens", max_tokens)
-        self.max_samples = None if max_samples is None else positive("max_samples", max_samples)
+        if max_samples is None:
+            self.max_samples = None
+        else:
+            self.max_samples = positive("max_samples", max_samples)
+
         self.too_long = too_long
         self._counted: tuple[int, int] | None = None
         super().__init__(lengths, window, shuffle=shuffle, seed=seed, **dealing)
         if too_long not in ("raise", "skip", "alone"):
             expected = "'raise', 'skip' or 'alone'"
             raise UsageError(explain("wrong argument", place="too_long=", found=repr(too_long), expected=expected))
+
         if too_long == "raise":
             self._refuse_too_long()
 
     def _refuse_too_long(self) -> None:
         if not len(self.lengths) or self.lengths.max() <= self.max_tokens:
             return
+
         key = int(self.lengths.argmax())
         message = explain(
             "a sample is longer than a batch may be",
@@ -240,13 +261,22 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
     def _edges(self, lengths: Lengths) -> list[int]:
         count = len(lengths)
         most = self.max_samples or count
-        edge = int(np.count_nonzero(lengths > self.max_tokens)) if self.too_long == "skip" else 0
+        if self.too_long == "skip":
+            edge = int(np.count_nonzero(lengths > self.max_tokens))
+        else:
+            edge = 0
+
         edges = [edge]
         while edge < count:
             longest = lengths.item(edge)
-            fitting = int(self.max_tokens // longest) if longest > 0 else count
+            if longest > 0:
+                fitting = int(self.max_tokens // longest)
+            else:
+                fitting = count
+
             edge = min(edge + min(max(fitting, 1), most), count)
             edges.append(edge)
+
         return edges
 
     def _total(self, epoch: int) -> int:
@@ -265,14 +295,18 @@ def checked_lengths(lengths: npt.ArrayLike | torch.Tensor) -> Lengths:
         array = numbers_of(lengths)
     except (TypeError, ValueError) as error:
         raise _bad_lengths(f"{type(lengths).__name__}: {error}") from error
+
     if array.ndim == 1 and array.size == 0:
         return array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iuf":
         raise _bad_lengths(f"{array.dtype} of shape {array.shape}")
+
     wrong = np.flatnonzero(~(array >= 0))
     if wrong.size:
         raise _bad_lengths(f"{array[wrong[0]]} at index {wrong[0]}")
-    return array.astype(np.int64) if array.dtype.kind == "u" else array
+    if array.dtype.kind == "u":
+        return array.astype(np.int64)
+    return array
 
 
 def _bad_lengths(found: str) -> UsageError:

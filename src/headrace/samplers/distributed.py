@@ -45,11 +45,18 @@ class DistributedSampler(PositionalSampler):
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
         """See `PositionalSampler.keys_at`."""
-        numbers = Permutation(self.total, self._stream(0, epoch)).at(positions) if self.shuffle else positions
+        if self.shuffle:
+            numbers = Permutation(self.total, self._stream(0, epoch)).at(positions)
+        else:
+            numbers = positions
+
         if len(self.excluded):
             numbers = numbers + np.searchsorted(self._before, numbers, side="right")
         return numbers
 
     def _identity(self) -> dict[str, Any]:
-        excluded = {"excluded": digest_of(self.excluded)} if len(self.excluded) else {}
+        if len(self.excluded):
+            excluded = {"excluded": digest_of(self.excluded)}
+        else:
+            excluded = {}
         return {**super()._identity(), "shuffle": self.shuffle, **excluded}

@@ -27,7 +27,9 @@ def key_arrays(index_sampler: Any) -> Iterator[Keys] | None:
     """
     if type(index_sampler) is not BatchSampler:
         return None
-    sampler, size = index_sampler.sampler, index_sampler.batch_size
+
+    sampler = index_sampler.sampler
+    size = index_sampler.batch_size
     if isinstance(sampler, PositionalSampler) and type(sampler).__iter__ is PositionalSampler.__iter__:
         return sampler.key_arrays(size, drop_last=index_sampler.drop_last)
     if type(sampler) is SequentialSampler:
@@ -44,13 +46,20 @@ def _ascending(length: int) -> Iterator[Keys]:
 
 def _permutations(sampler: RandomSampler) -> Iterator[Keys]:
     """Draws what `RandomSampler.__iter__` draws, when it draws it."""
-    length, generator = len(sampler.data_source), sampler.generator
+    length = len(sampler.data_source)
+    generator = sampler.generator
     if generator is None:
         generator = torch.Generator()
         generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+
     for _ in range(sampler.num_samples // length if length else 0):
         yield torch.randperm(length, generator=generator).numpy()
-    rest = sampler.num_samples % length if length else 0
+
+    if length:
+        rest = sampler.num_samples % length
+    else:
+        rest = 0
+
     if rest or sampler.generator is not None:  # a generator of the user's goes on as far as with torch's code
         yield torch.randperm(length, generator=generator).numpy()[:rest]
 
@@ -59,10 +68,15 @@ def batched(chunks: Iterator[Keys], size: int, *, drop_last: bool) -> Iterator[K
     """Cuts chunks of any length into batches; the next chunk is asked for only when its keys are needed."""
     rest = np.empty(0, np.int64)
     for chunk in chunks:
-        keys = chunk if len(rest) == 0 else np.concatenate([rest, chunk])
+        if len(rest) == 0:
+            keys = chunk
+        else:
+            keys = np.concatenate([rest, chunk])
+
         whole = len(keys) // size * size
         for start in range(0, whole, size):
             yield keys[start : start + size]
         rest = keys[whole:]
+
     if len(rest) and not drop_last:
         yield rest

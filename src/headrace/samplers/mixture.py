@@ -87,7 +87,10 @@ class MixtureSampler(PositionalSampler):
         self._offsets = ends - self.lengths
         self._shuffles = Permutations(self.lengths)
         self._mix = Mix.of(self._quota(self._checked(weights)), 0, np.zeros_like(self.lengths))
-        self.total = int(ends[-1]) if num_samples is None else positive("num_samples", num_samples)
+        if num_samples is None:
+            self.total = int(ends[-1])
+        else:
+            self.total = positive("num_samples", num_samples)
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
@@ -112,15 +115,19 @@ class MixtureSampler(PositionalSampler):
         if self.shuffle:
             words = words_at(self._stream(SAMPLES, 0), sources) + passes.astype(np.uint64) * np.uint64(GOLDEN)
             places = self._shuffles.at(sources, mix_words(words), places)
+
         keys: Keys = self._offsets[sources] + places
         return keys
 
     def __iter__(self) -> Iterator[int]:
-        start, epoch, world = self._begin()["position"], self.epoch, self.world
+        start = self._begin()["position"]
+        epoch = self.epoch
+        world = self.world
         mine = local_range(start, self.total, world, self.uneven)
         count = [0]
         self._cursor = (start, world.size, count)
-        size, largest = FIRST_CHUNK, max(LARGEST_CHUNK // world.size, FIRST_CHUNK)
+        size = FIRST_CHUNK
+        largest = max(LARGEST_CHUNK // world.size, FIRST_CHUNK)
         while count[0] < len(mine):
             mix = self._mix
             for key in self.keys_at(epoch, self._wrapped(mine[count[0] : count[0] + size])).tolist():
@@ -128,7 +135,9 @@ class MixtureSampler(PositionalSampler):
                 yield key
                 if self._mix is not mix:  # the weights were changed
                     break
+
             size = min(2 * size, largest)
+
         count[0] = self.total
 
     def state_dict(self) -> State:
@@ -163,6 +172,7 @@ class MixtureSampler(PositionalSampler):
         shares = shares_of(checked_weights(weights))
         if len(shares) != len(self.lengths):
             self._refuse_weights(f"{len(shares)} weights")
+
         empty = np.flatnonzero((self.lengths == 0) & (shares > 0))
         if empty.size:
             self._refuse_weights(f"a weight for the empty source {empty[0]}")

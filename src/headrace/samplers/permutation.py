@@ -37,18 +37,26 @@ class Permutation:
 
     def __init__(self, length: int, key: int) -> None:
         self.length = checked_length(length)
-        self._ranks = _ranks(words_at(key, np.arange(length))) if length <= SORTED else None
+        if length <= SORTED:
+            self._ranks: Keys | None = _ranks(words_at(key, np.arange(length)))
+        else:
+            self._ranks = None
+
         left = _bits(length) // 2
         self._widths = np.uint64(left), np.uint64(_bits(length) - left)
         self._round_keys = words_at(key, np.arange(ROUNDS))
 
     def at(self, positions: Keys) -> Keys:
         """Returns the keys at `positions`, integers in 0 .. length-1 of any shape; a new array of that shape."""
-        return self._ranks[positions] if self._ranks is not None else self._walk(positions, _forward)
+        if self._ranks is not None:
+            return self._ranks[positions]
+        return self._walk(positions, _forward)
 
     def inverse(self, keys: Keys) -> Keys:
         """Returns the positions of `keys`: `inverse(at(p)) == p`."""
-        return np.argsort(self._ranks)[keys] if self._ranks is not None else self._walk(keys, _backward)
+        if self._ranks is not None:
+            return np.argsort(self._ranks)[keys]
+        return self._walk(keys, _backward)
 
     def _walk(self, start: Keys, network: Callable[[Words, Any, Any, RoundKey], Words]) -> Keys:
         words = network(_words(start), *self._widths, self._round_keys.__getitem__)
@@ -56,6 +64,7 @@ class Permutation:
         while outside.size:
             words[outside] = again = network(words[outside], *self._widths, self._round_keys.__getitem__)
             outside = outside[again >= self.length]
+
         return words.astype(np.int64).reshape(np.shape(start))
 
 
@@ -80,10 +89,12 @@ class Permutations:
         if todo.size < words.size:
             few = np.flatnonzero(lengths <= SORTED)
             words[few] = _ranks_at(keys[few], lengths[few], positions[few])
+
         while todo.size:
             row = rows[todo]
             words[todo] = again = _forward(words[todo], self._left[row], self._right[row], _keyed(keys[todo]))
             todo = todo[again >= lengths[todo].astype(np.uint64)]
+
         return words.astype(np.int64)
 
 
@@ -129,6 +140,7 @@ def _forward(words: Words, left_width: Any, right_width: Any, round_key: RoundKe
         left ^= _scramble(right, round_key(number)) & _mask(left_width)
         left, right = right, left
         left_width, right_width = right_width, left_width
+
     joined: Words = (left << right_width) | right
     return joined
 
@@ -140,6 +152,7 @@ def _backward(words: Words, left_width: Any, right_width: Any, round_key: RoundK
         left, right = right, left
         left_width, right_width = right_width, left_width
         left ^= _scramble(right, round_key(number)) & _mask(left_width)
+
     joined: Words = (left << right_width) | right
     return joined
 

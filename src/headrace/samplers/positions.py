@@ -34,6 +34,7 @@ def stop_of(start: int, total: int, size: int, uneven: Uneven) -> int:
         left = -(-left // size) * size
     elif uneven == "drop":
         left = left // size * size
+
     return start + left
 
 

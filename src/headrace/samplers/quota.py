@@ -78,15 +78,18 @@ class Quota:
 
     def _before(self, blocks: Ints) -> Ints:
         """Returns how often each source comes before blocks, shape (blocks, sources)."""
-        whole, rest = self._edges >> BITS, self._edges & MASK
+        whole = self._edges >> BITS
+        rest = self._edges & MASK
         counts = blocks[:, None] * whole + (blocks[:, None] >> BITS) * rest
         # The blocks before b are a run of 2**j for each bit j of b. Its places are o, o + step, o + 2 * step, ...
-        numbers, backward = blocks & MASK, _reversed(blocks & MASK)
+        numbers = blocks & MASK
+        backward = _reversed(blocks & MASK)
         for bit in range(int(numbers.max(initial=0)).bit_length()):
             step = 1 << (BITS - bit)
             first = ((backward & (step // 2 - 1)) ^ self._scramble) & (step - 1)
             below = (rest - first[:, None] + step - 1) >> (BITS - bit)  # how many of them are below `rest`
             counts += below * ((numbers >> bit) & 1)[:, None]
+
         return np.diff(counts, prepend=0, axis=1)
 
 

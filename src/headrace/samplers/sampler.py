@@ -101,9 +101,14 @@ class ElasticSampler(Sampler[Any]):
     def check_state(self, state: Any) -> None:
         """Raises `StateError` unless `state` is one of a sampler with the same identity, within the epoch."""
         expected = {"sampler": type(self).__name__, **self._identity()}
-        found = {name: state.get(name) for name in expected} if isinstance(state, dict) else type(state).__name__
+        if isinstance(state, dict):
+            found: Any = {name: state.get(name) for name in expected}
+        else:
+            found = type(state).__name__
+
         if found != expected:
             self._refuse("this state belongs to another sampler", found, expected)
+
         counts = {name: state.get(name) for name in ("epoch", *self._beginning())}
         if not all(isinstance(count, int) and count >= 0 for count in counts.values()):
             self._refuse("this state is damaged", counts, "whole numbers that are not negative")
@@ -115,7 +120,11 @@ class ElasticSampler(Sampler[Any]):
 
     def _begin(self) -> State:
         """Returns where an iteration begins that is asked for now."""
-        start = self._start if self._start is not None else self._beginning()
+        if self._start is not None:
+            start = self._start
+        else:
+            start = self._beginning()
+
         self._start = None
         self._go_to(start)
         return start
@@ -162,21 +171,28 @@ class PositionalSampler(ElasticSampler):
         """Returns the keys at `positions` (0 .. total-1) of an epoch, an array of the same shape."""
 
     def __iter__(self) -> Iterator[int]:
-        start, epoch, world = self._begin()["position"], self.epoch, self.world
+        start = self._begin()["position"]
+        epoch = self.epoch
+        world = self.world
         mine = local_range(start, self.total, world, self.uneven)
         count = [0]
         self._cursor = (start, world.size, count)
-        done, size = 0, FIRST_CHUNK
+        done = 0
+        size = FIRST_CHUNK
         while done < len(mine):
             chunk = mine[done : done + size]
             for count[0], key in enumerate(self.keys_at(epoch, self._wrapped(chunk)).tolist(), done + 1):
                 yield key
-            done, size = done + len(chunk), min(2 * size, LARGEST_CHUNK)
+            done = done + len(chunk)
+            size = min(2 * size, LARGEST_CHUNK)
+
         count[0] = self.total  # with "keep" this rank may be one short of the others, which are at the end too
 
     def key_arrays(self, size: int, *, drop_last: bool) -> Iterator[Keys]:
         """Yields the same keys as `__iter__`, in batches of `size`, each an array: many times faster."""
-        start, epoch, world = self._begin()["position"], self.epoch, self.world
+        start = self._begin()["position"]
+        epoch = self.epoch
+        world = self.world
         mine = local_range(start, self.total, world, self.uneven)
         count = [0]
         self._cursor = (start, world.size, count)
@@ -186,8 +202,12 @@ class PositionalSampler(ElasticSampler):
             for at in range(0, len(keys), size):
                 batch = keys[at : at + size]
                 if len(batch) == size or not drop_last:
-                    count[0] = done + at + len(batch) if len(batch) == size else self.total
+                    if len(batch) == size:
+                        count[0] = done + at + len(batch)
+                    else:
+                        count[0] = self.total
                     yield batch
+
         count[0] = self.total
 
     def __len__(self) -> int:
@@ -227,6 +247,7 @@ def length_of(dataset: Sized | int) -> int:
         return number
     if isinstance(dataset, Sized):
         return len(dataset)
+
     message = explain(
         "cannot tell how many samples there are",
         place="the data set, or its length",

@@ -45,13 +45,18 @@ class WeightedSampler(PositionalSampler):
     ) -> None:
         super().__init__(seed=seed, rank=rank, world_size=world_size, uneven=uneven)
         scaled = checked_weights(weights)
-        self.total = len(scaled) if num_samples is None else positive("num_samples", num_samples)
+        if num_samples is None:
+            self.total = len(scaled)
+        else:
+            self.total = positive("num_samples", num_samples)
+
         self.replacement = replacement
         self._digest = digest_of(scaled)
         self._drawn: tuple[int, Keys] | None = None
         if replacement:
             self._table = np.cumsum(scaled)
             return
+
         self._table = scaled
         usable = int(np.count_nonzero(scaled))
         if self.total > usable:
@@ -73,6 +78,7 @@ class WeightedSampler(PositionalSampler):
         """See `PositionalSampler.keys_at`."""
         if self.replacement:
             return drawn_by(self._table, uniforms_at(self._stream(0, epoch), positions))
+
         drawn = self._drawn
         if drawn is None or drawn[0] != epoch:
             drawn = self._drawn = epoch, _first_arrivals(self._table, self.total, self._stream(1, epoch))
@@ -117,15 +123,19 @@ def checked_weights(weights: npt.ArrayLike | torch.Tensor) -> Floats:
         array = numbers_of(weights).astype(np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise _bad_weights(f"{type(weights).__name__}: {error}") from error
+
     if array.ndim != 1 or array.size == 0:
         raise _bad_weights(f"an array of shape {array.shape}")
+
     wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
     if wrong.size:
         raise _bad_weights(f"{array[wrong[0]]} at index {wrong[0]}")
     if not array.any():
         raise _bad_weights("zeros only")
+
     with np.errstate(under="ignore"):
         array /= array.max()  # so that no sum overflows
+
     return array
 
 

@@ -34,6 +34,7 @@ class Arena:
             if not self._backing.has_room_for(self._in_file + 1):
                 self._backing = FileBacking.create()  # a limit on file sizes: regions of their own files
                 self._in_file = 0
+
             self._backing.reserve(self._in_file + 1)
             region = InboundRegion(self._backing, self._in_file)
             self._in_file += 1
@@ -129,8 +130,10 @@ class InboundRegion:
         if back:
             self._leased.difference_update(back)
             self._in_use.difference_update(back)
+
         if not self._children and not self._kept:
             return back
+
         # A fork in another thread may add a child right here. It does not see these slots: their leases had ended.
         self._kept.update(slot for slot in back if slot in self._seen_by_children)
         free = [slot for slot in back if slot not in self._kept]

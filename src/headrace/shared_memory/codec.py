@@ -70,6 +70,7 @@ class _Encoder:
         data = np.frombuffer(buffer.raw(), np.uint8)
         if data.size == 0:
             return True
+
         place = self._memory.find(data.ctypes.data)
         if place is None:
             if data.size < SMALL:
@@ -77,6 +78,7 @@ class _Encoder:
             slot, target = self._memory.take(data.size)
             np.copyto(target, data)
             place = slot, 0
+
         slot, start = place
         index = self._slots.setdefault(slot, len(self._slots))
         self._used[slot] = max(self._used.get(slot, 0), start + data.size)
@@ -107,6 +109,7 @@ class ObjectPickler(ForkingPickler):
     def _reduce_tensor(self, tensor: torch.Tensor) -> Any:
         if tensor.device.type != "cpu":
             return NotImplemented  # torch's own reduction: CUDA memory travels as a handle
+
         if tensor.requires_grad and not tensor.is_leaf:
             raise RuntimeError(
                 "Cowardly refusing to serialize non-leaf tensor which requires_grad, "
@@ -114,9 +117,12 @@ class ObjectPickler(ForkingPickler):
                 "If you just want to transfer the data, call detach() on the tensor "
                 "before serializing (e.g., putting it on the queue)."
             )
+
         if not _is_plain(tensor):
             return tensor.__reduce_ex__(5)
-        storage, offset = tensor.untyped_storage(), tensor.storage_offset()
+
+        storage = tensor.untyped_storage()
+        offset = tensor.storage_offset()
         nbytes = tensor.numel() * tensor.element_size()
         if storage.nbytes() > 2 * nbytes + SMALL and not self._has_block(storage):
             # A small piece of a large storage: send the piece.
@@ -124,9 +130,12 @@ class ObjectPickler(ForkingPickler):
             if not piece.is_contiguous():
                 piece = piece.clone()
             block = _Block(piece.as_strided((piece.numel(),), (1,)).view(torch.uint8).numpy())
-            offset, stride = 0, piece.stride()
+            offset = 0
+            stride = piece.stride()
         else:
-            block, stride = self._block(storage), tensor.stride()
+            block = self._block(storage)
+            stride = tensor.stride()
+
         return _rebuild, (block, tensor.dtype, offset, tuple(tensor.shape), stride, tensor.requires_grad)
 
     def _has_block(self, storage: torch.UntypedStorage) -> bool:
@@ -163,6 +172,7 @@ def _reduce_array(array: npt.NDArray[Any]) -> Any:
         return _same, (np.array(array, array.dtype.newbyteorder("=")),)
     if array.flags.writeable or not array.flags.forc:
         return NotImplemented  # of an array with gaps, pickle makes a copy itself, which is writable
+
     # The same memory once more, this time as if it were writable: pickle only reads it, while `array` keeps it alive.
     memory = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
     return _same, (np.ndarray(array.shape, array.dtype, memoryview(memory), strides=array.strides),)
@@ -198,7 +208,9 @@ def _rebuild(
 ) -> torch.Tensor:
     offset, shape, stride, requires_grad = layout
     tensor = torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
-    return tensor.requires_grad_() if requires_grad else tensor
+    if requires_grad:
+        return tensor.requires_grad_()
+    return tensor
 
 
 def _same(value: Any) -> Any:

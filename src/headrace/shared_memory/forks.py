@@ -80,9 +80,11 @@ def _before() -> None:
     holders = [holder for holder in list(_holders) if holder.holds_batches()]
     if not holders:
         return
+
     reading_end = None
     with contextlib.suppress(OSError):  # no descriptor is left: the memory is then kept for ever
         reading_end, _forking.writing_end = os.pipe()
+
     child = ForkedChild(reading_end)
     for holder in holders:
         holder.keep_for(child)

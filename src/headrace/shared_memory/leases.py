@@ -49,11 +49,13 @@ class ReturnBox:
         """Takes back one slot. `keep_pages`: another process may still look at what lies there."""
         if os.getpid() != self._pid:
             return
+
         self._bytes += slot.capacity
         self._largest = max(self._largest, slot.capacity)
         is_too_much = slot.capacity >= HUGE or self._bytes > max(KEEP, 4 * self._largest)
         if is_too_much and not keep_pages:
             self._region.discard(slot)
+
         self._slots.append(slot)
 
     def waiting(self) -> set[Slot]:
@@ -103,6 +105,7 @@ class LocalMemory:
             for slot in self._returned.empty():
                 self._pool.release(slot)
             slot = self._pool.allocate(nbytes)
+
         return tensor_over(lease(self._region, slot, nbytes, self._returned.put), shape, dtype)
 
 
@@ -132,8 +135,10 @@ class WriterMemory:
         """Returns a slot for `nbytes` bytes of the batch that is being made, and an array over it."""
         with self._lock:
             slot = self._pool.allocate(nbytes)
+
         if slot not in self._local or slot.capacity >= HUGE:
             self._region.populate(slot, nbytes)
+
         array = self._region.view(slot, nbytes)
         self._local[slot] = weakref.ref(array)
         self._batch.append((array.ctypes.data, slot, nbytes))
@@ -151,6 +156,7 @@ class WriterMemory:
         for slot in sent:
             if slot.capacity >= HUGE:
                 self._region.look_away(slot)
+
         unused = [slot for _, slot, _ in self._batch if slot not in sent]
         self._batch.clear()
         self.give_back(unused)

@@ -135,6 +135,7 @@ class FileBacking:
         room = self.span - start  # the last chunk of a region may be cut short, where file sizes are limited
         if room <= 0:
             raise _no_room()
+
         try:
             return mmap.mmap(self.fd, min(size, room), offset=region * self.span + start)
         except (OSError, ValueError) as error:
@@ -198,6 +199,7 @@ def largest_file() -> int:
     """Returns how many bytes a file of this process may have (`ulimit -f`); `sys.maxsize` where there is no limit."""
     if sys.platform == "win32":
         return sys.maxsize
+
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize

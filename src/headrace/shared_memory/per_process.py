@@ -29,7 +29,11 @@ class PerProcess(Generic[T]):
     def get(self) -> T:
         """Returns the instance of this process. The caller keeps it alive."""
         with self._lock:
-            instance = self._current() if self._current is not None and self._pid == os.getpid() else None
+            if self._current is not None and self._pid == os.getpid():
+                instance = self._current()
+            else:
+                instance = None
+
             if instance is None:
                 instance = self._make()
                 self._current, self._pid = weakref.ref(instance), os.getpid()

@@ -55,6 +55,7 @@ class Parcel:
             with os.fdopen(self.pickle, "wb", closefd=False) as stream:
                 writer = _HashingWriter(stream)
                 _dump(obj, writer, self._append, self.inside)
+
             self._digest = writer.digest()
             footer = pickle.dumps(self._spans, 5)
             self.bill = Bill(self._length, len(footer))
@@ -73,7 +74,10 @@ class Parcel:
         """True if packing `obj` now would give the same. Descriptors cannot be compared: False if there are any."""
         if self.inside:
             return False
-        spans, inside, writer = iter(self._spans), list[int](), _HashingWriter(io.BytesIO(), keep=False)
+
+        spans = iter(self._spans)
+        inside = list[int]()
+        writer = _HashingWriter(io.BytesIO(), keep=False)
         packed = np.frombuffer(mmap.mmap(self.bytes, 0, prot=mmap.PROT_READ), np.uint8)
         differences = 0
 
@@ -162,6 +166,7 @@ def _is_shared(obj: torch.Tensor | torch.UntypedStorage) -> bool:
     """True for CPU memory that processes share."""
     if obj.device.type != "cpu":
         return False
+
     try:
         return bool(obj.is_shared())
     except NotImplementedError:  # a tensor without a storage, as sparse ones are; the tensors inside are asked instead
@@ -178,7 +183,9 @@ class _HashingWriter:
 
     def write(self, data: Any) -> int:
         self._hash.update(data)
-        return self._stream.write(data) if self._keep else len(data)
+        if self._keep:
+            return self._stream.write(data)
+        return len(data)
 
     def digest(self) -> bytes:
         return self._hash.digest()

@@ -47,12 +47,15 @@ class SlotPool:
         self._clock += 1
         if self._clock % PATIENCE == 0:
             self._cool()
+
         for capacity in _fitting(capacity_for(nbytes)):
             if stack := self._warm.get(capacity):
                 return stack.pop()[1]
+
         for capacity in _fitting(capacity_for(nbytes)):
             if cold := self._cold.get(capacity):
                 return cold.pop()
+
         return self._cut(capacity_for(nbytes))
 
     def release(self, slot: Slot) -> None:
@@ -63,6 +66,7 @@ class SlotPool:
         while self._used + capacity > FIRST_CHUNK << self._chunk:
             self._chunk += 1
             self._used = 0
+
         slot = Slot(self._chunk, self._used, capacity)
         self._used += capacity
         return slot

@@ -15,7 +15,10 @@ LONG = 64
 def batch_length(batch: Any) -> int:
     """Returns how many samples a batch holds: the first dimension of the first tensor or array found, else 1."""
     if isinstance(batch, torch.Tensor) or hasattr(batch, "shape"):
-        return int(batch.shape[0]) if len(batch.shape) else 1
+        if len(batch.shape):
+            return int(batch.shape[0])
+        return 1
+
     if isinstance(batch, Mapping) and batch:
         return batch_length(next(iter(batch.values())))
     if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)) and len(batch):
@@ -26,15 +29,20 @@ def batch_length(batch: Any) -> int:
 def batch_bytes(batch: Any) -> int:
     """Returns the bytes of the tensors, arrays and buffers of a batch; other things do not count."""
     if isinstance(batch, torch.Tensor):
-        return batch.nbytes if batch.layout is torch.strided and not batch.is_nested else 0
+        if batch.layout is torch.strided and not batch.is_nested:
+            return batch.nbytes
+        return 0
+
     if isinstance(batch, (np.ndarray, memoryview)):
         return int(batch.nbytes)
     if isinstance(batch, (bytes, bytearray)):
         return len(batch)
     if isinstance(batch, Mapping):
         return sum(map(batch_bytes, batch.values()))
+
     if isinstance(batch, (list, tuple)):
         if len(batch) > LONG and isinstance(batch[0], (int, float, str)):
             return 0  # a list of labels or names
         return sum(map(batch_bytes, batch))
+
     return 0

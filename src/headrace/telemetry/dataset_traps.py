@@ -28,12 +28,14 @@ def hazards(dataset: Any, setting: Setting) -> Iterator[Trap]:
         yield Trap("not-pinned", f"There is an accelerator ({setting.accelerator}), and pin_memory is off.")
     if setting.backend != "process":
         return
+
     for owner, name, value in _attributes(dataset):
         what = f"{owner}.{name} is a {type(value).__module__}.{type(value).__qualname__}"
         if isinstance(value, GENERATORS):
             yield Trap("generator-copied", f"{what} of the data set's own.")
         elif setting.start_method == "fork" and _is_open(value):
             yield Trap("handle-shared", f"{what}, opened before the workers were started.")
+
     for name, count, nbytes in large_collections(dataset):
         yield Trap("python-objects", f"{type(dataset).__name__}.{name} holds {count:,} of them, {nbytes / 1e9:.1f} GB.")
 
@@ -49,6 +51,7 @@ def _is_open(value: Any) -> bool:
     module = type(value).__module__.partition(".")[0]
     if module in HANDLES:
         return bool(value) and not getattr(value, "closed", False) and getattr(value, "fp", True) is not None
+
     return isinstance(value, (io.BufferedIOBase, io.RawIOBase, io.TextIOBase)) and not (
         value.closed or isinstance(value, (io.BytesIO, io.StringIO))
     )

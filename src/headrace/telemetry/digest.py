@@ -22,17 +22,21 @@ def extend_digest(digest: int, batch: Any) -> int:
         for key, value in batch.items():
             digest = extend_digest(zlib.crc32(repr(key).encode(), digest), value)
         return digest
+
     if isinstance(batch, (bytes, bytearray, memoryview)):
         return zlib.crc32(batch, zlib.crc32(b"bytes", digest))
+
     if isinstance(batch, Sequence) and not isinstance(batch, str):
         for value in batch:
             digest = extend_digest(digest, value)
         return digest
+
     if isinstance(batch, torch.Tensor) and batch.layout is torch.strided and batch.device.type == "cpu":
         data = batch.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     elif isinstance(batch, np.ndarray) and batch.dtype != object:
         data = np.ascontiguousarray(batch).reshape(-1).view(np.uint8)
     else:
         return zlib.crc32(repr(batch).encode(), digest)
+
     step = data.size // SAMPLED | 1  # odd, so that all bytes of a number are met
     return zlib.crc32(data[::step].tobytes(), zlib.crc32(repr(tuple(batch.shape)).encode(), digest))

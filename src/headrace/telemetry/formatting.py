@@ -14,9 +14,13 @@ def seconds(value: float) -> str:
         return UNKNOWN
     if value < 0:
         return f"-{seconds(-value)}"
+
     if value < 59.95:
         unit, scale = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if value >= 0.9995 * s), ("µs", 1e-6))
-        return f"{digits(value / scale)} {unit}" if value else "0 s"
+        if value:
+            return f"{digits(value / scale)} {unit}"
+        return "0 s"
+
     whole = round(value)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
@@ -29,9 +33,11 @@ def size(value: float) -> str:
     """Returns bytes with a decimal unit: "1.2 GB"."""
     if not math.isfinite(value):
         return UNKNOWN
+
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(value) >= 0.9995 * scale:
             return f"{digits(value / scale)} {unit}"
+
     return f"{value:.0f} B"
 
 
@@ -41,12 +47,16 @@ def digits(value: float) -> str:
         return UNKNOWN
     if abs(value) >= 99.95:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
+    if abs(value) >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
 
 
 def count(value: float) -> str:
     """Returns a whole number: "12,345"."""
-    return f"{value:,.0f}" if math.isfinite(value) else UNKNOWN
+    if math.isfinite(value):
+        return f"{value:,.0f}"
+    return UNKNOWN
 
 
 def percent(share: float) -> str:
@@ -55,7 +65,9 @@ def percent(share: float) -> str:
         return UNKNOWN
     if 0 < share < 0.0005:
         return "under 0.1%"
-    return f"{share:.1%}" if 0 < share < 0.0995 else f"{share:.0%}"
+    if 0 < share < 0.0995:
+        return f"{share:.1%}"
+    return f"{share:.0%}"
 
 
 def times(gain: float) -> str:
@@ -64,13 +76,16 @@ def times(gain: float) -> str:
         return UNKNOWN
     if gain >= 9.95:
         return f"{gain:.0f}x"
-    return f"{gain:.2f}x" if gain < 1.1 else f"{gain:.1f}x"
+    if gain < 1.1:
+        return f"{gain:.2f}x"
+    return f"{gain:.1f}x"
 
 
 def gain_in_words(gain: float, interval: tuple[float, float] | None) -> str:
     """Returns a gain with its interval: "1.8x (1.6x to 2.0x)"; without it where both ends read the same."""
     if interval is None:
         return times(gain)
+
     low, high = map(times, interval)
     if low == high:
         return times(gain)

@@ -35,6 +35,7 @@ def label_for(loader: Any, dataset: Any) -> Label:
         earlier = [text for other, text in _labels.items() if other is not loader and _dataset_of(other) is dataset]
         if earlier:
             label = Label(earlier[-1], is_rebuild=True)
+
     _labels[loader] = label.text
     return label
 
@@ -58,6 +59,7 @@ def _users_frame(frame: FrameType) -> FrameType:
         if not _is_installed(found) and _package_of(found) not in HEADRACE_AND_TORCH:
             return found
         found = found.f_back
+
     return frame
 
 

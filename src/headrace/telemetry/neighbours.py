@@ -76,6 +76,7 @@ class Neighbours:
             self.seconds += began - self._at
             self.own += own
             self.others += max(seen.busy - self._last.busy - own, 0.0)
+
         self._last = seen
         self._at = began
         self._due = began + max(LEAST, cost / SHARE)
@@ -94,14 +95,17 @@ def core_seconds() -> CoreSeconds | None:
         allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     except (OSError, AttributeError):
         return None  # not Linux, or a sandbox without these files
+
     ticks = 0
     for line in lines:
         words = line.split()
         if words and words[0] in allowed:
             ticks += sum(int(words[field]) for field in BUSY_FIELDS if field < len(words))
+
     own = sum(map(_own_ticks, process_tree(os.getpid())))
     if not ticks or not own:
         return None
+
     hertz = os.sysconf("SC_CLK_TCK")
     return CoreSeconds(ticks / hertz, own / hertz)
 
@@ -112,5 +116,6 @@ def _own_ticks(pid: int) -> int:
         account = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return 0  # it ended, and its parent's account has its ticks
+
     behind_name = account.rpartition(")")[2]  # a name may have spaces and parentheses
     return sum(map(int, behind_name.split()[OWN_FIELDS]))

@@ -33,6 +33,7 @@ def large_collections(dataset: Any, deep: int = 8) -> list[tuple[str, int, int]]
             nbytes = _bytes_of(value)
             if nbytes > LARGE:
                 found.append((name, len(value), nbytes))
+
     inner = getattr(dataset, "dataset", None)
     return found or (large_collections(inner, deep - 1) if inner is not None and deep else [])
 
@@ -42,6 +43,7 @@ def _bytes_of(values: Any) -> int:
     looked_at = list(islice(values.items() if isinstance(values, dict) else values, LOOKED_AT))
     if isinstance(values, (list, tuple)):
         looked_at = list(values[:: max(len(values) // LOOKED_AT, 1)])
+
     distinct = {id(part): sys.getsizeof(part) for one in looked_at for part in _parts(one)}
     share = len(distinct) / max(sum(1 for one in looked_at for _ in _parts(one)), 1)
     if share < 0.5:  # the same few objects again and again: pages that are copied once
@@ -50,4 +52,6 @@ def _bytes_of(values: Any) -> int:
 
 
 def _parts(value: Any) -> list[Any]:
-    return [value, *value] if isinstance(value, (tuple, list)) else [value]
+    if isinstance(value, (tuple, list)):
+        return [value, *value]
+    return [value]

@@ -43,14 +43,23 @@ class Prepared:
 def prepared(batches: Batches) -> Prepared:
     """Returns which batches were the first of their worker in an epoch, and took much longer than the others."""
     stages = stage_seconds(batches)
-    made = np.add.reduce([stages[name] for name in MAKING]) if len(batches) else np.zeros(0)
+    if len(batches):
+        made = np.add.reduce([stages[name] for name in MAKING])
+    else:
+        made = np.zeros(0)
+
     first = _firsts(batches)
     others = made[~first & ~np.isnan(batches["begun"])]
     if len(others) < LEAST:
         return Prepared(np.zeros(len(batches), bool), 0.0, 0.0)
+
     usual = float(np.median(others))
     late = first & (made > usual + LONG) & (made > TIMES * float(np.percentile(others, 95)))
-    longest = float(made[late].max()) if late.any() else 0.0
+    if late.any():
+        longest = float(made[late].max())
+    else:
+        longest = 0.0
+
     return Prepared(late, longest, usual)
 
 
@@ -62,12 +71,16 @@ def first_step(batches: Batches) -> int | None:
     """
     if not len(batches) or batches["epoch"][0] != 0 or batches["number"][0] != 0:
         return None
+
     loop = stage_seconds(batches)["loop"]
     others = loop[1:][batches["epoch"][1:] == 0][:-1]
     if len(others) < LEAST:
         return None
+
     is_long = loop[0] > np.median(others) + LONG and loop[0] > TIMES * np.percentile(others, 95)
-    return 0 if is_long else None
+    if is_long:
+        return 0
+    return None
 
 
 def steady_stages(batches: Batches) -> dict[str, Floats]:
@@ -76,12 +89,15 @@ def steady_stages(batches: Batches) -> dict[str, Floats]:
     step = first_step(batches)
     if step is not None:
         stages["loop"][step] = float(np.median(stages["loop"][step + 1 :]))
+
     late = prepared(batches).at
     if not late.any():
         return stages
+
     for name in (*MAKING, "wait"):
         usual = float(np.median(stages[name][~late]))
         stages[name] = np.where(late, np.minimum(stages[name], usual), stages[name])
+
     return stages
 
 
@@ -90,12 +106,14 @@ def steady_batches(batches: Batches) -> Batches:
     late = prepared(batches).at
     if not late.any():
         return batches
+
     steady = batches.copy()
     for name in ("load_cpu", "cpu", "queued"):
         known = batches[name][~late]
         known = known[~np.isnan(known)]
         if len(known):
             steady[name][late] = np.minimum(batches[name][late], np.median(known))
+
     return steady
 
 
@@ -107,4 +125,5 @@ def _firsts(batches: Batches) -> npt.NDArray[np.bool_]:
         pairs = np.stack([batches["epoch"], batches["worker"]])
         _, at = np.unique(pairs, axis=1, return_index=True)
         first[at] = [epoch in whole for epoch in batches["epoch"][at].tolist()]
+
     return first

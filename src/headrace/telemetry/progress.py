@@ -27,7 +27,8 @@ def samples_bar(what: str, *, after: float = 0.0) -> Iterator[Callable[[int, int
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("samples"), TimeRemainingColumn())
     console = Terminal(stderr=True)
     bar = Progress(*columns, console=console, transient=True, disable=after > 0 and not console.is_terminal)
-    task, began = bar.add_task(what, total=None), time.perf_counter()
+    task = bar.add_task(what, total=None)
+    began = time.perf_counter()
 
     def report(done: int, total: int) -> None:
         bar.update(task, completed=done, total=total)
@@ -36,6 +37,7 @@ def samples_bar(what: str, *, after: float = 0.0) -> Iterator[Callable[[int, int
 
     if after <= 0:
         bar.start()
+
     try:
         yield report
     finally:

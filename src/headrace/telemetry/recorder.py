@@ -62,6 +62,7 @@ class Recorder:
             del _LIVING[label]
             replaced.label = _own_name(f"{label} (built anew)")
             _LIVING[replaced.label] = replaced
+
         self.label: str = _own_name(label)
         """As given; of several living ones that were given the same, the second is "... #2"."""
         _LIVING[self.label] = self
@@ -94,13 +95,19 @@ class Recorder:
         self.epoch += 1
         if math.isnan(self.first_seen):
             self.first_seen = began
+
         self.setting = replace(setting, traps=self.setting.traps)
         self._epochs.append(EpochTimes(self.epoch, began, workers=setting.num_workers, fresh=fresh))
         if self.listeners and len(self._epochs) > 1 and math.isnan(self._epochs[-2].ended):
             self.tick(began, last=True)  # the epoch before was left
+
         self._neighbours.begin()
         soon = began + self._pace
-        self.due = soon if self.epoch == 0 else min(self.due, soon)  # not at the first batch, for which one waits
+        # Not at the first batch, for which one waits.
+        if self.epoch == 0:
+            self.due = soon
+        else:
+            self.due = min(self.due, soon)
 
     def prepared(self) -> None:
         """The epoch is set up: what the main process does from now on, it does for batches."""
@@ -118,6 +125,7 @@ class Recorder:
         for at, epoch in enumerate(self._epochs):
             if epoch.epoch == number:
                 self._epochs[at] = replace(epoch, ended=now, batches=batches)
+
         self._neighbours.look()
         if self.listeners:
             self.tick(now, last=True)
@@ -145,13 +153,16 @@ class Recorder:
             main, workers = shared_out_memory(os.getpid())
             self._memory.append((now, main, workers))
             self._memory_due = now + max((time.perf_counter() - began) / SHARE, 1.0)
+
         self._neighbours.look()
         for listener in tuple(self.listeners):
             listener(self, math.inf if last else now)
 
     @property
     def _pace(self) -> float:
-        return LIVELY if self.listeners else TICK
+        if self.listeners:
+            return LIVELY
+        return TICK
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 
@@ -191,6 +202,7 @@ class Recorder:
     def _sum_up(self) -> None:
         if not self.rows:
             return
+
         fresh = np.array(self.rows).reshape(-1, COLUMNS)
         del self.rows[:]
         self._share_out(fresh)
@@ -201,6 +213,7 @@ class Recorder:
         of_fresh = {name: values[known:] for name, values in stages.items()}
         for name, value in totals_of(rows[known:], of_fresh).items():
             self._totals[name] = self._totals.get(name, 0.0) + value
+
         self._totals["loop"] += float(stages["loop"][:known].sum())  # of the row before, which is known only now
         self._note_first(rows[known:])
         places = np.arange(self._next, self._next + len(fresh)) % HELD
@@ -211,7 +224,8 @@ class Recorder:
     def _share_out(self, fresh: npt.NDArray[np.float64]) -> None:
         """Gives each batch its share of the CPU time of the main process; what made batches there is not the loop's."""
         names = BATCH.names or ()
-        before, self._spent = self._spent, _spent()
+        before = self._spent
+        self._spent = _spent()
         cpu, main_cpu, queued = (now - then for now, then in zip(self._spent, before, strict=True))
         made_here = fresh[:, names.index("worker")] == MAIN
         own = fresh[made_here]
@@ -237,8 +251,12 @@ class Recorder:
         done = []
         for epoch in self._epochs:
             own = batches["number"][batches["epoch"] == epoch.epoch]
-            known = int(own.max()) + 1 if len(own) else 0
+            if len(own):
+                known = int(own.max()) + 1
+            else:
+                known = 0
             done.append(replace(epoch, batches=max(epoch.batches, known)))
+
         return done
 
 
@@ -253,12 +271,18 @@ def _own_name(label: str) -> str:
 
 def _structured(rows: npt.NDArray[np.float64], behind: npt.NDArray[np.void] | None = None) -> npt.NDArray[np.void]:
     """Returns float64 [n, columns] as `BATCH` [n], behind other rows of that kind."""
-    known = 0 if behind is None else len(behind)
+    if behind is None:
+        known = 0
+    else:
+        known = len(behind)
+
     structured = np.empty(known + len(rows), BATCH)
     if behind is not None:
         structured[:known] = behind
+
     for column, name in enumerate(BATCH.names or ()):
         structured[name][known:] = rows[:, column]
+
     return structured
 
 

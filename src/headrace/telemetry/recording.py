@@ -203,6 +203,7 @@ def stage_seconds(batches: Batches) -> dict[str, npt.NDArray[np.float64]]:
     if len(batches) > 1:
         same = batches["epoch"][1:] == batches["epoch"][:-1]
         loop[:-1] = np.where(same, batches["asked"][1:] - batches["delivered"][:-1], np.nan)
+
     seconds = {
         "load": batches["loaded"] - batches["begun"],
         "collate": batches["collated"] - batches["loaded"],
@@ -221,7 +222,11 @@ def totals_of(batches: Batches, stages: Mapping[str, npt.NDArray[np.float64]] | 
 
     stages: those of the batches, if they are known.
     """
-    known = stage_seconds(batches) if stages is None else stages
+    if stages is None:
+        known: Mapping[str, npt.NDArray[np.float64]] = stage_seconds(batches)
+    else:
+        known = stages
+
     totals = {name: float(values.sum()) for name, values in known.items()}
     totals |= {
         name: float(np.nansum(batches[name]))
@@ -254,7 +259,9 @@ def without_nan(value: Any) -> Any:
 
 
 def _nan(value: Any) -> Any:
-    return float("nan") if value is None else value
+    if value is None:
+        return float("nan")
+    return value
 
 
 def _with_nan(given: Mapping[str, Any]) -> dict[str, Any]:

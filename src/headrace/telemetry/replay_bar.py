@@ -32,6 +32,7 @@ class ReplayBar:
         if not self._said:
             self._said = True
             self._warn(total)
+
         if self._bar is None:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -44,6 +45,7 @@ class ReplayBar:
             self._bar = Progress(*columns, console=console, transient=True)
             self._bar.start()
             self._task = self._bar.add_task("replay")
+
         self._done[lane] = done, total
         finished, everything = (sum(part) for part in zip(*self._done.values(), strict=True))
         self._bar.update(self._task, completed=finished, total=everything)

@@ -70,7 +70,9 @@ class Work:
         def shares(whole: Seconds) -> Seconds:
             return np.repeat(whole / parts, parts)
 
-        wait, cpu, send = shares(self.wait), shares(self.cpu), shares(self.send)
+        wait = shares(self.wait)
+        cpu = shares(self.cpu)
+        send = shares(self.send)
         return replace(
             self, wait=wait, cpu=cpu, send=send, open=shares(self.open), pin=shares(self.pin), loop=shares(self.loop)
         )
@@ -91,6 +93,7 @@ def seconds_for(work: Work, rules: Rules) -> float:
     """Returns how long the epoch takes by these rules, in seconds."""
     if not len(work):
         return 0.0
+
     if rules.workers == 0:
         made = work.wait + work.cpu
         if work.in_workers:
@@ -98,6 +101,7 @@ def seconds_for(work: Work, rules: Rules) -> float:
             shrinks = np.where(work.wait > work.cpu, work.cpu, made)
             made = made - np.minimum(COLD, (1 - WARM) * shrinks)
         return float((made + work.pin + work.loop).sum())
+
     return _Play(work, rules).run()
 
 
@@ -117,7 +121,8 @@ class _Actor:
 
 class _Play:
     def __init__(self, work: Work, rules: Rules) -> None:
-        self.work, self.rules = work, rules
+        self.work = work
+        self.rules = rules
         self.total = len(work)
         self.limit = rules.workers * max(rules.prefetch, 1)
         self.workers = [_Actor() for _ in range(rules.workers)]
@@ -137,6 +142,7 @@ class _Play:
         """Returns when the last batch was used."""
         for _ in range(min(self.limit, self.total)):
             self._post()
+
         while True:
             self._start_all()
             active = [one for one in (*self.workers, self.loop) if one.task is not None]
@@ -149,6 +155,7 @@ class _Play:
                     worker.task = None
                     if self.rules.free:
                         self._post_freely()
+
             if self.loop.task is not None and self.loop.left <= TINY:
                 self.loop.task = None
 
@@ -157,6 +164,7 @@ class _Play:
             if worker.task is None and queue:
                 task = queue.popleft()
                 worker.begin(task, self.making[task], self.demand[task])
+
         if self.loop.task is None and (due := self._deliverable()) is not None:
             del self.ready[due]
             self.delivered += 1
@@ -167,9 +175,14 @@ class _Play:
     def _deliverable(self) -> int | None:
         if self.rules.in_order:
             task = self.delivered
-            return task if self.ready.get(task, np.inf) <= self.now + TINY else None
+            if self.ready.get(task, np.inf) <= self.now + TINY:
+                return task
+            return None
+
         there = [task for task, at in self.ready.items() if at <= self.now + TINY]
-        return there[0] if there else None
+        if there:
+            return there[0]
+        return None
 
     def _post(self) -> None:
         if self.rules.free:
@@ -196,8 +209,10 @@ class _Play:
         if self.loop.task is None:
             arrivals = [at - self.now for at in self.ready.values() if at > self.now + TINY]
             step = min([step, *arrivals])
+
         for one, pace in zip(active, paces, strict=True):
             one.left -= step * pace
+
         self.now += step
 
 
@@ -210,6 +225,7 @@ def paces_of(demands: Sequence[float], cores: int) -> list[float]:
     wanted = sum(demands)
     if wanted <= cores:
         return [1.0] * len(demands)
+
     slow = wanted / cores
     for _ in range(STEPS):
         paces = [1.0 / (1.0 + min(demand, 1.0) * (slow - 1.0)) for demand in demands]
@@ -217,4 +233,5 @@ def paces_of(demands: Sequence[float], cores: int) -> list[float]:
         if abs(taken - 1.0) < 0.005:
             break
         slow *= taken
+
     return paces

@@ -83,7 +83,9 @@ class StackSampler:
 
 class _Looker:
     def __init__(self, mark: Mark, target: int, seen: Counter[tuple[str, str]]) -> None:
-        self._mark, self._target, self._seen = mark, target, seen
+        self._mark = mark
+        self._target = target
+        self._seen = seen
         self._ended = threading.Event()
         self._known: dict[tuple[CodeType, int], str | None] = {}
         self._calls: int | None = None
@@ -94,7 +96,9 @@ class _Looker:
         """The life of the thread."""
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the worker itself
-        chance, looks = random.Random(os.getpid()), 0
+
+        chance = random.Random(os.getpid())
+        looks = 0
         while not self._ended.wait(chance.uniform(0.5, 1.5) * (EVERY if looks < SOON else LATER)):
             if self._mark[STAGE] != LOAD:
                 continue
@@ -111,24 +115,32 @@ class _Looker:
         """Returns whether the worker waits for something from outside."""
         if self._calls is None:
             return False
+
         try:
             word = os.pread(self._calls, 32, 0).split(maxsplit=1)
         except OSError:
             self._calls = None
             return False
+
         return bool(word) and word[0].isdigit() and int(word[0]) in WAITING
 
     def _place(self, frame: FrameType, *, waits: bool) -> tuple[str, str] | None:
         """Returns the kind of what is done, and where; None outside of the data set's code."""
-        kind, where, user = None, "", ""
+        kind = None
+        where = ""
+        user = ""
         current: FrameType | None = frame
         for _ in range(DEEP):
             if current is None:
                 return None
             code = current.f_code
             if code.co_filename.startswith(FETCH):
-                kind = "read" if waits else kind or "other"
+                if waits:
+                    kind = "read"
+                else:
+                    kind = kind or "other"
                 return kind, user or where
+
             line = current.f_lineno or code.co_firstlineno  # None where an instruction belongs to no line
             where = where or _words(code, line)
             if not user and not _is_library(code.co_filename):
@@ -136,6 +148,7 @@ class _Looker:
             if kind is None:
                 kind = self._kind(code, line)
             current = current.f_back
+
         return None
 
     def _kind(self, code: CodeType, line: int) -> str | None:
@@ -149,18 +162,25 @@ def kind_of(file: str, function: str, line: str) -> str | None:
     """Returns what a line of a function does, told by its words: "read", "decode", "transform"; None: unknown."""
     called = f"{function}("
     if PILLOW.search(file):
-        return "decode" if function in OPENING else "transform"
+        if function in OPENING:
+            return "decode"
+        return "transform"
+
     if TRANSFORM.search(called):
         return "transform"
+
     for pattern, kind in ((DECODE, "decode"), (READ, "read")):
         if pattern.search(called):
             return kind
+
     for kind, files in FILES.items():
         if files.search(file):
             return kind
+
     for pattern, kind in ((TRANSFORM, "transform"), (DECODE, "decode"), (READ, "read")):
         if pattern.search(line):
             return kind
+
     return None
 
 

@@ -43,7 +43,8 @@ class Stopwatch:
     """
 
     def __init__(self, mark: Mark, *, here: bool = False) -> None:
-        self._mark, self._here = mark, here
+        self._mark = mark
+        self._here = here
         self._delays: _Delays | None = None
         self._began = self._made = 0.0
         self._cpu = 0
@@ -58,8 +59,10 @@ class Stopwatch:
             if self._delays is None:
                 self._delays = _Delays()  # of the thread that works, which need not be the one that made it
             self._queued = self._delays.read()
+
         if self._is_long or not self._here:
             self._cpu = cpu_time()
+
         self._began = time.perf_counter()
 
     def made(self) -> None:
@@ -68,23 +71,31 @@ class Stopwatch:
 
     def made_here(self) -> TimesHere:
         """The batch is there, where it is wanted. Returns its times; what a core was busy with it may be NaN."""
-        began, mark, was_long = self._began, self._mark, self._is_long
+        began = self._began
+        mark = self._mark
+        was_long = self._is_long
         now = time.perf_counter()
         self._is_long = now - began > LONG
         loaded = mark[COLLATED_FROM] * 1e-9 or now
         if not was_long:
             return began, loaded, now, math.nan, math.nan, math.nan
+
         cpu = cpu_time()
         load_cpu = (mark[LOAD_CPU] if mark[COLLATED_FROM] else cpu) - self._cpu
         return began, loaded, now, load_cpu * 1e-9, (cpu - self._cpu) * 1e-9, self._queued_since_start()
 
     def stop(self) -> Times:
         """Returns the times of the batch, which is on its way now."""
-        cpu, began, mark = cpu_time(), self._began, self._mark
+        cpu = cpu_time()
+        began = self._began
+        mark = self._mark
         if mark[COLLATED_FROM]:
-            loaded, load_cpu = mark[COLLATED_FROM] * 1e-9, mark[LOAD_CPU] - self._cpu
+            loaded = mark[COLLATED_FROM] * 1e-9
+            load_cpu = mark[LOAD_CPU] - self._cpu
         else:
-            loaded, load_cpu = self._made, cpu - self._cpu
+            loaded = self._made
+            load_cpu = cpu - self._cpu
+
         now = time.perf_counter()
         self._is_long = now - began > LONG
         queued = self._queued_since_start()
@@ -120,9 +131,13 @@ class _Delays:
 
     def read(self) -> float:
         """Returns the seconds up to now."""
-        return math.nan if self._fd is None else _queued_in(os.pread(self._fd, 64, 0))
+        if self._fd is None:
+            return math.nan
+        return _queued_in(os.pread(self._fd, 64, 0))
 
 
 def _queued_in(account: bytes) -> float:
     words = account.split()
-    return int(words[1]) * 1e-9 if len(words) > 1 else 0.0
+    if len(words) > 1:
+        return int(words[1]) * 1e-9
+    return 0.0

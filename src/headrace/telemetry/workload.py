@@ -67,6 +67,7 @@ class Workload:
             epochs.insert(0, work.taken(places))
             took.insert(0, seconds[places])
             left -= count
+
         is_first = self.is_first and len(epochs) == len(self.epochs)
         return replace(self, epochs=tuple(epochs), took=tuple(took), is_first=is_first)
 
@@ -155,13 +156,15 @@ def workload_of(recording: Recording) -> Workload | None:
     rows = steady_batches(recording.batches)[-PLAYED:]
     if len(rows) < 2 or np.isnan(rows["begun"]).all():
         return None
+
     setting = recording.setting
     rules = Rules(setting.num_workers, setting.prefetch_factor, setting.in_order, setting.free, max(setting.cores, 1))
     stages = {name: seconds[-PLAYED:] for name, seconds in steady_stages(recording.batches).items()}
     starts = {epoch.epoch: epoch.began for epoch in recording.epochs}
     loop = _loops(rows, stages)
     took = _took(rows, stages)
-    epochs, taken = [], []
+    epochs = []
+    taken = []
     for epoch in np.unique(rows["epoch"]):
         own = rows["epoch"] == epoch
         epochs.append(
@@ -170,6 +173,7 @@ def workload_of(recording: Recording) -> Workload | None:
             )
         )
         taken.append(took[own])
+
     is_first = int(rows["epoch"][0]) == 0
     return Workload(tuple(epochs), rules, is_first, _parts(recording, rows, stages), tuple(taken))
 
@@ -188,7 +192,11 @@ def _known_loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
     loop = stages["loop"].copy()
     known = np.zeros(len(rows), bool)
     known[:-1] = rows["epoch"][1:] == rows["epoch"][:-1]
-    usual = float(np.median(loop[known])) if known.any() else 0.0
+    if known.any():
+        usual = float(np.median(loop[known]))
+    else:
+        usual = 0.0
+
     loop[~known] = usual
     return loop
 
@@ -201,6 +209,7 @@ def _loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
     if total > 0 and queued > 0:  # it was shared out evenly, so that only its sum is known
         queued *= total / (total + float(stages["wait"].sum()))
         loop *= max(1.0 - queued / total, cpu / (cpu + queued))
+
     return loop
 
 
@@ -218,10 +227,15 @@ def _work(rows: Batches, stages: Mapping[str, Seconds], loop: Seconds, began: fl
     loop_cpu = np.nan_to_num(rows["loop_cpu"]).sum() - stages["open"].sum()
     cores = max(loop_cpu, 0.0) / max(float(loop.sum()), 1e-9)
     waiting = rows["asked"] < rows["sent"]  # the main process waited for it, so that nothing else held it up
-    latency = float(np.median(stages["transport"][waiting])) if waiting.any() else 0.0
+    if waiting.any():
+        latency = float(np.median(stages["transport"][waiting]))
+    else:
+        latency = 0.0
+
     start = 0.0
     if began is not None and rows["number"][0] == 0 and not np.isnan(rows["begun"]).all():
         start = max(float(np.nanmin(rows["begun"])) - began, 0.0) / max(workers, 1)
+
     return Work(
         waits, (cpu - send).clip(0), send, opened, stages["pin"], loop, workers > 0, max(cores, 0.0), latency, start
     )
@@ -233,16 +247,20 @@ def _parts(recording: Recording, rows: Batches, stages: Mapping[str, Seconds]) -
     whole = max(load + collate + send, 1e-12)
     ran = 1.0 - min(float(np.nansum(rows["queued"])) / whole, 1.0)
     load_cpu = min(float(np.where(np.isnan(rows["load_cpu"]), stages["load"], rows["load_cpu"]).sum()), load)
-    load, collate, send = max(load * ran, load_cpu), collate * ran, send * ran
+    load = max(load * ran, load_cpu)
+    collate = collate * ran
+    send = send * ran
     whole = max(load + collate + send, 1e-12)
     kinds: dict[str, float] = {}
     for place in recording.places:
         kinds[place.kind] = kinds.get(place.kind, 0.0) + place.share
+
     busy = {kind: share for kind, share in kinds.items() if kind != "read"}
     total = sum(busy.values())
     parts = {"collate": collate / whole, "send": send / whole, "read": (load - load_cpu) / whole}
     for kind in ("decode", "transform", "other"):
         parts["load" if kind == "other" else kind] = (busy.get(kind, 0.0) / total if total else 0.0) * load_cpu / whole
+
     if not total:
         parts["load"] = load_cpu / whole
     return parts
@@ -251,4 +269,6 @@ def _parts(recording: Recording, rows: Batches, stages: Mapping[str, Seconds]) -
 def percentile(values: Seconds, share: float) -> float:
     """Returns a percentile of values that are not NaN; NaN if there are none."""
     values = values[~np.isnan(values)]
-    return float(np.percentile(values, share)) if len(values) else math.nan
+    if len(values):
+        return float(np.percentile(values, share))
+    return math.nan

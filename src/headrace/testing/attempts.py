@@ -45,6 +45,7 @@ class Attempts:
                 cure="keep the Attempts (or what holds it) there for as long as other processes count",
             )
             raise UsageError(message) from error
+
         try:
             os.write(fd, b"!")
             return os.lseek(fd, 0, os.SEEK_CUR) - 1

@@ -49,6 +49,7 @@ class Belongings:
             if closed[target]:  # the same file under another number
                 closed[target] -= 1
                 del opened[fd]
+
         return Belongings(
             processes=self.processes - before.processes,
             threads=self.threads - before.threads,
@@ -78,6 +79,7 @@ def command_of(pid: int) -> str:
         name = Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return "gone meanwhile"
+
     return b" ".join(words).decode(errors="replace").strip() or f"{name}, ended, but nobody has waited for it"
 
 
@@ -89,6 +91,7 @@ def _identified(pids: list[int]) -> list[Process]:
         except OSError:
             continue  # it ended meanwhile
         found.append((pid, behind_name[19]))
+
     return found
 
 
@@ -106,14 +109,17 @@ def _descriptors() -> dict[int, str]:
         numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 - pathlib would sort paths first
     except OSError:
         return {}
+
     found = {}
     for fd in numbers:
         try:
             target = str(Path(f"/proc/self/fd/{fd}").readlink())
         except OSError:
             continue  # that of the listing itself
+
         if fd not in kept:
             found[fd] = target
+
     return found
 
 
@@ -150,6 +156,7 @@ def _belongs_to_others(path: Path) -> bool:
                 return True
         except OSError:
             continue  # it ended meanwhile, or is another user's
+
     return False
 
 

@@ -46,7 +46,10 @@ class FaultyCall:
             fault = self.attempts.count("fault")
             if self.times is None or fault < self.times:
                 self.fault()
-        return None if self.function is None else self.function(*args, **kwargs)
+
+        if self.function is None:
+            return None
+        return self.function(*args, **kwargs)
 
     def _is_meant(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if self.calls is not None:

@@ -51,6 +51,7 @@ class Faulty(Dataset[Any]):
         if name == "__getitems__":
             self.dataset.__getitems__  # noqa: B018 - the AttributeError, if there is none
             return self._several
+
         if name.startswith("__") or name in {"dataset", "fetch_batch"}:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.dataset, name)
@@ -127,6 +128,7 @@ class _Samples:
         except Exception:
             self.position += 1
             raise
+
         self.position += 1
         self._stream.meet(position)
         return sample

@@ -92,8 +92,10 @@ def _fresh(error: BaseException) -> BaseException:
         fresh = copy.copy(error)
     except Exception:  # noqa: BLE001 - a constructor with arguments of its own may raise anything
         return error
+
     if type(fresh) is not type(error):
         return error
+
     notes = getattr(error, "__notes__", None)
     if notes is not None:
         fresh.__notes__ = list(notes)

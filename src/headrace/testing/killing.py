@@ -57,9 +57,11 @@ class Killer:
         pids = [pid for pid in self._pids() if pid > 0 and pid != os.getpid()]
         if not pids:
             return
+
         pid = self._random.choice(pids)
         try:
             os.kill(pid, self._signal)
         except ProcessLookupError:
             return
+
         self.kills.append((time.monotonic() - self._began, pid))

@@ -41,6 +41,7 @@ def no_leaks(*, memory: int | None = None, timeout: float = 10.0) -> Iterator[No
     if left.processes or left.threads:
         _wait(left, time.monotonic() + timeout)
         gc.collect()
+
     left = Belongings.now(memory=memory is not None).beyond(before)
     lines = describe(left, memory)
     if lines:
@@ -78,6 +79,7 @@ def _wait_for_process(pid: int, until: float) -> None:
         pidfd = os.pidfd_open(pid)
     except OSError:
         return  # gone
+
     try:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)

@@ -79,6 +79,7 @@ class LimitMemory:
                 bytearray(limit)  # no free piece of the heap is as large as all memory together
             finally:
                 resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
         raise MemoryError("more memory was given than the limit allows")
 
 
@@ -87,8 +88,10 @@ def _touched(nbytes: int) -> mmap.mmap:
         piece = mmap.mmap(-1, nbytes, **PRIVATE)
     except OSError as error:
         raise MemoryError(f"no memory for {nbytes} bytes") from error
+
     for start in range(0, nbytes, mmap.PAGESIZE):
         piece[start] = 1
+
     return piece
 
 

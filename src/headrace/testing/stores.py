@@ -22,7 +22,11 @@ class _Around(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
 
     def __init__(self, fs: Any = None, **storage_options: Any) -> None:
         super().__init__(fs=fs, **storage_options)
-        self.fs = fs if fs is not None else fsspec.filesystem("file")
+        if fs is not None:
+            self.fs = fs
+        else:
+            self.fs = fsspec.filesystem("file")
+
         self._strip_protocol = self.fs._strip_protocol
 
     def before(self, operation: str, nbytes: int) -> None:
@@ -35,8 +39,13 @@ class _Around(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, **options: Any) -> Any:
         if "r" not in mode or "+" in mode:
             return self.fs._open(path, mode=mode, **options)
+
         self.before("open", 0)
-        buffer = block_size if isinstance(block_size, int) and block_size > 0 else io.DEFAULT_BUFFER_SIZE
+        if isinstance(block_size, int) and block_size > 0:
+            buffer = block_size
+        else:
+            buffer = io.DEFAULT_BUFFER_SIZE
+
         return io.BufferedReader(_Reader(self.fs.open(path, "rb"), self), buffer)
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> Any:

@@ -71,9 +71,17 @@ class Albumentations:
         if not callable(getattr(compose, "set_random_state", None)):
             expected = "a transform of albumentations 2.0 or newer"
             raise UsageError(explain("cannot seed a transform", found=type(compose).__name__, expected=expected))
-        self.compose, self.image, self.masks = compose, image, masks
-        self.bboxes, self.keypoints = bboxes, keypoints
-        self.labels = _label_fields(compose) if labels is None else as_names(labels)
+
+        self.compose = compose
+        self.image = image
+        self.masks = masks
+        self.bboxes = bboxes
+        self.keypoints = keypoints
+        if labels is None:
+            self.labels = _label_fields(compose)
+        else:
+            self.labels = as_names(labels)
+
         self._needed = (image, *masks, *filter(None, (bboxes, keypoints)), *(() if labels is None else self.labels))
         self._of_thread = threading.local()
 
@@ -82,19 +90,26 @@ class Albumentations:
         without the named entries."""
         if not isinstance(sample, Mapping):
             return self({self.image: sample})[self.image]
+
         refuse_missing(sample, self._needed, "albumentations")
         given = self._given(sample)
-        generator, transform = rng(), self._transform()
+        generator = rng()
+        transform = self._transform()
         transform.set_random_state(generator, random.Random(int(generator.integers(SEEDS))))
         made = transform(**given)
         result = dict(sample)
         result[self.image] = _image_back(made["image"], sample[self.image])
         for name, mask in zip(self.masks, made.get("masks", ()), strict=False):
-            result[name] = mask if isinstance(mask, torch.Tensor) else like(mask, sample[name])
+            if isinstance(mask, torch.Tensor):
+                result[name] = mask
+            else:
+                result[name] = like(mask, sample[name])
+
         result.update({name: like(made[role], sample[name]) for name, role in self._rows()})
         for name in self.labels:
             if name in given:
                 result[name] = like(made[name], sample[name])
+
         return result
 
     def fingerprint(self) -> str:
@@ -107,6 +122,7 @@ class Albumentations:
         except (NotImplementedError, ValueError) as error:
             cure = "give its Lambda a name, and declare the step with headrace.step(..., version=...)"
             raise UsageError(explain("cannot compare a transform", found=str(error), cure=cure)) from error
+
         names = (self.image, self.masks, self.bboxes, self.keypoints, self.labels)
         return json.dumps([names, made], default=repr, sort_keys=True)
 
@@ -117,9 +133,14 @@ class Albumentations:
             given["image"] = np.ascontiguousarray(image.numpy().transpose(1, 2, 0))
         if self.masks:
             given["masks"] = [as_array(sample[name]) for name in self.masks]
+
         for name, role in self._rows():
             rows = as_array(sample[name])
-            given[role] = rows if rows.size else rows.reshape(0, 4 if role == "bboxes" else 2)
+            if rows.size:
+                given[role] = rows
+            else:
+                given[role] = rows.reshape(0, 4 if role == "bboxes" else 2)
+
         given.update({name: as_array(sample[name]) for name in self.labels if name in sample})
         return given
 
@@ -199,8 +220,12 @@ class Torchvision:
     ) -> None:
         if not callable(transform):
             raise UsageError(explain("not a transform", found=type(transform).__name__, expected="a callable"))
-        self.transform, self.image, self.mask = transform, image, mask
-        self.boxes, self.keypoints = boxes, keypoints
+
+        self.transform = transform
+        self.image = image
+        self.mask = mask
+        self.boxes = boxes
+        self.keypoints = keypoints
         self._targets = (*mask, *filter(None, (boxes, keypoints)))
 
     def __call__(self, sample: Any) -> Any:
@@ -208,33 +233,44 @@ class Torchvision:
         the named entries, and `MissingExtraError` if targets are to be carried along without torchvision."""
         if not isinstance(sample, Mapping):
             return self({self.image: sample})[self.image]
+
         refuse_missing(sample, (self.image, *self._targets), "torchvision")
         if not self._targets:
             image = sample[self.image]
             with seeded_globals(int(rng().integers(SEEDS))):
                 made = self.transform(image if _is_pixels(image) or hasattr(image, "getbands") else _pil(image))
             return {**sample, self.image: made}
+
         given = self._wrapped(sample)
         with seeded_globals(int(rng().integers(SEEDS))):
             changed = self.transform(given)
+
         return {**sample, **{name: _plain(changed[name], sample[name], name == self.image) for name in changed}}
 
     def _wrapped(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         kinds = _tv_tensors()
         image = sample[self.image]
         if not isinstance(image, torch.Tensor) or image.ndim != 3:
-            pixels = image if _is_pixels(image) else decode(image)
-            pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+            if _is_pixels(image):
+                pixels = image
+            else:
+                pixels = decode(image)
+
+            if pixels.ndim == 2:
+                pixels = pixels[:, :, None]
             image = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+
         canvas = (image.shape[-2], image.shape[-1])
         given = {self.image: kinds.Image(image)}
         given.update({name: kinds.Mask(torch.from_numpy(as_array(sample[name]).copy())) for name in self.mask})
         if self.boxes is not None:
             rows = torch.from_numpy(as_array(sample[self.boxes]).copy()).reshape(-1, 4)
             given[self.boxes] = kinds.BoundingBoxes(rows, format="XYXY", canvas_size=canvas)
+
         if self.keypoints is not None:
             rows = torch.from_numpy(as_array(sample[self.keypoints]).copy()).reshape(-1, 2)
             given[self.keypoints] = kinds.KeyPoints(rows, canvas_size=canvas)
+
         return given
 
     def __repr__(self) -> str:
@@ -249,6 +285,7 @@ def _pil(encoded: Any) -> Any:
     except ImportError as error:
         cure = "pip install 'headrace[images]'"
         raise MissingExtraError(explain("images need Pillow", found=str(error), cure=cure)) from error
+
     return Image.fromarray(decode(encoded))
 
 
@@ -258,16 +295,21 @@ def _tv_tensors() -> Any:
     except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
         cure = "pip install torchvision, in the version that belongs to torch"
         raise MissingExtraError(explain("targets need torchvision", found=str(error), cure=cure)) from error
+
     return tv_tensors
 
 
 def _plain(made: Any, original: Any, is_image: bool) -> Any:
     if not isinstance(made, torch.Tensor):
         return made
+
     plain = made.as_subclass(torch.Tensor)
     if isinstance(original, np.ndarray) and original.ndim > 1:
         array = plain.numpy()
-        return np.ascontiguousarray(array.transpose(1, 2, 0)) if is_image and original.ndim == 3 else array
+        if is_image and original.ndim == 3:
+            return np.ascontiguousarray(array.transpose(1, 2, 0))
+        return array
+
     return plain
 
 

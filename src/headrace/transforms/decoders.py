@@ -62,6 +62,7 @@ def decode_bytes(
     """
     if header is not None and max(header.height, header.width) < AMBIGUOUS:
         divisor = 1
+
     sound = header is not None and header.plain and is_complete(data, header)
     small = header is not None and header.height * header.width <= PIXEL_LIMIT
     if header is not None and _is_for_simplejpeg(header):
@@ -73,13 +74,21 @@ def decode_bytes(
         if fast is not None:
             return fast
         sound = False  # what simplejpeg refused, Pillow shall judge
+
     if sound and small:
         decoded, _ = _by_opencv(data, divisor)
         if decoded is not None:
             return decoded
-    at_most = (max(1, header.height // divisor), max(1, header.width // divisor)) if header and divisor > 1 else None
+
+    if header and divisor > 1:
+        at_most = (max(1, header.height // divisor), max(1, header.width // divisor))
+    else:
+        at_most = None
+
     image = rgb_by_pillow(data, place, at_most)
-    return np.array(image) if image is not None else _without_pillow(data, header, divisor, place)
+    if image is not None:
+        return np.array(image)
+    return _without_pillow(data, header, divisor, place)
 
 
 def _is_for_simplejpeg(header: Header) -> bool:
@@ -93,13 +102,18 @@ def _by_simplejpeg(data: memoryview, header: Header, divisor: int, *, is_lent: b
     import simplejpeg
 
     height, width = shrunk(header, divisor)
-    least = {"min_height": height, "min_width": width} if divisor > 1 else {}
+    if divisor > 1:
+        least = {"min_height": height, "min_width": width}
+    else:
+        least = {}
+
     try:
         decoded: Pixels = simplejpeg.decode_jpeg(
             data, "RGB", buffer=lent((height, width, 3)) if is_lent else None, **least
         )
     except ValueError:
         return None
+
     return decoded
 
 
@@ -109,12 +123,14 @@ def _by_opencv(data: memoryview, divisor: int) -> tuple[Pixels | None, bool]:
         import cv2
     except ImportError:
         return None, False
+
     reduced = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
     flag = reduced.get(divisor, cv2.IMREAD_REDUCED_COLOR_8) | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
     except cv2.error:
         return None, True
+
     if decoded is None:
         return None, True
     return np.asarray(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), np.uint8), True
@@ -129,6 +145,7 @@ def rgb_by_pillow(data: memoryview, place: object, at_most: Size | None = None) 
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         return None
+
     try:
         with Image.open(BytesIO(data)) as image:
             if image.format in PROGRAMS:
@@ -153,17 +170,29 @@ def _without_pillow(data: memoryview, header: Header | None, divisor: int, place
     if header is not None and header.height * header.width > 2 * PIXEL_LIMIT:
         found = f"{header.height} x {header.width} pixels"
         raise undecodable(place, found, "remove the image, or make it smaller")
+
     if header is not None and not is_complete(data, header):
         raise undecodable(place, f"a {header.format} without its end ({len(data)} bytes)")
-    decoded, installed = _by_opencv(data, divisor) if len(data) else (None, True)
+
+    if len(data):
+        decoded, installed = _by_opencv(data, divisor)
+    else:
+        decoded = None
+        installed = True
+
     if decoded is not None:
         return decoded
     if header is not None and header.plain and header.format == "jpeg" and _has_simplejpeg():
         return _guessed_by_simplejpeg(data, place)
     if installed:
         raise undecodable(place, _unknown(data))
+
     cure = "pip install 'headrace[images]' (Pillow and simplejpeg), or pip install opencv-python-headless"
-    what = "this image needs Pillow or OpenCV" if _has_simplejpeg() else "images need Pillow, simplejpeg or OpenCV"
+    if _has_simplejpeg():
+        what = "this image needs Pillow or OpenCV"
+    else:
+        what = "images need Pillow, simplejpeg or OpenCV"
+
     raise MissingExtraError(explain(what, place=place, cure=cure))
 
 
@@ -175,6 +204,7 @@ def _guessed_by_simplejpeg(data: memoryview, place: object) -> Pixels:
         decoded: Pixels = simplejpeg.decode_jpeg(data, "RGB", strict=False)
     except ValueError as error:
         raise undecodable(place, str(error)) from error
+
     return decoded
 
 
@@ -187,7 +217,9 @@ def _has_simplejpeg() -> bool:
 
 
 def _unknown(data: memoryview) -> str:
-    return f"cannot identify an image ({len(data)} bytes, first {bytes(data[:8])!r})" if len(data) else "no bytes"
+    if len(data):
+        return f"cannot identify an image ({len(data)} bytes, first {bytes(data[:8])!r})"
+    return "no bytes"
 
 
 def undecodable(place: object, found: str, cure: str = "restore or remove it") -> SampleError:
@@ -207,6 +239,7 @@ def size_by_pillow(data: memoryview, place: object) -> Size | None:
         from PIL import Image
     except ImportError:
         return None
+
     try:
         with Image.open(BytesIO(data)) as image:
             return image.height, image.width
@@ -222,9 +255,11 @@ def convert_to_rgb(image: Image) -> Image:
         # Pillow would clip 0..65535 at 255, which turns nearly every pixel white.
         upper = np.asarray(image).astype(np.uint16) >> 8
         return Image.fromarray(upper.astype(np.uint8)).convert("RGB")
+
     if image.mode == "P" and "transparency" in image.info:
         # Same colours as a direct conversion, without Pillow's warning.
         return image.convert("RGBA").convert("RGB")
+
     return image.convert("RGB")
 
 
@@ -239,7 +274,9 @@ def damage_in(data: bytes | memoryview) -> str | None:
     None for sound ones, for other images, and without simplejpeg: other decoders do not tell.
     """
     fault = _fault_in(data)
-    return fault if fault and not HARMLESS.search(fault) else None
+    if fault and not HARMLESS.search(fault):
+        return fault
+    return None
 
 
 def _fault_in(data: bytes | memoryview) -> str | None:
@@ -247,12 +284,14 @@ def _fault_in(data: bytes | memoryview) -> str | None:
     header = read_header(memoryview(data))
     if header is None or not _is_for_simplejpeg(header):
         return None
+
     import simplejpeg
 
     try:
         simplejpeg.decode_jpeg(data, "RGB", buffer=lent((header.height, header.width, 3)))
     except ValueError as error:
         return str(error)
+
     return ""
 
 

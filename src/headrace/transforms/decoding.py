@@ -53,7 +53,13 @@ def decode(data: Any, *, at_least: int | Size | None = None, place: object = Non
     source = open_source(data, place)
     if at_least is None:
         return source.pixels()
-    height, width = (at_least, at_least) if isinstance(at_least, int) else at_least
+
+    if isinstance(at_least, int):
+        height = at_least
+        width = at_least
+    else:
+        height, width = at_least
+
     return source.pixels(reduction(source.header, (height, width)))
 
 
@@ -64,8 +70,10 @@ def size_of(data: Any) -> Size:
             header = read_header(memoryview(file.read(FIRST_BYTES)))
         if header is not None:
             return header.height, header.width
+
     if _is_pil(data):
         return data.height, data.width
+
     source = open_source(data, None)
     if source.encoded is None or source.header is not None:
         return source.size
@@ -76,10 +84,12 @@ def reduction(header: Header | None, wanted: Size) -> int:
     """Returns the largest divisor by which a JPEG shrinks to no less than `wanted`; 1 for other formats."""
     if header is None or header.format != "jpeg":
         return 1
+
     for divisor in REDUCTIONS:
         height, width = shrunk(header, divisor)
         if height >= wanted[0] and width >= wanted[1]:
             return divisor
+
     return 1
 
 
@@ -124,13 +134,16 @@ class Source:
 
     @property
     def _bytes(self) -> memoryview:
-        return self.encoded if self.encoded is not None else memoryview(b"")
+        if self.encoded is not None:
+            return self.encoded
+        return memoryview(b"")
 
 
 def open_source(data: Any, place: object) -> Source:
     """Reads a file, or takes what is in memory; see `decode` for `data` and errors. Decodes nothing yet."""
     if isinstance(data, (str, os.PathLike)):
-        place = _printable(data) if place is None else place
+        if place is None:
+            place = _printable(data)
         encoded = memoryview(read_file(data))
     elif isinstance(data, (bytes, bytearray, memoryview)):
         encoded = memoryview(data)
@@ -143,6 +156,7 @@ def open_source(data: Any, place: object) -> Source:
         return Source(place, image=_from_pil(data, place))
     else:
         encoded = _buffer(data)
+
     if encoded.format != "B" or encoded.ndim != 1:
         encoded = encoded.cast("B")
     return Source(place, encoded, read_header(encoded))
@@ -159,19 +173,26 @@ def rgb_array(array: NDArray[Any]) -> Pixels:
         cure = "convert it first: (255 * image).astype(numpy.uint8), or image.transpose(1, 2, 0)"
         found = f"{array.dtype} {list(array.shape)}"
         raise UsageError(explain("cannot take an array for an image", found=found, expected=expected, cure=cure))
+
     if array.dtype == np.uint16:
         array = (array >> 8).astype(np.uint8)
+
     gray = array.ndim == 2 or array.shape[2] == 1
     if gray:
         return np.repeat(array.reshape(*array.shape[:2], 1), 3, axis=2)
-    return array[:, :, :3] if array.shape[2] == 4 else array
+    if array.shape[2] == 4:
+        return array[:, :, :3]
+    return array
 
 
 def _channels_last(data: NDArray[Any] | torch.Tensor) -> NDArray[Any]:
     if isinstance(data, np.ndarray):
         return data
+
     array: NDArray[Any] = data.numpy(force=True)
-    return array.transpose(1, 2, 0) if array.ndim == 3 else array
+    if array.ndim == 3:
+        return array.transpose(1, 2, 0)
+    return array
 
 
 def _is_pil(data: Any) -> bool:

@@ -54,21 +54,29 @@ def draw_crop(generator: np.random.Generator, size: tuple[int, int], scale: Rang
     with convolutions", CVPR 2015, section 6, in the form that torchvision documents as `RandomResizedCrop`.
     """
     height, width = size
-    lowest, highest = math.log(ratio[0]), math.log(ratio[1])
+    lowest = math.log(ratio[0])
+    highest = math.log(ratio[1])
     for _ in range(ATTEMPTS):
         share, shape, down, right = generator.random(4).tolist()
         area = height * width * (scale[0] + (scale[1] - scale[0]) * share)
         aspect = math.exp(lowest + (highest - lowest) * shape)
-        crop_width, crop_height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        crop_width = round(math.sqrt(area * aspect))
+        crop_height = round(math.sqrt(area / aspect))
         if 0 < crop_width <= width and 0 < crop_height <= height:
-            top, left = int(down * (height - crop_height + 1)), int(right * (width - crop_width + 1))
+            top = int(down * (height - crop_height + 1))
+            left = int(right * (width - crop_width + 1))
             return Box(top, left, crop_height, crop_width)
+
     if width / height < ratio[0]:
-        crop_height, crop_width = min(height, round(width / ratio[0])), width
+        crop_height = min(height, round(width / ratio[0]))
+        crop_width = width
     elif width / height > ratio[1]:
-        crop_height, crop_width = height, min(width, round(height * ratio[1]))
+        crop_height = height
+        crop_width = min(width, round(height * ratio[1]))
     else:
-        crop_height, crop_width = height, width
+        crop_height = height
+        crop_width = width
+
     return Box((height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width)
 
 
@@ -88,10 +96,21 @@ def as_jitter(strengths: tuple[float | Range, ...]) -> Jitter:
     of hue; fewer than four leave the rest unchanged. Raises `UsageError` for factors below 0 and a hue beyond 0.5."""
     if len(strengths) > 4:
         raise _bad_jitter(strengths)
+
     ranges: list[Range] = list(_NONE)
     for place, strength in enumerate(strengths):
-        middle = 0.0 if place == 3 else 1.0
-        lowest, highest = (-0.5, 0.5) if place == 3 else (0.0, math.inf)
+        if place == 3:
+            middle = 0.0
+        else:
+            middle = 1.0
+
+        if place == 3:
+            lowest = -0.5
+            highest = 0.5
+        else:
+            lowest = 0.0
+            highest = math.inf
+
         if isinstance(strength, (int, float)):
             if strength < 0:
                 raise _bad_jitter(strengths)
@@ -99,8 +118,10 @@ def as_jitter(strengths: tuple[float | Range, ...]) -> Jitter:
         else:
             low, high = strength
             ranges[place] = (float(low), float(high))
+
         if not lowest <= ranges[place][0] <= ranges[place][1] <= highest:
             raise _bad_jitter(strengths)
+
     return Jitter(*ranges)
 
 
@@ -113,10 +134,12 @@ def _bad_jitter(strengths: object) -> UsageError:
 
 def checked_range(name: str, value: Range, lowest: float, highest: float = math.inf) -> Range:
     """Returns a range (low, high) as floats; raises `UsageError` unless `lowest` < low <= high <= `highest`."""
-    low, high = float(value[0]), float(value[1])
+    low = float(value[0])
+    high = float(value[1])
     if not lowest < low <= high <= highest:
         expected = f"(low, high) with {lowest} < low <= high" + ("" if highest == math.inf else f" <= {highest}")
         raise UsageError(explain(f"{name} is no such range", found=value, expected=expected))
+
     return low, high
 
 
@@ -129,7 +152,11 @@ def checked_share(name: str, value: float) -> float:
 
 def checked_size(value: int | tuple[int, int]) -> tuple[int, int]:
     """Returns (height, width) for one number or two; raises `UsageError` unless both are 1 or more."""
-    pair = (value, value) if isinstance(value, int) else value
+    if isinstance(value, int):
+        pair = (value, value)
+    else:
+        pair = value
+
     whole = isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(side, int) for side in pair)
     if not whole or min(pair) < 1:
         raise UsageError(explain("no size of an image", found=value, expected="pixels, or (height, width), from 1"))

@@ -18,7 +18,9 @@ def as_names(names: Names) -> tuple[str, ...]:
     """Returns none, one or several names as a tuple."""
     if names is None:
         return ()
-    return (names,) if isinstance(names, str) else tuple(names)
+    if isinstance(names, str):
+        return (names,)
+    return tuple(names)
 
 
 def refuse_missing(sample: Mapping[str, Any], names: Sequence[str], adapter: str) -> None:
@@ -32,7 +34,10 @@ def refuse_missing(sample: Mapping[str, Any], names: Sequence[str], adapter: str
 
 def as_array(value: Any) -> NDArray[Any]:
     """Returns an array for an array, a tensor on the CPU or a list; memory is shared where it can be."""
-    array: NDArray[Any] = value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    if isinstance(value, torch.Tensor):
+        array: NDArray[Any] = value.numpy()
+    else:
+        array = np.asarray(value)
     return array
 
 
@@ -43,9 +48,13 @@ def like(changed: Any, original: Any) -> Any:
     """
     if isinstance(original, list):
         return list(changed)
+
     given = as_array(original)
     array = np.asarray(changed)
     if array.size == 0 and given.ndim > 1:
         array = array.reshape(0, *given.shape[1:])
+
     array = array.astype(given.dtype, copy=False)
-    return torch.from_numpy(np.ascontiguousarray(array)) if isinstance(original, torch.Tensor) else array
+    if isinstance(original, torch.Tensor):
+        return torch.from_numpy(np.ascontiguousarray(array))
+    return array

@@ -36,7 +36,9 @@ def read_header(data: memoryview) -> Header | None:
     """Returns the header of a JPEG or PNG; None for all else, and if `data` (bytes, flat) end before it does."""
     if bytes(data[:2]) == JPEG_START:
         return _jpeg(data)
-    return _png(data) if bytes(data[:8]) == PNG_START else None
+    if bytes(data[:8]) == PNG_START:
+        return _png(data)
+    return None
 
 
 def is_complete(data: memoryview, header: Header) -> bool:
@@ -50,12 +52,14 @@ def segments(data: memoryview) -> Iterator[tuple[int, int]]:
 
     place: of the byte 0xFF before the marker, which is followed by at least two bytes.
     """
-    place, end = 2, len(data)
+    place = 2
+    end = len(data)
     while place + 3 < end and data[place] == 0xFF:
         marker = data[place + 1]
         if marker == 0xFF or marker in BARE:  # filling, or a marker alone
             place += 1 if marker == 0xFF else 2
             continue
+
         yield marker, place
         if marker in (SCAN, END):
             return
@@ -65,20 +69,30 @@ def segments(data: memoryview) -> Iterator[tuple[int, int]]:
 def _jpeg(data: memoryview) -> Header | None:
     for marker, place in segments(data):
         if marker in FRAMES and place + 9 < len(data):
-            precision, channels = data[place + 4], data[place + 9]
-            height, width = number_at(data, place + 5), number_at(data, place + 7)
+            precision = data[place + 4]
+            channels = data[place + 9]
+            height = number_at(data, place + 5)
+            width = number_at(data, place + 7)
             plain = precision == 8 and channels in (1, 3)
-            return Header("jpeg", height, width, plain) if height and width else None
+            if height and width:
+                return Header("jpeg", height, width, plain)
+            return None
+
     return None
 
 
 def _png(data: memoryview) -> Header | None:
     if len(data) < 26 or bytes(data[12:16]) != b"IHDR":
         return None
-    width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    depth, color = data[24], data[25]
+
+    width = int.from_bytes(data[16:20], "big")
+    height = int.from_bytes(data[20:24], "big")
+    depth = data[24]
+    color = data[25]
     plain = depth == 8 and color in (0, 2)
-    return Header("png", height, width, plain) if height and width else None
+    if height and width:
+        return Header("png", height, width, plain)
+    return None
 
 
 def number_at(data: memoryview, place: int) -> int:

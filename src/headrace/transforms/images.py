@@ -103,12 +103,15 @@ class TrainImages(IntoArray):
     def into(self, value: Any, out: NDArray[Any]) -> None:
         """Writes what `__call__` returns to `out`, uint8 [3, height, width], writable, of any strides from 0 up."""
         check_out(out, self.shape)
-        generator, source = rng(), open_source(value, None)
+        generator = rng()
+        source = open_source(value, None)
         target = out.shape[1], out.shape[2]
         box = draw_crop(generator, source.size, self.scale, self.ratio)
         mirrored = bool(generator.random() < self.flip)
         divisor = spare(box, target)
-        box = on_grid(box, divisor, source.size) if divisor > 1 else box
+        if divisor > 1:
+            box = on_grid(box, divisor, source.size)
+
         part = cropped(source, box, divisor)
         view = resize(part, target, self.interpolation)[0].permute(1, 2, 0).numpy()
         np.copyto(out, (view[:, ::-1] if mirrored else view).transpose(2, 0, 1))
@@ -141,10 +144,15 @@ class EvalImages(IntoArray):
 
     def __post_init__(self) -> None:
         size = checked_size(self.size)
-        shorter = round(max(size) * 8 / 7) if self.resize is None else self.resize
+        if self.resize is None:
+            shorter = round(max(size) * 8 / 7)
+        else:
+            shorter = self.resize
+
         if shorter < max(size):
             expected = f"{max(size)} pixels or more"
             raise UsageError(explain("resize leaves less than the crop", found=self.resize, expected=expected))
+
         checked_interpolation(self.interpolation)
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "resize", shorter)
@@ -157,10 +165,15 @@ class EvalImages(IntoArray):
         longest = LONGEST * min(height, width)
         part = central(source.size, (min(height, longest), min(width, longest)))
         whole = fitted((part.height, part.width), self.resize or 1)
-        divisor = spare(part, (2 * whole[0], 2 * whole[1])) if source.is_jpeg else 1
+        if source.is_jpeg:
+            divisor = spare(part, (2 * whole[0], 2 * whole[1]))
+        else:
+            divisor = 1
+
         image = resize(cropped(source, part, divisor), whole, self.interpolation)[0]
         box = central(whole, checked_size(self.size))
-        rows, columns = slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)
+        rows = slice(box.top, box.top + box.height)
+        columns = slice(box.left, box.left + box.width)
         torch.from_numpy(out).copy_(image[:, rows, columns])
 
 
@@ -208,6 +221,7 @@ def cropped(source: Source, box: Box, divisor: int) -> Tensor:
             (edge + divisor // 2) // divisor for edge in (box.top, box.top + box.height, box.left, box.left + box.width)
         )
         box = Box(top, left, bottom - top, right - left)
+
     part = image[box.top : box.top + box.height, box.left : box.left + box.width]
     if not (part.flags.c_contiguous and part.flags.writeable):  # torch takes no other, or slowly
         part = part.copy()
@@ -217,6 +231,10 @@ def cropped(source: Source, box: Box, divisor: int) -> Tensor:
 def check_out(out: Any, shape: tuple[int, ...]) -> None:
     """Raises `UsageError` unless `out` is a writable array uint8 of this shape."""
     if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != np.uint8 or not out.flags.writeable:
-        found = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+        if isinstance(out, np.ndarray):
+            found = f"{out.dtype} {list(out.shape)}"
+        else:
+            found = type(out).__name__
+
         expected = f"a writable array uint8 {list(shape)}"
         raise UsageError(explain("cannot write an image there", found=found, expected=expected))

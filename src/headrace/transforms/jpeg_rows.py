@@ -37,7 +37,8 @@ class Layout(NamedTuple):
 
 def layout_of(data: memoryview) -> Layout | None:
     """Returns the layout of a sequential JPEG with one scan and without restart markers; None for any other."""
-    end, frame = len(data), None
+    end = len(data)
+    frame = None
     for marker, place in segments(data):
         if marker in SEQUENTIAL and place + 9 < end:
             channels = data[place + 9]
@@ -51,6 +52,7 @@ def layout_of(data: memoryview) -> Layout | None:
             return Layout(frame[0], frame[2])
         elif marker in FRAMES or marker == RESTARTS or number_at(data, place + 2) < 2:
             return None
+
     return None
 
 
@@ -65,12 +67,19 @@ def decode_upper(
     That is so if few rows would be saved, if the JPEG is of another kind, and if it is damaged in these rows, as far as
     that can be seen.
     """
-    layout = layout_of(data) if rows < size[0] else None
+    if rows < size[0]:
+        layout = layout_of(data)
+    else:
+        layout = None
+
     if layout is None or not _decoder_does_it():
         return None
+
     # A decoder that smooths colours looks at the next row of blocks, too.
     upper = (-(-rows // layout.unit) + 1) * layout.unit
-    return _decoded(data, layout, size, upper, divisor, memory) if upper < size[0] else None
+    if upper < size[0]:
+        return _decoded(data, layout, size, upper, divisor, memory)
+    return None
 
 
 def _decoded(
@@ -81,12 +90,18 @@ def _decoded(
     shorter = bytearray(data)
     shorter[layout.height_at : layout.height_at + 2] = upper.to_bytes(2, "big")
     pixels = memory((-(-upper // divisor), -(-size[1] // divisor), 3))
-    height, width = pixels.shape[:2] if divisor > 1 else (0, 0)
+    if divisor > 1:
+        height, width = pixels.shape[:2]
+    else:
+        height = 0
+        width = 0
+
     try:
         simplejpeg.decode_jpeg(shorter, "RGB", buffer=pixels, min_height=height, min_width=width)
     except ValueError as error:
         if LEFT_OVER in str(error):
             return pixels
+
     return None
 
 
@@ -101,5 +116,6 @@ def _decoder_does_it() -> bool:
     layout = layout_of(memoryview(data))
     if layout is None:
         return False
+
     found = _decoded(memoryview(data), layout, (96, 16), 64, 1, lambda shape: np.empty(shape, np.uint8))
     return found is not None and np.array_equal(found[:48], simplejpeg.decode_jpeg(data, "RGB")[:48])

@@ -46,25 +46,34 @@ class Normalize:
         if not isinstance(images, Tensor):
             found = type(images).__name__
             raise UsageError(explain("cannot normalize", found=found, expected="a tensor or an array, uint8"))
+
         return self._tensor(images)
 
     def _tensor(self, images: Tensor) -> Tensor:
         if images.dtype != torch.uint8 or images.ndim < 3 or images.shape[-3] != len(self.mean):
-            found, expected = f"{images.dtype} {list(images.shape)}", f"uint8 [batch, {len(self.mean)}, height, width]"
+            found = f"{images.dtype} {list(images.shape)}"
+            expected = f"uint8 [batch, {len(self.mean)}, height, width]"
             cure = "leave images as uint8 up to here: no ToDtype, no division by 255"
             raise UsageError(explain("cannot normalize", found=found, expected=expected, cure=cure))
+
         scale, offset = self._constants(images.device)
         if images.device.type == "cpu":  # conversion apart: there torch would copy, then calculate in a third place
             return images.to(scale.dtype).mul_(scale).add_(offset).to(self.dtype)
+
         out = torch.empty_like(images, dtype=self.dtype)
         return torch.addcmul(offset, images, scale, out=out)
 
     def _constants(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """x * scale + offset, each [channels, 1, 1]."""
         if device not in self._on:
-            wide = torch.float64 if self.dtype == torch.float64 else torch.float32
+            if self.dtype == torch.float64:
+                wide = torch.float64
+            else:
+                wide = torch.float32
+
             mean, std = (torch.tensor(numbers, dtype=torch.float64)[:, None, None] for numbers in (self.mean, self.std))
             self._on[device] = (1 / (255 * std)).to(device, wide), (-mean / std).to(device, wide)
+
         return self._on[device]
 
     def __getstate__(self) -> dict[str, Any]:

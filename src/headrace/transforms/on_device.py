@@ -53,7 +53,10 @@ class Kornia:
         if unknown or not data_keys:
             found = ", ".join(map(repr, unknown)) or "no entries"
             raise UsageError(explain("unknown data keys", found=found, expected=", ".join(KINDS)))
-        self.augmentation, self.data_keys, self.seed = augmentation, data_keys, seed
+
+        self.augmentation = augmentation
+        self.data_keys = data_keys
+        self.seed = seed
         self.calls = 0
 
     def __call__(self, batch: Any) -> Any:
@@ -64,14 +67,18 @@ class Kornia:
                 found = type(batch).__name__
                 raise UsageError(explain("not a batch of these entries", found=found, expected=f"entries {names}"))
             return self({names[0]: batch})[names[0]]
+
         refuse_missing(batch, names, "kornia")
         given = [_entering(batch[name], self.data_keys[name]) for name in names]
         with _seeded(self._next_seed(), given[0].device):
             if len(given) == 1 and self.data_keys[names[0]] in (IMAGE, "image"):
-                made = [self.augmentation(given[0])]
+                made: Any = [self.augmentation(given[0])]
             else:
                 made = self.augmentation(*given, data_keys=list(self.data_keys.values()))
-        made = made if isinstance(made, (list, tuple)) else [made]
+
+        if not isinstance(made, (list, tuple)):
+            made = [made]
+
         changed = zip(names, made, strict=True)
         return {**batch, **{name: _leaving(value, batch[name], self.data_keys[name]) for name, value in changed}}
 
@@ -82,7 +89,10 @@ class Kornia:
         return stream_key(self.seed, self.calls) % SEEDS
 
     def __repr__(self) -> str:
-        seeded = "" if self.seed is None else f", seed={self.seed}"
+        if self.seed is None:
+            seeded = ""
+        else:
+            seeded = f", seed={self.seed}"
         return f"kornia({type(self.augmentation).__name__}, data_keys={self.data_keys}{seeded})"
 
 
@@ -99,10 +109,15 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 def _values(entry: Any) -> Tensor:
     values = getattr(entry, "values", entry)  # of a Padded; a tensor's `values` is a method
-    tensor = entry if isinstance(entry, Tensor) else values
+    if isinstance(entry, Tensor):
+        tensor: Any = entry
+    else:
+        tensor = values
+
     if not isinstance(tensor, Tensor):
         cure = "stack or pad the entry in the loader first"
         raise UsageError(explain("not a tensor", found=type(entry).__name__, expected="a tensor", cure=cure))
+
     return tensor
 
 
@@ -110,16 +125,27 @@ def _entering(entry: Any, kind: str) -> Tensor:
     """The entry in the form that Kornia wants: floating point, with its number of dimensions."""
     tensor = _values(entry)
     if kind in (IMAGE, "image"):
-        return tensor.to(torch.float32).div_(255) if tensor.dtype == torch.uint8 else tensor
-    tensor = tensor if tensor.is_floating_point() else tensor.to(torch.float32)
-    return tensor[:, None] if kind == "mask" and tensor.ndim == 3 else tensor
+        if tensor.dtype == torch.uint8:
+            return tensor.to(torch.float32).div_(255)
+        return tensor
+
+    if not tensor.is_floating_point():
+        tensor = tensor.to(torch.float32)
+    if kind == "mask" and tensor.ndim == 3:
+        return tensor[:, None]
+    return tensor
 
 
 def _leaving(made: Any, entry: Any, kind: str) -> Any:
     """What Kornia made, in the entry's own form."""
     if kind in (IMAGE, "image"):
         return made
+
     given = _values(entry)
-    made = made[:, 0] if kind == "mask" and given.ndim == 3 else made
-    made = made if given.is_floating_point() else made.round().to(given.dtype)
-    return made if isinstance(entry, Tensor) else entry._replace(values=made)
+    if kind == "mask" and given.ndim == 3:
+        made = made[:, 0]
+    if not given.is_floating_point():
+        made = made.round().to(given.dtype)
+    if isinstance(entry, Tensor):
+        return made
+    return entry._replace(values=made)

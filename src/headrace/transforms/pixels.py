@@ -34,6 +34,7 @@ def resize(images: Tensor, size: tuple[int, int], interpolation: Interpolation =
     if images.stride(1) == 1:  # so they do, but a crop has gaps; the view has strides that say so for one image, too
         rows = images.permute(0, 2, 3, 1).contiguous()
         images = rows.view(rows.shape).permute(0, 3, 1, 2)
+
     if interpolation == "nearest":
         return interpolate(images, size=size, mode="nearest-exact")
     return interpolate(images, size=size, mode=interpolation, antialias=True)
@@ -55,7 +56,12 @@ def shifted(image: Tensor, shift: Shift) -> Tensor:
     """
     if not shift.order:
         return image.clone()
-    highest = 1.0 if image.is_floating_point() else 255.0
+
+    if image.is_floating_point():
+        highest = 1.0
+    else:
+        highest = 255.0
+
     values = image.to(torch.float64 if image.dtype == torch.float64 else torch.float32, copy=True)
     for place in shift.order:
         if place == 0:
@@ -68,7 +74,10 @@ def shifted(image: Tensor, shift: Shift) -> Tensor:
             values.mul_(shift.saturation).add_(gray).clamp_(0, highest)
         elif len(values) == 3:
             values = _turned(values, shift.hue)
-    return values.to(image.dtype) if image.is_floating_point() else values.round_().to(torch.uint8)
+
+    if image.is_floating_point():
+        return values.to(image.dtype)
+    return values.round_().to(torch.uint8)
 
 
 def luma(values: Tensor) -> Tensor:
@@ -104,4 +113,5 @@ def _turned(values: Tensor, turns: float) -> Tensor:
     for channel, (peak, sign, height) in enumerate(((3, 1, -1), (2, -1, 2), (4, -1, 2))):
         ramp = torch.sub(sixths, peak, out=result[channel]).abs_().mul_(sign).add_(height).clamp_(0, 1)
         ramp.mul_(chroma).add_(lowest)
+
     return result

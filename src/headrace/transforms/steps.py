@@ -51,7 +51,8 @@ class RandomResizedCrop:
 
     def __call__(self, value: Any) -> Any:
         """Returns an image or a batch with height and width `size`, in memory of its own."""
-        generator, size = rng(), checked_size(self.size)
+        generator = rng()
+        size = checked_size(self.size)
 
         def one(image: Tensor) -> Tensor:
             box = draw_crop(generator, (image.shape[-2], image.shape[-1]), self.scale, self.ratio)
@@ -79,7 +80,11 @@ class Resize:
 
         def all_of_them(images: Tensor) -> Tensor:
             size = (images.shape[-2], images.shape[-1])
-            target = fitted(size, self.size) if isinstance(self.size, int) else checked_size(self.size)
+            if isinstance(self.size, int):
+                target = fitted(size, self.size)
+            else:
+                target = checked_size(self.size)
+
             return resize(images, target, self.interpolation)
 
         return _batch(value, all_of_them)
@@ -101,9 +106,12 @@ class CenterCrop:
         height, width = checked_size(self.size)
 
         def all_of_them(images: Tensor) -> Tensor:
-            down, across = max(0, height - images.shape[-2]), max(0, width - images.shape[-1])
+            down = max(0, height - images.shape[-2])
+            across = max(0, width - images.shape[-1])
             margins = (across // 2, across - across // 2, down // 2, down - down // 2)
-            images = torch.nn.functional.pad(images, margins) if any(margins) else images
+            if any(margins):
+                images = torch.nn.functional.pad(images, margins)
+
             box = central((images.shape[-2], images.shape[-1]), (height, width))
             return images[..., box.top : box.top + height, box.left : box.left + width]
 
@@ -149,7 +157,8 @@ class ColorJitter:
 
     def __call__(self, value: Any) -> Any:
         """Returns a gray or RGB image, or a batch, with other colours, in memory of its own."""
-        generator, jitter = rng(), as_jitter((self.brightness, self.contrast, self.saturation, self.hue))
+        generator = rng()
+        jitter = as_jitter((self.brightness, self.contrast, self.saturation, self.hue))
 
         def one(image: Tensor) -> Tensor:
             if len(image) not in (1, 3):
@@ -170,13 +179,26 @@ def _batch(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         images = _checked(value)
         changed = change(images.reshape(-1, *images.shape[-3:]))
         changed = changed.reshape(*images.shape[:-3], *changed.shape[-3:])
-        return changed.clone() if changed.untyped_storage().data_ptr() == _start(value) else changed.contiguous()
-    array = value if isinstance(value, np.ndarray) and value.ndim in (2, 3) else decode(value)
-    pixels = array[:, :, None] if array.ndim == 2 else array
+        if changed.untyped_storage().data_ptr() == _start(value):
+            return changed.clone()
+        return changed.contiguous()
+
+    if isinstance(value, np.ndarray) and value.ndim in (2, 3):
+        array = value
+    else:
+        array = decode(value)
+
+    if array.ndim == 2:
+        pixels = array[:, :, None]
+    else:
+        pixels = array
+
     tensor = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
     changed = change(_checked(tensor)[None])[0].permute(1, 2, 0)
     result = np.ascontiguousarray(changed.numpy())
-    return result[:, :, 0] if array.ndim == 2 else result
+    if array.ndim == 2:
+        return result[:, :, 0]
+    return result
 
 
 def _start(value: Tensor) -> int:

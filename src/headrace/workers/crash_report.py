@@ -33,11 +33,13 @@ class Obituary(NamedTuple):
         """How it ended, as the end of a sentence about it."""
         if self.after is not None:
             return f"hung for {self.after:g} s and was ended"
+
         if self.exitcode is not None and self.exitcode < 0:
             why = ""
             if self.oom_kills:
                 why = f"; meanwhile the kernel killed {self.oom_kills} of this control group for want of memory"
             return f"was killed by signal {_name(-self.exitcode)}{why}"
+
         if self.exitcode is None:
             return "ended (how is unknown: the program ignores SIGCHLD, or waits for any child itself)"
         return f"exited with code {self.exitcode}"
@@ -53,6 +55,7 @@ class Obituary(NamedTuple):
         lines = [_as_torch_says(self.pid, self.exitcode), f"headrace: {self.sentence}."]
         if self.stacks:
             lines.append(f"Its Python stacks were:\n{self.stacks}")
+
         error.__cause__ = RuntimeError("\n".join(lines))
         return error
 
@@ -66,16 +69,31 @@ def doing(seen: Sighting, keys: Sequence[Any] | None, dataset: Any) -> tuple[str
         return "starting", None
     if keys is not None and not len(keys):
         return "waiting for work", None  # what the mark names was answered
+
     if seen.stage == LOAD and keys is None:
-        where = "samples" if seen.place == TOGETHER else f"sample number {seen.place}"
+        if seen.place == TOGETHER:
+            where = "samples"
+        else:
+            where = f"sample number {seen.place}"
         return f"loading {where} of its stream", None
-    batch = describe(list(keys)) if keys is not None else "a batch of its stream"
+
+    if keys is not None:
+        batch = describe(list(keys))
+    else:
+        batch = "a batch of its stream"
+
     if seen.stage == LOAD and keys is not None and 0 <= seen.place < len(keys):
-        key = seen.spare - 1 if seen.spare else keys[seen.place]
+        if seen.spare:
+            key = seen.spare - 1
+        else:
+            key = keys[seen.place]
+
         path = path_of(dataset, key)
         return f"loading the sample with key {key!r}" + (f" ({path})" if path else ""), key
+
     if seen.stage == JUDGE and keys is not None and 0 <= seen.place < len(keys):
         return f"asking on_error about the sample with key {keys[seen.place]!r}", None
+
     verb = {LOAD: "loading", COLLATE: "collating", SEND: "sending"}.get(seen.stage)
     return f"{verb} {batch}" if verb else "waiting for work", None
 
@@ -95,7 +113,9 @@ def _as_torch_says(pid: int, code: int | None) -> str:
                 "It is possible that dataloader's workers are out of shared memory. "
                 "Please try to raise your shared memory limit."
             )
+
         return text
+
     return (
         f"DataLoader worker (pid {pid}) exited unexpectedly with exit code {code}. "
         "Details are lost due to multiprocessing. Rerunning with num_workers=0 may give better error trace."

@@ -79,15 +79,21 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         """Begins an epoch, for which the workers are ready."""
         self._epoch += 1
         self._bar = ReplayBar(self._dataset)
-        lanes, free = max(self.record.lanes, 1), self.any_lane_will_do
+        lanes = max(self.record.lanes, 1)
+        free = self.any_lane_will_do
         self._window: Window[Result] = Window(lanes, self._limit, self._in_order, free=free, first=self.next_lane)
         self._numbers: dict[int, int] = {}
         self._posted: dict[int, float] = {}
         own_streams = not self._is_map and not self._terms.deal and self.record.lanes > 1
-        self._firsts: dict[int, int] | None = {} if own_streams else None
+        if own_streams:
+            self._firsts: dict[int, int] | None = {}
+        else:
+            self._firsts = None
+
         self._indices_out: dict[int, tuple[int, Any]] = {}
         for _ in range(self._window.limit):
             self._order_one()
+
         self._flush()
         self._await_beginnings()
         self._recorder.prepared()
@@ -95,14 +101,23 @@ class WindowedIterator(EpochIterator, Generic[Result]):
     def _order_one(self) -> None:
         """Takes the next index from the sampler and gives it to a lane, if there are both."""
         free = self.any_lane_will_do
-        lane = self._window.choose() if free else None
+        if free:
+            lane = self._window.choose()
+        else:
+            lane = None
+
         if free and lane is None:
             return
+
         try:
             number, index = self.take()
         except StopIteration:
             return
-        lane = lane if free else self._window.choose()  # after the sampler was asked, as torch does
+
+        # After the sampler was asked, as torch does.
+        if not free:
+            lane = self._window.choose()
+
         if lane is not None:
             task = self._window.send(lane)
             self._numbers[task] = number
@@ -119,6 +134,7 @@ class WindowedIterator(EpochIterator, Generic[Result]):
                     max(self._prefetch_factor // 2, 1)
                 )  # a message that wakes a worker costs more than a batch may
                 return self._open_result(*delivery)
+
             if self._window.finished:
                 return self._at_end()
             self._collect()
@@ -134,8 +150,10 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         window = self._window
         if self._is_map:
             return window.finished and super().is_at_end()
+
         while not window.finished and not any(True for _ in window.undelivered()):
             self._collect()
+
         return window.finished
 
     def _unanswered(self, worker: int) -> list[tuple[int, int, Any]]:
@@ -155,6 +173,7 @@ class WindowedIterator(EpochIterator, Generic[Result]):
             for lane, result in self._window.undelivered():
                 if lane % self._num_workers == worker:
                     states[lane] = state_of(result)
+
         return states
 
     def _file(self, task: int, result: Result) -> None:
@@ -176,11 +195,13 @@ class WindowedIterator(EpochIterator, Generic[Result]):
         opened = time.perf_counter()
         if self._firsts is not None:
             self._compare_streams(worker, batch)
+
         begun, loaded, collated, sent, *cpu = times
         pinned = 0.0
         if self._pin_memory:
             batch = pin(batch, self._pin_memory_device)
             pinned = time.perf_counter() - opened
+
         posted = self._posted.pop(task)
         self._journey = worker, nbytes, posted, begun, loaded, collated, sent, arrived, *cpu, opened - opening, pinned
         return batch
@@ -195,8 +216,13 @@ class WindowedIterator(EpochIterator, Generic[Result]):
                 self._recorder.trapped(
                     Trap("stream-repeats", f"The workers' streams of {name} begin with the same batch.")
                 )
+
             firsts[worker] = digest
-        self._firsts = firsts if len(firsts) < self.record.lanes else None
+
+        if len(firsts) < self.record.lanes:
+            self._firsts = firsts
+        else:
+            self._firsts = None
 
     def _record_delivery(self, task: int, lane: int, state: Any, losses: Sequence[BadSample] = ()) -> None:
         self.leaves(self._numbers.pop(task), lane, state, losses)

@@ -17,8 +17,16 @@ class Failure:
 
     def __init__(self, error: BaseException, where: str, *, original: bool) -> None:
         self._wrapped = wrap_exception(error, where)
-        self._original = error if original else None
-        self._trace = "".join(traceback.format_exception(error)) if original else ""
+        if original:
+            self._original: BaseException | None = error
+        else:
+            self._original = None
+
+        if original:
+            self._trace = "".join(traceback.format_exception(error))
+        else:
+            self._trace = ""
+
         self._where = where
 
     def simplified(self) -> Failure:

@@ -33,15 +33,24 @@ class Watch:
 
         A worker that starts has `START_PATIENCE` at least.
         """
-        waited, seen = self.waited(worker), self.sight(worker, hung=True)
-        limit = sample_timeout if seen.at_work else max(sample_timeout, START_PATIENCE)
-        return (seen, limit) if waited >= limit else None
+        waited = self.waited(worker)
+        seen = self.sight(worker, hung=True)
+        if seen.at_work:
+            limit = sample_timeout
+        else:
+            limit = max(sample_timeout, START_PATIENCE)
+
+        if waited >= limit:
+            return (seen, limit)
+        return None
 
     def waited(self, worker: int) -> float:
         """Returns for how many seconds of this wait a worker has been at what it does now."""
-        now, seen = time.monotonic(), self.sight(worker)
+        now = time.monotonic()
+        seen = self.sight(worker)
         before, since = self._since.get(worker, (None, now))
         if before != seen:
             self._since[worker] = seen, now
             return 0.0
+
         return now - since

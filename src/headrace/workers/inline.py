@@ -41,15 +41,22 @@ class InlineIterator(EpochIterator):
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
             apply_sharding(self._dataset, self._world_size, self._rank)
+
         collate = self._collate_fn
         if collate is torch_default_collate:
             collate = SlotCollate(memory)
+
         self._again: tuple[int, Any] | None = None  # the index whose batch is being made
         self._mark = private_mark()
         self._watch = Stopwatch(self._mark, here=True)
-        self._alarm = None if loader.sample_timeout is None else Alarm(loader.sample_timeout)
+        if loader.sample_timeout is None:
+            self._alarm = None
+        else:
+            self._alarm = Alarm(loader.sample_timeout)
+
         self._host = LaneHost(self.cargo(loader), 0, 1, "inline", collate, self._mark, watched=self._alarm is not None)
-        self._nbytes, self._look_again = 0, 0.0
+        self._nbytes = 0
+        self._look_again = 0.0
         self._turns = deque(range(max(self.record.lanes, 1)))  # more than one only after a resume
         self._turns.rotate(-self.next_lane)
         draws = draws_numbers(self._dataset) or not makes_batches(self._dataset, collate)
@@ -58,8 +65,10 @@ class InlineIterator(EpochIterator):
         with self._surroundings(), ReplayBar(self._dataset) as bar:
             for failure in self._host.begin(self.beginning(), bar.report, self._resumed_generators()).values():
                 raise failure
+
         if not self._is_map:  # of which the loader's own data set is the only copy
             self.note_beginnings(self._host.states_at_beginning())
+
         self._recorder.prepared()
 
     def _surroundings(self) -> contextlib.AbstractContextManager[None]:
@@ -109,6 +118,7 @@ class InlineIterator(EpochIterator):
                 self._turns.rotate(-1)
                 self.leaves(number, lane, self._host.state(lane), self._host.losses(lane))
                 raise
+
             self.leaves(number, lane, state, losses)
             self._again = None
             self._turns.rotate(-1)
@@ -118,11 +128,13 @@ class InlineIterator(EpochIterator):
         """See `EpochIterator.is_at_end`."""
         if self._is_map:
             return super().is_at_end()
+
         self._pending = None
         try:
             self._ready = (self._produce(time.perf_counter()),)
         except StopIteration:
             return True
+
         return False
 
     def _pinned(self, batch: Any) -> Any:
@@ -130,10 +142,13 @@ class InlineIterator(EpochIterator):
         times = self._watch.made_here()
         collated = times[2]
         if collated > self._look_again:
-            self._nbytes, self._look_again = batch_bytes(batch), collated + LOOK
+            self._nbytes = batch_bytes(batch)
+            self._look_again = collated + LOOK
+
         pinned = 0.0
         if self._pin_memory:
             batch = pin(batch, self._pin_memory_device)
             pinned = time.perf_counter() - collated
+
         self._journey = journey_here(times, self._nbytes, pinned)
         return batch

@@ -136,6 +136,7 @@ class Lane:
             seed_worker(begin.base_seed, self._number)
         if begin.lanes == 0:
             return
+
         self._place = Place(self._cargo.world, self._number, begin.lanes)
         seed = begin.base_seed + self._number
         self._info = make_worker_info(
@@ -152,6 +153,7 @@ class Lane:
             if self._cargo.dataset_kind == DatasetKind.Iterable:
                 enter_place(self._place)
             return
+
         enter_place(self._place)
         if self._kind == "thread":
             set_thread_worker_info(self._info)
@@ -160,12 +162,14 @@ class Lane:
 
     def begin(self, begin: Begin, report: Report, generators: ResumedGenerators) -> None:
         """Begins an epoch. Raises what the data set's `__iter__` raises."""
-        cargo, state = self._cargo, begin.states.get(self._number)
+        cargo = self._cargo
+        state = begin.states.get(self._number)
         self._told = state
         self._fetcher = None
         dataset = self._dataset = reseed_datapipe(self._dataset, begin.shared_seed)
         if begin.announce and hasattr(dataset, "set_epoch"):
             dataset.set_epoch(begin.epoch)
+
         streams = self._streams = None
         words: tuple[int, ...] = ()
         if cargo.seed is not None:
@@ -173,10 +177,12 @@ class Lane:
             if not cargo.deal and cargo.dataset_kind != DatasetKind.Map:
                 words += self._words()
             streams = self._streams = SampleStreams(*words, seed_globals=begin.seed_globals, watch=begin.watch)
+
         if cargo.dataset_kind == DatasetKind.Map:
             if state is not None:
                 with generators.loading():
                     dataset.load_state_dict(state)
+
             if begin.unseeded_first and self._unseeded is None:
                 self._unseeded = Unseeded(here=self._kind == "inline", shared=self._kind == "thread")
             plain = MapFetcher(
@@ -184,12 +190,24 @@ class Lane:
                 watched=self._note.watched, unseeded=self._unseeded,
             )  # fmt: skip
             guard = self._guard(begin)
-            self._fetcher = plain if guard is None else GuardedFetcher(plain, cargo.auto_collation, guard)
+            if guard is None:
+                self._fetcher = plain
+            else:
+                self._fetcher = GuardedFetcher(plain, cargo.auto_collation, guard)
             return
+
         place = self._place
         place.claimed = place.counted = False
-        place.on_claim = None if streams is None else functools.partial(streams.split, *words, *self._words())
-        deal = Deal(place, begin.first) if cargo.deal and (not state or state["dealt"]) else None
+        if streams is None:
+            place.on_claim = None
+        else:
+            place.on_claim = functools.partial(streams.split, *words, *self._words())
+
+        if cargo.deal and (not state or state["dealt"]):
+            deal = Deal(place, begin.first)
+        else:
+            deal = None
+
         source = Source(dataset, streams, state, self._note.mark, generators)
         fetcher = IterableFetcher(
             source, cargo.auto_collation, self._collate, cargo.drop_last, deal, state,
@@ -203,7 +221,12 @@ class Lane:
     def _guard(self, begin: Begin) -> Guard | None:
         if self._cargo.policy is None:
             return None
-        worker = self._number if begin.lanes else None
+
+        if begin.lanes:
+            worker = self._number
+        else:
+            worker = None
+
         return Guard(self._cargo.policy, self._dataset, begin.epoch, worker, begin.killers, begin.base_seed)
 
     def _words(self) -> tuple[int, ...]:
@@ -219,7 +242,9 @@ class Lane:
 
     def losses(self) -> Sequence[BadSample]:
         """Returns what became of the bad samples of the last batch."""
-        return self._fetcher.losses() if self._fetcher is not None else ()
+        if self._fetcher is not None:
+            return self._fetcher.losses()
+        return ()
 
     @property
     def tries_unseeded(self) -> bool:
@@ -248,7 +273,9 @@ class Lane:
 
     def state(self) -> Any:
         """Returns what this lane needs to go on elsewhere after its last batch; None if nothing."""
-        return self._fetcher.state() if self._fetcher is not None else None
+        if self._fetcher is not None:
+            return self._fetcher.state()
+        return None
 
     def state_at_beginning(self) -> Any:
         """Returns what this lane needs to begin elsewhere as it began here; None if nothing, or if nobody knows.
@@ -260,6 +287,7 @@ class Lane:
             return None
         if self._told is not None and not (isinstance(self._fetcher, IterableFetcher) and self._fetcher.has_begun):
             return self._told
+
         try:
             return self._fetcher.state()
         except Exception:  # noqa: BLE001 - before the first sample there may be no state yet, said in any way
@@ -297,13 +325,18 @@ class LaneHost:
 
         generators: what becomes of the user's global generators; None: they are the worker's own.
         """
-        resumed = ResumedGenerators() if generators is None else generators
+        if generators is None:
+            resumed = ResumedGenerators()
+        else:
+            resumed = generators
+
         failures: dict[int, BaseException] = {}
         self._mark[STAGE] = START
         numbers = range(self._worker, max(begin.lanes, 1), self._workers)
         fresh = [number for number in numbers if number not in self._lanes]
         for number, dataset in zip(fresh, self._copies(len(fresh)), strict=True):
             self._lanes[number] = Lane(self._cargo, number, self._kind, self._collate, dataset, self._note)
+
         for number in numbers:
             try:
                 if number in fresh:
@@ -318,6 +351,7 @@ class LaneHost:
                 if self._kind != "thread":
                     raise
                 failures[number] = error  # it must not end the thread, least of all the user's
+
         self._mark[STAGE] = IDLE
         return failures
 
@@ -326,7 +360,11 @@ class LaneHost:
         dataset = self._cargo.dataset
         if self._kind == "thread":
             is_pipe = isinstance(dataset, (IterDataPipe, MapDataPipe))
-            dataset = copy.deepcopy(dataset) if is_pipe else copy.copy(dataset)
+            if is_pipe:
+                dataset = copy.deepcopy(dataset)
+            else:
+                dataset = copy.copy(dataset)
+
         return [dataset if number == 0 else copy.deepcopy(dataset) for number in range(count)]
 
     def states_at_beginning(self) -> dict[int, Any]:

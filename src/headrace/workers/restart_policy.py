@@ -63,19 +63,33 @@ class Casualties:
     def judge(self, seen: Sighting) -> Verdict:
         """Counts a death, and says what becomes of the work."""
         self._in_a_row[seen.worker] += 1
-        in_a_row, limit = self._in_a_row[seen.worker], HANGS if seen.hung else DEATHS
+        in_a_row = self._in_a_row[seen.worker]
+        if seen.hung:
+            limit = HANGS
+        else:
+            limit = DEATHS
+
         starting = seen.stage in (UNBORN, START)
         starts = self._starts[seen.worker] = self._starts[seen.worker] + 1 if starting else 0
         if not seen.at_work:
-            return "give up" if in_a_row >= IN_A_ROW or starts >= limit else "again"
+            if in_a_row >= IN_A_ROW or starts >= limit:
+                return "give up"
+            return "again"
+
         suspect = seen.task, seen.stage, seen.place, seen.spare, seen.hung
         self._suspected[suspect] += 1
         deaths = self._suspected[suspect]
         if seen.stage == LOAD and seen.place != TOGETHER:
             if deaths < limit:
-                return "again" if in_a_row < IN_A_ROW else "give up"
+                if in_a_row < IN_A_ROW:
+                    return "again"
+                return "give up"
+
             self._in_a_row[seen.worker] = 0
             return "isolate"
+
         if deaths >= limit or in_a_row >= IN_A_ROW:
             return "give up"
-        return "carefully" if seen.stage == LOAD else "again"
+        if seen.stage == LOAD:
+            return "carefully"
+        return "again"

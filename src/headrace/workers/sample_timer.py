@@ -45,7 +45,9 @@ class Alarm:
         if threading.current_thread() is not threading.main_thread():
             yield  # no signal reaches other threads
             return
-        self._due, self._mark = False, mark
+
+        self._due = False
+        self._mark = mark
         _install(self)
         self._armed.set()
         try:
@@ -77,24 +79,35 @@ class _Watching:
     def __init__(
         self, alarm: weakref.ref[Alarm], armed: threading.Event, ended: threading.Event, seconds: float
     ) -> None:
-        self._alarm, self._armed, self._ended, self._seconds = alarm, armed, ended, seconds
+        self._alarm = alarm
+        self._armed = armed
+        self._ended = ended
+        self._seconds = seconds
 
     def run(self) -> None:
         """Rings when the mark has not changed for too long while the alarm was armed; says so where that is no use."""
         seen: Any = None
-        since, rung = time.monotonic(), 0
+        since = time.monotonic()
+        rung = 0
         while not self._ended.wait(max(self._seconds / 4, 0.01)):
             alarm = self._alarm()
             if alarm is None:
                 return
-            now = alarm.doing() if self._armed.is_set() else None
+            if self._armed.is_set():
+                now = alarm.doing()
+            else:
+                now = None
+
             if now is None or now != seen:
-                seen, since, rung = now, time.monotonic(), 0
+                seen = now
+                since = time.monotonic()
+                rung = 0
             elif time.monotonic() - since >= self._seconds * (rung + 1):
                 rung += 1
                 alarm.ring()
                 if rung == 2:
                     LOGGER.warning("headrace: %s", too_slow(self._seconds, _main_stack()))
+
             del alarm
 
 
@@ -111,14 +124,20 @@ def _install(alarm: Alarm) -> None:
 
 
 def _answer(number: int, frame: object) -> None:
-    alarm = _current() if _current is not None else None
+    if _current is not None:
+        alarm = _current()
+    else:
+        alarm = None
+
     if alarm is not None:
         alarm.answer()
 
 
 def _main_stack() -> str:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return "".join(traceback.format_stack(frame)) if frame is not None else ""
+    if frame is not None:
+        return "".join(traceback.format_stack(frame))
+    return ""
 
 
 def too_slow(seconds: float, stack: str = "", doing: str | None = None) -> SampleTimeoutError:

@@ -70,9 +70,12 @@ class ThreadIterator(WindowedIterator[Outcome]):
         collate = self._collate_fn
         if collate is torch_default_collate:
             collate = SlotCollate(self._memory, in_worker=True)
-        cargo, count = self.cargo_for_workers(loader), self._num_workers
+
+        cargo = self.cargo_for_workers(loader)
+        count = self._num_workers
         is_stream = self._dataset_kind == DatasetKind.Iterable
-        original, outbox = loader.original_errors, queue.SimpleQueue[Outcome]()
+        original = loader.original_errors
+        outbox = queue.SimpleQueue[Outcome]()
 
         watched = loader.sample_timeout is not None
 
@@ -82,12 +85,17 @@ class ThreadIterator(WindowedIterator[Outcome]):
             return Worker(host, is_stream, original, outbox, mark=mark, number=number)
 
         crew = [worker(number) for number in range(count)]
-        self._outbox, self._crew = outbox, crew
+        self._outbox = outbox
+        self._crew = crew
         self._new_worker = worker  # neither holds the iterator: it must go as soon as it is dropped
         self._watch = Watch(lambda number: crew[number].mark)
         self._threads: list[threading.Thread] = []
         self._sample_timeout: float | None = loader.sample_timeout
-        self._alarm = None if loader.sample_timeout is None else Alarm(loader.sample_timeout)
+        if loader.sample_timeout is None:
+            self._alarm = None
+        else:
+            self._alarm = Alarm(loader.sample_timeout)
+
         self._end = weakref.finalize(self, _stop, self._crew, self._threads)
         self._was_shut_down = False
 
@@ -108,16 +116,19 @@ class ThreadIterator(WindowedIterator[Outcome]):
         self._waiting: list[tuple[int, int, int, Any]] = []  # tasks for the user's thread
         if self._terms.seed is None:
             self._alone = False
+
         if self._alone is False:
             self._launch()
             for worker in self._crew:
                 worker.inbox.put((self._epoch + 1, begin._replace(seed_globals=False)))
             self._prime()
             return
+
         begin = begin._replace(seed_globals=True, watch=self._alone is None, unseeded_first=False)
         with surroundings_kept(random=True):
             for worker in self._crew:
                 worker.begin(self._epoch + 1, begin)
+
         self._prime()
         if self._alone is None:
             self._find_out()
@@ -130,17 +141,22 @@ class ThreadIterator(WindowedIterator[Outcome]):
                 _, _, lane, _ = self._waiting[0]
                 worker = self._crew[lane % self._num_workers]
                 self._take_in(self._make_here(worker, self._waiting.pop(0)))
+
             drawn = any(worker.host.drew() for worker in self._crew)
             for worker in self._crew:
                 worker.host.stop_watching(seed_globals=drawn)
+
         if not any_batch and not drawn:
             return  # a resume at the end of an epoch
+
         self._alone = drawn
         if drawn:
             self._warn_of_draws("all its batches are made one after the other in the main thread")
             return
+
         self._launch()
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         for message in waiting:
             self._crew[message[2] % self._num_workers].inbox.put(message)
 
@@ -163,6 +179,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
             if not self._draws_in(message):
                 return outcome  # it was the user's loop that drew
             self._go_on_alone()
+
         with surroundings_kept(random=True):
             return self._make_here(self._crew[lane % self._num_workers], message)
 
@@ -187,11 +204,14 @@ class ThreadIterator(WindowedIterator[Outcome]):
         begin = self.beginning()._replace(unseeded_first=False)
         for number in range(len(self._crew)):
             self._crew[number] = self._new_worker(number)
+
         with surroundings_kept(random=True):
             for worker in self._crew:
                 worker.begin(self._epoch, begin)
+
         for number in range(len(self._crew)):
             self._waiting += [(self._epoch, *task) for task in self._unanswered(number)]
+
         self._waiting.sort(key=lambda message: message[1])
 
     def _make_here(self, worker: Worker, message: tuple[int, int, int, Any]) -> Outcome:
@@ -226,16 +246,26 @@ class ThreadIterator(WindowedIterator[Outcome]):
             if not self._was_shut_down:  # Python exits, and has called the finalizer
                 leave_daemon_thread()
             raise RuntimeError("this iterator has been shut down; make a new one with iter(loader)")
+
         if self._alone:
             with surroundings_kept(random=True):
                 message = self._waiting[0]
                 worker = self._crew[message[2] % self._num_workers]
-                outcome = self._make_here(worker, message) if message[2] not in worker.ended else None
+                if message[2] not in worker.ended:
+                    outcome = self._make_here(worker, message)
+                else:
+                    outcome = None
+
             if outcome is not None:
                 self._take_in(outcome)
             self._waiting.remove(message)  # only now: a signal handler may have raised meanwhile
             return
-        deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
+
+        if self._timeout > 0:
+            deadline = time.monotonic() + self._timeout
+        else:
+            deadline = None
+
         self._watch.begin()
         while not self._take_in_next(deadline):
             if deadline is not None and time.monotonic() >= deadline:
@@ -246,7 +276,11 @@ class ThreadIterator(WindowedIterator[Outcome]):
 
     def _await_beginnings(self) -> None:
         """See `WindowedIterator._await_beginnings`."""
-        deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
+        if self._timeout > 0:
+            deadline = time.monotonic() + self._timeout
+        else:
+            deadline = None
+
         self._watch.begin()
         while self._untold and (deadline is None or time.monotonic() < deadline):
             if not self._take_in_next(deadline):
@@ -256,6 +290,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
         """Has the work of threads done by others that take longer than `sample_timeout`."""
         if self._sample_timeout is None:
             return
+
         for number in self._busy():
             hangs = self._watch.hangs(number, self._sample_timeout)
             if hangs is not None:
@@ -263,9 +298,14 @@ class ThreadIterator(WindowedIterator[Outcome]):
 
     def _take_in_next(self, deadline: float | None) -> bool:
         """Files the next outcome. False: none came that is to be delivered, for a while."""
-        patience = None if deadline is None else max(deadline - time.monotonic(), 0)
+        if deadline is None:
+            patience = None
+        else:
+            patience = max(deadline - time.monotonic(), 0)
+
         if self._sample_timeout is not None:
             patience = min(max(self._sample_timeout / 4, 0.01), 1.0 if patience is None else patience)
+
         try:
             return self._take_in(self._outbox.get(timeout=patience))
         except queue.Empty:
@@ -274,7 +314,9 @@ class ThreadIterator(WindowedIterator[Outcome]):
     def _stack_of(self, number: int) -> str:
         """Returns where a worker thread is, the innermost call last."""
         frame = sys._current_frames().get(self._threads[number].ident or 0)
-        return f"worker thread {number}:\n{''.join(traceback.format_stack(frame))}" if frame is not None else ""
+        if frame is not None:
+            return f"worker thread {number}:\n{''.join(traceback.format_stack(frame))}"
+        return ""
 
     def _abandon(self, number: int, seen: Sighting, after: float) -> None:
         """Leaves a thread alone that hangs, since nothing can end it, and has its work done by another one.
@@ -285,6 +327,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
         keys = None
         if self._is_map:
             keys = {task: split(plain_index(index), batched=self._auto_collation)[0] for task, _, index in tasks}
+
         words, key = doing(seen, None if keys is None else keys.get(seen.task, ()), self._dataset)
         error = too_slow(after, self._stack_of(number), words)
         carefully = key is None and seen.stage == LOAD and type(self._indices_out[seen.task][1]) is not Careful
@@ -293,8 +336,10 @@ class ThreadIterator(WindowedIterator[Outcome]):
             self._threads.pop(number)  # it would be waited for
             self._shutdown_workers()
             raise error
+
         if key is not None:
             self._ledger.killers[repr(key)] = f"{words}: no progress for {after:g} s"
+
         self._ledger.restarted()
         LOGGER.warning(
             "headrace: worker thread %d hung for %g s while it was %s; it is replaced.", number, after, words
@@ -303,9 +348,14 @@ class ThreadIterator(WindowedIterator[Outcome]):
         states = self._states_behind(number, lambda outcome: outcome.state)
         worker.inbox.put((self._epoch, self.beginning()._replace(seed_globals=False, states=states)))
         for task, lane, index in tasks:
-            again = Careful(plain_index(index)) if carefully and task == seen.task else index
+            if carefully and task == seen.task:
+                again = Careful(plain_index(index))
+            else:
+                again = index
+
             self._indices_out[task] = lane, again
             worker.inbox.put((self._epoch, task, lane, again))
+
         self._threads[number] = self._thread_of(number)
 
     def _take_in(self, outcome: Outcome) -> bool:
@@ -313,33 +363,41 @@ class ThreadIterator(WindowedIterator[Outcome]):
         if outcome.status == "died":
             self._shutdown_workers()
             raise RuntimeError("a DataLoader worker thread ended unexpectedly") from outcome.payload
+
         if outcome.epoch != self._epoch:
             return False
         if outcome.status == "replay":
             self._bar.report(*outcome.payload)
             return False
+
         if outcome.status == "begun":
             self.note_beginnings(outcome.payload)
             return False
+
         if outcome.task not in self._indices_out:
             return False  # of a thread that was left alone, and came back
+
         if outcome.status == "end":
             self._file_end(outcome.task, outcome.state)
         else:
             if outcome.suspicious:
                 self._indices_made[outcome.task] = self._indices_out[outcome.task][1]
             self._file(outcome.task, outcome)
+
         return True
 
     def _open_result(self, task: int, lane: int, result: Outcome) -> Any:
         opening = time.perf_counter()
         if result.suspicious and self._terms.seed is not None and self._is_map:
             result = self._looked_into(task, lane, result)
+
         self._indices_made.pop(task, None)
         self._record_delivery(task, lane, result.state, result.losses)
         if result.status == "error":
             result.payload.raise_again()
-        nbytes, arrived = batch_bytes(result.payload), result.times.sent
+
+        nbytes = batch_bytes(result.payload)
+        arrived = result.times.sent
         return self._pinned(task, result.payload, result.worker, nbytes, result.times, arrived, opening)
 
     def _shutdown_workers(self) -> None:
@@ -352,6 +410,7 @@ def _stop(crew: list[Worker], threads: list[threading.Thread]) -> None:
     for worker in crew:
         worker.stopping.set()
         worker.inbox.put(None)
+
     deadline = time.monotonic() + GRACE
     for thread in threads:
         if thread is not threading.current_thread():

@@ -64,6 +64,7 @@ class Window(Generic[Result]):
         """Returns the lane for the next task, or None if no lane can take one."""
         if self._free:
             return self._choose_free()
+
         lanes = len(self._active)
         share = max(self.limit // max(sum(self._active), 1), 1)
         for _ in range(lanes):
@@ -71,13 +72,17 @@ class Window(Generic[Result]):
             self._next_lane = (lane + 1) % lanes
             if self._active[lane] and (self._in_order or self._held[lane] < share):
                 return lane
+
         return None
 
     def _choose_free(self) -> int | None:
         if len(self._owner) >= self.limit:
             return None
+
         least = min(range(self.open_lanes), key=self._making.__getitem__, default=None)
-        return least if least is not None and self._making[least] < AHEAD else None
+        if least is not None and self._making[least] < AHEAD:
+            return least
+        return None
 
     def send(self, lane: int) -> int:
         """Records that the next task goes to `lane`; returns the task's number."""
@@ -105,8 +110,10 @@ class Window(Generic[Result]):
             task = self._next_delivery
         else:
             task = next(iter(self._arrived), -1)
+
         if task not in self._arrived:
             return None
+
         lane = self._owner.pop(task)
         self._held[lane] -= 1
         if self._in_order:

@@ -46,6 +46,7 @@ def make_pieces(
         for piece in pieces:
             made(piece, job.make(piece))
         return
+
     with ProcessPoolExecutor(
         min(workers, len(pieces)), multiprocessing.get_context(method), _begin, (job,)
     ) as pool, _ended_at_once(pool):  # fmt: skip
@@ -84,6 +85,7 @@ def _interrupts_ignored() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -26,9 +26,13 @@ class Room:
     """The place for the pieces of one plan. `suffix`: of their names."""
 
     def __init__(self, target: Path, digest: str, pieces: int, suffix: str) -> None:
-        self.target, self._digest, self._pieces, self._suffix = target, digest, pieces, suffix
+        self.target = target
+        self._digest = digest
+        self._pieces = pieces
+        self._suffix = suffix
         self.path = target.with_name(f".{target.name}.packing")
-        self.data, self.done = self.path / "data", self.path / "done"
+        self.data = self.path / "data"
+        self.done = self.path / "done"
 
     def locked(self) -> AbstractContextManager[None]:
         """Keeps every other process away from the target. Raises `DatasetError` if one is at it."""
@@ -48,6 +52,7 @@ class Room:
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
             note.write_text(self._digest)
+
         return [piece for piece in range(self._pieces) if not self._is_sound(piece)]
 
     def _is_sound(self, piece: int) -> bool:
@@ -71,6 +76,7 @@ class Room:
             sync_file(path)
             files[path.name[1:]] = checksum(path)
             path.rename(path.with_name(path.name[1:]))
+
         sync_folder(final.parent)
         note = self.path / f"note-{piece}"
         note.write_text(json.dumps(files))

@@ -21,6 +21,7 @@ def bad_images(block: Block, keys: Keys, source: str) -> list[str]:
             fault = fault_of(value_of(field, block.columns[field.name], row), f"{source}, sample {key}")
             if fault is not None:
                 bad.append(f"sample {key}: {fault}")
+
     return bad
 
 
@@ -28,8 +29,10 @@ def fault_of(data: bytes, place: str) -> str | None:
     """Returns what is wrong with an encoded image, in one line; None if it can be decoded."""
     if is_sound_jpeg(data):
         return None
+
     try:
         decode_image(data, place)
     except SampleError as error:
         return "; ".join(line.strip() for line in str(error).splitlines())
+
     return None

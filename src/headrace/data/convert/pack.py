@@ -78,6 +78,7 @@ def pack(
     reader = open_reader(source, trust=trust)
     if workers < 0:
         raise UsageError(explain("wrong argument", place="workers", found=workers, expected="0 or more"))
+
     _check_apart(reader.place, target)
     plan = make_plan(reader, target, options)
     pieces = Pieces(plan, trust=trust)
@@ -92,8 +93,13 @@ def pack(
         if isinstance(error, HeadraceError):
             raise
         raise _disk_error(error, pieces.room.path) from error
+
     path = Path(target)
-    files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
+    if path.is_dir():
+        files = [one for one in path.rglob("*") if one.is_file()]
+    else:
+        files = [path]
+
     total = sum(one.stat().st_size for one in files)
     seconds = time.perf_counter() - began
     return Packed(
@@ -127,12 +133,14 @@ def _disk_error(error: OSError, room: Path) -> DatasetError:
     found = f"{error.strerror or error}"
     if error.filename:
         found += f": {error.filename}"
+
     if error.errno in WANT_SPACE:
         what = "packing was interrupted"
         cure = "make room (or choose another target) and run the same command again: what is packed so far is kept"
     else:
         what = "the data cannot be read, or the target cannot be written"
         cure = "correct the path, let this user read and write there, or choose another target"
+
     return DatasetError(explain(what, place=room, found=found, cure=cure))
 
 
@@ -140,8 +148,13 @@ class Pieces:
     """The pieces of a plan, as a job for several processes."""
 
     def __init__(self, plan: Plan, *, trust: bool) -> None:
-        self.plan, self._trust = plan, trust
-        suffix = IN_SHARDS[plan.options.format] if plan.in_shards else ".arrow"
+        self.plan = plan
+        self._trust = trust
+        if plan.in_shards:
+            suffix = IN_SHARDS[plan.options.format]
+        else:
+            suffix = ".arrow"
+
         self.room = Room(Path(plan.target), plan.digest(), plan.pieces, suffix)
         self._reader: Reader | None = None
 
@@ -154,9 +167,11 @@ class Pieces:
         self.room.keep(piece, lambda path: self._write(path, piece))
 
     def _write(self, path: Path, piece: int) -> None:
-        plan, reader = self.plan, self._reader
+        plan = self.plan
+        reader = self._reader
         if reader is None:
             raise RuntimeError("`begin` comes before `make`")
+
         writer = self.begin_file(path)
         bad: list[str] = []
         try:
@@ -169,6 +184,7 @@ class Pieces:
                 writer.append(block)
         finally:
             writer.close()
+
         note = self._bad_file(piece)
         note.parent.mkdir(exist_ok=True)
         note.write_text(json.dumps(bad), "utf-8")
@@ -193,7 +209,8 @@ class Pieces:
 
     def assemble(self) -> None:
         """Puts the target in place."""
-        plan, room = self.plan, self.room
+        plan = self.plan
+        room = self.room
         if plan.in_shards:
             write_manifest(room.data, plan.options.format, plan.length, plan.schema)
             sync_tree(room.data)
@@ -218,6 +235,7 @@ class Pieces:
             except BaseException:
                 writer.abort()
                 raise
+
         room.remove()
 
 
@@ -246,7 +264,11 @@ def _make(pieces: Pieces, missing: list[int], workers: int, report: Report) -> N
         done += plan.edges[piece + 1] - plan.edges[piece]
         report(done, total)
 
-    method = "forkserver" if os.name == "posix" else "spawn"
+    if os.name == "posix":
+        method = "forkserver"
+    else:
+        method = "spawn"
+
     make_pieces(pieces, missing, workers, method=method, place=pieces.room.path, made=made)
 
 
@@ -258,8 +280,10 @@ def defaults_of(target: str) -> str:
     ending = Path(target).suffix.lower()
     if ending in ("", ".") or ending[1:].isdigit():  # a folder's name may end in a number: photos-1.5
         return "arrow"
+
     if ending not in endings:
         expected = "a folder's name without an ending, or one of " + " ".join(endings)
         cure = "choose one of these endings, or name the form: --format"
         raise UsageError(explain("no form has this ending", place=target, found=ending, expected=expected, cure=cure))
+
     return endings[ending]

@@ -75,9 +75,9 @@ class Plan:
     def keys(self, piece: int) -> Keys:
         """Returns which samples of the source make a piece, in order."""
         positions = np.arange(self.edges[piece], self.edges[piece + 1], dtype=np.int64)
-        return (
-            positions if self.options.shuffle is None else Permutation(self.length, self.options.shuffle).at(positions)
-        )
+        if self.options.shuffle is None:
+            return positions
+        return Permutation(self.length, self.options.shuffle).at(positions)
 
     @property
     def pieces(self) -> int:
@@ -113,6 +113,7 @@ def make_plan(reader: Reader, target: str, options: Options) -> Plan:
     """Returns the plan of a conversion. Raises `UsageError` for options that make no sense, `FormatError`."""
     if options.format not in MODULES:
         check_holds(options.format, reader.schema, target)
+
     schema = reader.schema.only(options.columns, reader.place)
     images = [field.name for field in schema if holds_images(field)]
     rules = {
@@ -130,6 +131,7 @@ def make_plan(reader: Reader, target: str, options: Options) -> Plan:
             raise UsageError(
                 explain("this cannot be done", place=name.strip(", "), found=vars(options), expected=expected)
             )
+
     check_holds(options.format, schema, target)
     length = len(reader)
     plan = Plan(reader.place, target, length, schema, options, (0, length), stamp_of(reader.place))
@@ -138,6 +140,7 @@ def make_plan(reader: Reader, target: str, options: Options) -> Plan:
         raise UsageError(
             explain("this cannot be cut into shards", place="--shards", found=options.format, expected=expected)
         )
+
     size = _row_size(reader, schema) * max(length, 1)
     count = options.shards or math.ceil(size / (SHARD if plan.in_shards else PIECE))
     count = max(min(count, max(length, 1)), 1)
@@ -164,4 +167,5 @@ def bytes_of_block(block: Block) -> int:
         else:
             _, lengths = column.pieces(np.arange(len(block)))  # type: ignore[union-attr]
             total += int(lengths.sum()) * field.dtype.itemsize * math.prod(field.shape) + 8 * len(block)
+
     return total

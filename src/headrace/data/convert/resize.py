@@ -25,6 +25,7 @@ def resized(block: Block, keys: Keys, side: int, quality: int, place: str) -> Bl
             where = [f"{place}, sample {key}, column {field.name!r}" for key in keys.tolist()]
             smaller = [_smaller(one, side, quality, at) for one, at in zip(images, where, strict=True)]
             columns[field.name] = column_from(field, smaller)
+
     return Block(block.schema, columns)
 
 
@@ -35,6 +36,7 @@ def _smaller(data: bytes, side: int, quality: int, place: str) -> bytes:
     height, width = pixels.shape[:2]
     if min(height, width) <= side:
         return data
+
     scale = side / min(height, width)
     size = max(round(width * scale), 1), max(round(height * scale), 1)
     try:
@@ -44,5 +46,6 @@ def _smaller(data: bytes, side: int, quality: int, place: str) -> bytes:
     except (OSError, ValueError, MemoryError) as error:
         check_shortage(error, place, "resizing an image")
         raise SampleError(explain("cannot resize an image", place=place, found=str(error))) from error
+
     encoded: bytes = stream.getvalue()
     return encoded

@@ -70,43 +70,68 @@ def verify(uri: str, *, format: str | None = None, trust: bool = False, report: 
         check_shortage(error, place, "opening data")
         found.add(one_line(error))
         return found
-    found.place, found.format = reader.place, reader.format
-    manifest = read_manifest(reader.place) if Path(reader.place).exists() else None
+
+    found.place = reader.place
+    found.format = reader.format
+    if Path(reader.place).exists():
+        manifest = read_manifest(reader.place)
+    else:
+        manifest = None
+
     if manifest is not None and manifest.length != len(reader):
         found.add(f"{reader.place}: {len(reader):,} samples where the manifest says {manifest.length:,}")
+
     seen: set[bytes] = set()
     for run in reader.blocks():
         for start, block in _readable(reader, run, found):
             _check_block(reader, start, block, found, seen)
             found.samples += len(block)
+
         if report is not None:
             report(run.stop, len(reader))
+
     return found
 
 
 def _check_files(place: str, found: Verified) -> None:
     path = Path(place)
-    manifest = read_manifest(place) if path.exists() else None
+    if path.exists():
+        manifest = read_manifest(place)
+    else:
+        manifest = None
+
     if manifest is None:
         return
+
     there = set(files_of(path))
     for name, expected in manifest.files.items():
-        file = path / name if path.is_dir() else path
+        if path.is_dir():
+            file = path / name
+        else:
+            file = path
+
         found.files += 1
         if name not in there:
             found.add(f"{_named(file)}: missing")
             continue
+
         try:
             actual = checksum(file)
         except OSError as error:
             check_shortage(error, file, "reading a file")
             found.add(f"{_named(file)}: {error.strerror}")
             continue
+
         found.checksums += 1
         if actual != expected:
-            what = "bytes" if actual[0] != expected[0] else "checksum"
+            if actual[0] != expected[0]:
+                what = "bytes"
+            else:
+                what = "checksum"
+
             sizes = f"{actual[0]:,} bytes, {expected[0]:,} expected"
             found.add(f"{_named(file)}: another {what} than when it was written ({sizes})")
+
     for name in sorted(there - set(manifest.files)) if path.is_dir() else []:
         found.add(f"{_named(path / name)}: not in the manifest")
 
@@ -120,6 +145,7 @@ def _readable(reader: Reader, run: range, found: Verified) -> Iterator[tuple[int
     """Yields what can be read of a run; what cannot is halved until the samples are known that are damaged."""
     if len(run) == 0:
         return
+
     try:
         yield run.start, reader.fetch(np.arange(run.start, run.stop), reader.schema.names)
         return
@@ -128,6 +154,7 @@ def _readable(reader: Reader, run: range, found: Verified) -> Iterator[tuple[int
         if len(run) == 1:
             found.add(f"sample {run.start}: {one_line(error)}")
             return
+
     middle = run.start + len(run) // 2
     yield from _readable(reader, range(run.start, middle), found)
     yield from _readable(reader, range(middle, run.stop), found)
@@ -141,6 +168,7 @@ def _check_block(reader: Reader, start: int, block: Block, found: Verified, seen
             bad = int((~np.isfinite(column.reshape(len(block), -1))).any(axis=1).sum())
             if bad:
                 found.not_finite[one.name] = found.not_finite.get(one.name, 0) + bad
+
         for index in range(len(block)):
             value = column[index]
             if one.dtype.kind == "f" and isinstance(column, Ragged) and not np.isfinite(value).all():
@@ -152,6 +180,7 @@ def _check_block(reader: Reader, start: int, block: Block, found: Verified, seen
             elif holds_images(one):
                 name = _name(block, index)
                 _check_image(f"{start + index}{name}", reader.place, value_of(one, column, index), found)
+
     for digest in digests:
         before = len(seen)
         seen.add(digest.digest())
@@ -177,11 +206,13 @@ def _check_image(sample: str, place: str, data: bytes, found: Verified) -> None:
     found.images += 1
     if is_sound_jpeg(data):
         return
+
     try:
         decode_image(data, f"{place}, sample {sample}")
     except SampleError as error:
         found.add(f"sample {sample}: {one_line(error)}")
         return
+
     if (damage := damage_in(data)) is not None:
         found.add(f"sample {sample}: an image that decodes, but perhaps to wrong pixels: {damage}")
 

@@ -65,23 +65,38 @@ def columns_from(
 
     Raises `FormatError` if arrays are missing, are of another type or shape, or their lengths do not go together.
     """
-    fields = tuple(schema) if schema is not None else _guessed(arrays, place)
+    if schema is not None:
+        fields = tuple(schema)
+    else:
+        fields = _guessed(arrays, place)
+
     columns: dict[str, Column] = {}
     for field in fields:
         parts = [arrays.get(name) for name in array_names(field)]
         if any(part is None for part in parts):
             raise _unfit(place, f"no array for column {field.name!r}", f"{' and '.join(array_names(field))}")
         values: Array = as_numbers(parts[0], place)  # type: ignore[arg-type]
-        offsets = parts[1] if len(parts) > 1 else None
-        shape = field.shape if field.kind in ("fixed", "ragged") else ()
+        if len(parts) > 1:
+            offsets = parts[1]
+        else:
+            offsets = None
+
+        if field.kind in ("fixed", "ragged"):
+            shape = field.shape
+        else:
+            shape = ()
+
         if values.dtype != field.dtype or values.ndim < 1 or values.shape[1:] != shape:
             expected = f"{field} for each sample, in column {field.name!r}"
             raise _unfit(place, f"{values.dtype.name} {list(values.shape)}", expected)
+
         if len(values) > FREE and values.nbytes == 0:
             raise too_large(place, f"{len(values):,} samples of no bytes in column {field.name!r}", f"{FREE:,} at most")
-        columns[field.name] = (
-            values if offsets is None else Ragged(values, _checked(offsets, len(values), field, place), place=place)
-        )
+        if offsets is None:
+            columns[field.name] = values
+        else:
+            columns[field.name] = Ragged(values, _checked(offsets, len(values), field, place), place=place)
+
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise _unfit(place, f"columns of different lengths: {lengths}", "as many samples in each column")
@@ -98,8 +113,12 @@ def _guessed(arrays: Mapping[str, Array], place: object) -> tuple[Field, ...]:
         kinds = [kind for kind, suffix in SUFFIXES.items() if suffix == dot + ending and stem + OFFSETS in arrays]
         if array.ndim == 0:
             raise _unfit(place, f"array {name!r} is a single number", "arrays with one entry per sample")
-        kind: Kind = kinds[0] if kinds else "fixed"
+        if kinds:
+            kind: Kind = kinds[0]
+        else:
+            kind = "fixed"
         fields.append(Field(stem if kinds else name, kind, array.dtype, array.shape[1:]))
+
     return tuple(fields)
 
 
@@ -111,6 +130,7 @@ def _checked(offsets: Array, total: int, field: Field, place: object) -> Array:
             f" from {offsets[0]} to {offsets[-1]}" if whole else ""
         )
         raise _unfit(place, f"offsets of column {field.name!r}: {found}", f"whole numbers from 0 to {total}")
+
     return as_numbers(offsets, place)
 
 
@@ -157,7 +177,9 @@ class NpyFile:
 
     def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self._file: IO[bytes] = path.open("wb")
-        self._dtype, self._shape, self._length = dtype, shape, 0
+        self._dtype = dtype
+        self._shape = shape
+        self._length = 0
         self._write_header()
 
     def append(self, values: Array) -> None:
@@ -182,13 +204,18 @@ class Spool:
     """Columns that grow on the disk, as a folder of `.npy` files."""
 
     def __init__(self, folder: Path, schema: Schema) -> None:
-        self._folder, self._schema = folder, schema
+        self._folder = folder
+        self._schema = schema
         self.length = 0
         self._files: dict[str, NpyFile] = {}
         self._totals: dict[str, int] = {}
         for field in schema:
             main, *offsets = array_names(field)
-            shape = field.shape if field.kind in ("fixed", "ragged") else ()
+            if field.kind in ("fixed", "ragged"):
+                shape = field.shape
+            else:
+                shape = ()
+
             self._files[main] = NpyFile(self.path(main), field.dtype, shape)
             for name in offsets:
                 self._files[name] = NpyFile(self.path(name), np.dtype(np.int64), ())
@@ -208,6 +235,7 @@ class Spool:
                     self._totals[name] += int(array[-1])
                 else:
                     self._files[name].append(array)
+
         self.length += len(block)
 
     def finish(self) -> list[str]:
@@ -229,13 +257,16 @@ class ArraysWriter:
 
     def __init__(self, format_name: str, target: str, schema: Schema, finish: Finish, *, folder: bool = False) -> None:
         """`finish` makes the format's files from all arrays, at a path."""
-        self._name, self._schema, self._finish = format_name, schema, finish
+        self._name = format_name
+        self._schema = schema
+        self._finish = finish
         self._room = Aside(f"{target}.spool", folder=True)
         try:
             self._aside = Aside(target, folder=folder)
         except BaseException:
             self._room.abort()
             raise
+
         self._spool = Spool(self._room.path, schema)
 
     def append(self, block: Block) -> None:
@@ -269,13 +300,18 @@ def map_npy(path: Path) -> Array:
         if error.filename is None and error.errno in (None, 12, 22):
             raise unreadable(path, ".npy file", error) from error
         raise
+
     return np.asarray(array)
 
 
 def npy_head(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Reads the head of an .npy file: shape, Fortran's order or not, type. Raises `ValueError` if it makes no sense."""
     version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    if version == (1, 0):
+        read = np.lib.format.read_array_header_1_0
+    else:
+        read = np.lib.format.read_array_header_2_0
+
     shape, fortran, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("an array of Python objects, which is a pickle and is not opened")
@@ -288,19 +324,24 @@ def npy_from(data: memoryview) -> Array:
     """Returns the array of an .npy file in memory: a view of it, read-only, if it is aligned. Raises `NPY_FAILURES`."""
     head = io.BytesIO(data[:HEAD])
     shape, fortran, dtype = npy_head(head)
-    count, start = math.prod(shape), head.tell()
+    count = math.prod(shape)
+    start = head.tell()
     if count * dtype.itemsize > len(data) - start:
         raise ValueError(f"{len(data) - start:,} bytes of values, too short for {dtype} {list(shape)}")
     if count == 0:
         return np.empty(shape, dtype)
+
     array = np.frombuffer(data, dtype, count, start).reshape(shape, order="F" if fortran else "C")
-    return array if array.flags.aligned else array.copy()
+    if array.flags.aligned:
+        return array
+    return array.copy()
 
 
 def cure_of(error: BaseException) -> str:
     """Returns what to do about a failure of NumPy."""
     if not re.search(r"\b(Object arrays|[Pp]ython objects)\b", str(error)):
         return "restore the file"
+
     return (
         "if you trust whoever made it, np.load(..., allow_pickle=True) what it was made of, and save it as numbers, "
         "text or bytes"
@@ -315,7 +356,11 @@ def unreadable(path: object, what: str, error: BaseException, cure: str = "resto
         return machine_error(path, f"reading this {what}", short_of, error)
 
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    found = lines[0] if len(lines[0]) < 300 else lines[0][:300] + " ..."
+    if len(lines[0]) < 300:
+        found = lines[0]
+    else:
+        found = lines[0][:300] + " ..."
+
     return FormatError(
         explain(f"cannot read this {what}", place=path, found=found, expected=f"a sound {what}", cure=cure)
     )
@@ -350,10 +395,12 @@ def schema_of_text(text: Any, place: object) -> Schema | None:
     """Returns a schema from what `to_json_text` returned; None for None."""
     if text is None:
         return None
+
     try:
         plain = json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise unreadable(place, "description of columns", error) from error
+
     return Schema.from_json(plain, place)
 
 

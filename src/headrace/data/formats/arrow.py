@@ -41,7 +41,9 @@ def refusal(field: Field) -> str | None:
     """See `Format.refusal`."""
     if field.kind != "fixed" and field.dtype.kind == "b":
         return "Arrow packs booleans of lists in bits"
-    return "Arrow has no tensors of booleans" if field.dtype.kind == "b" and field.shape else None
+    if field.dtype.kind == "b" and field.shape:
+        return "Arrow has no tensors of booleans"
+    return None
 
 
 def open_reader(path: str, trust: bool) -> Reader:
@@ -51,6 +53,7 @@ def open_reader(path: str, trust: bool) -> Reader:
     table = load(files, trust)
     if table.num_rows > FREE and table.num_rows > allowed(stored_size(files)):
         raise too_large(path, f"{table.num_rows:,} samples", f"{allowed(stored_size(files)):,} at most")
+
     schema = schema_from(table.schema, path)
     return TableReader(NAME, path, schema, table.num_rows, functools.partial(load, files, trust), trust)
 
@@ -65,6 +68,7 @@ def load(files: list[str], trust: bool = False) -> pa.Table:
             expected = "the same columns and types in all shards"
             raise FormatError(explain("shards differ", place=file, found=found, expected=expected))
         tables.append(table)
+
     return pa.concat_tables(tables)
 
 
@@ -85,6 +89,7 @@ def _table(file: str, trust: bool) -> pa.Table:
         if error.filename is None and not isinstance(error, PermissionError):
             raise unreadable(file, "Arrow file", error) from error
         raise
+
     return table
 
 
@@ -92,7 +97,8 @@ class BatchWriter:
     """Writes blocks as record batches of about `GROUP` bytes, through anything that has `write` and `close`."""
 
     def __init__(self, schema: Schema, sink: Any) -> None:
-        self._schema, self._sink = schema, sink
+        self._schema = schema
+        self._sink = sink
         self._arrow = arrow_schema(schema)
         self._waiting: list[Block] = []
         self._bytes = 0
@@ -102,6 +108,7 @@ class BatchWriter:
         """Adds samples at the end."""
         if len(block) == 0:
             return
+
         self._waiting.append(block)
         self._bytes += to_batch(block, self._arrow).nbytes
         self.length += len(block)
@@ -111,7 +118,8 @@ class BatchWriter:
     def _flush(self) -> None:
         if self._waiting:
             self._sink.write(to_batch(concatenated(self._schema, self._waiting), self._arrow))
-        self._waiting, self._bytes = [], 0
+        self._waiting = []
+        self._bytes = 0
 
     def close(self) -> None:
         """Writes what is left, and the end of the file."""

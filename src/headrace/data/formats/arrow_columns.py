@@ -43,9 +43,13 @@ def arrow_type(field: Field) -> pa.DataType:
         return pa.large_binary()
     if field.kind == "text":
         return pa.large_string()
+
     element = pa.from_numpy_dtype(field.dtype)
     if field.kind == "fixed":
-        return pa.fixed_shape_tensor(element, list(field.shape)) if field.shape else element
+        if field.shape:
+            return pa.fixed_shape_tensor(element, list(field.shape))
+        return element
+
     return pa.large_list(pa.list_(element, math.prod(field.shape)) if field.shape else element)
 
 
@@ -59,11 +63,13 @@ def to_arrow(field: Field, column: Column) -> pa.Array:
     """Returns a column as an Arrow array of type `arrow_type(field)`."""
     if not isinstance(column, Ragged):
         return _flat(field, column, arrow_type(field))
+
     packed, edges = column.packed()
     offsets = pa.py_buffer(edges)
     if field.kind != "ragged":
         buffers = [None, offsets, pa.py_buffer(np.ascontiguousarray(packed))]
         return pa.Array.from_buffers(arrow_type(field), len(column), buffers)
+
     values = _flat(field, packed, arrow_type(field).value_type)
     return pa.Array.from_buffers(arrow_type(field), len(column), [None, offsets], children=[values])
 
@@ -73,9 +79,16 @@ def _flat(field: Field, values: Array, kind: pa.DataType) -> pa.Array:
     numbers = pa.array(np.ascontiguousarray(values).reshape(-1), pa.from_numpy_dtype(field.dtype))
     if not field.shape:
         return numbers
-    storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+    if isinstance(kind, pa.BaseExtensionType):
+        storage = kind.storage_type
+    else:
+        storage = kind
+
     lists = pa.Array.from_buffers(storage, len(values), [None], children=[numbers])
-    return pa.ExtensionArray.from_storage(kind, lists) if isinstance(kind, pa.BaseExtensionType) else lists
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, lists)
+    return lists
 
 
 def schema_from(arrow: pa.Schema, place: object) -> Schema:
@@ -83,16 +96,20 @@ def schema_from(arrow: pa.Schema, place: object) -> Schema:
     ours = schema_of_text((arrow.metadata or {}).get(KEY), place)
     if ours is not None and list(ours.names) == arrow.names:
         return ours
-    fields, others = [], []
+
+    fields = []
+    others = []
     for column in arrow:
         field = field_from(column.name, column.type)
         if field is None:
             others.append(f"{column.name} ({column.type})")
         else:
             fields.append(field)
+
     if others and not fields:
         expected = "numbers, text, bytes, or lists and tensors of numbers"
         raise FormatError(explain("no column can be read", place=place, found=", ".join(others), expected=expected))
+
     if others:
         warnings.warn(f"{place}: columns of these types are left out: {', '.join(others)}", stacklevel=2)
     return Schema(tuple(fields))
@@ -115,10 +132,12 @@ def field_from(name: str, kind: pa.DataType) -> Field | None:
         return Field(name, "fixed", np.dtype(np.float64))
     if isinstance(kind, pa.FixedShapeTensorType):
         return _array_field(name, "fixed", kind.value_type, tuple(kind.shape))
+
     element, shape = _nested(kind)
     if types.is_list(kind) or types.is_large_list(kind):
         element, shape = _nested(kind.value_type)
         return _array_field(name, "ragged", element, shape)
+
     return _array_field(name, "fixed", element, shape)
 
 
@@ -132,15 +151,24 @@ def _nested(kind: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
 def _array_field(name: str, kind: Any, element: pa.DataType, shape: tuple[int, ...]) -> Field | None:
     if not (pa.types.is_primitive(element) and not any(holds(element) for holds in AS_WHOLE)):
         return None
+
     dtype = np.dtype(element.to_pandas_dtype())
-    return Field(name, kind, dtype, shape) if dtype in NUMBERS else None
+    if dtype in NUMBERS:
+        return Field(name, kind, dtype, shape)
+    return None
 
 
 def from_arrow(field: Field, array: pa.ChunkedArray | pa.Array, place: object) -> Column:
     """Returns an Arrow column as ours: without a copy if it is one chunk of plain memory. Raises `FormatError`."""
-    chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+    if isinstance(array, pa.ChunkedArray):
+        chunks = array.chunks
+    else:
+        chunks = [array]
+
     columns = [_chunk(field, chunk, place) for chunk in chunks]
-    return columns[0] if len(columns) == 1 else joined(field, columns)
+    if len(columns) == 1:
+        return columns[0]
+    return joined(field, columns)
 
 
 def check_decoded(chunks: Sequence[pa.Array], place: object, trust: bool = False) -> None:
@@ -150,6 +178,7 @@ def check_decoded(chunks: Sequence[pa.Array], place: object, trust: bool = False
     """
     if not chunks or not (_is_view(chunks[0].type) or pa.types.is_dictionary(chunks[0].type)):
         return
+
     stored = pa.chunked_array(chunks).get_total_buffer_size()
     try:
         check_unfolding(place, "a column", sum(map(_decoded_size, chunks)), stored, trust)
@@ -160,7 +189,8 @@ def check_decoded(chunks: Sequence[pa.Array], place: object, trust: bool = False
         if isinstance(error, FormatError):
             raise
         check_shortage(error, place, "reading a column")
-        found, expected = f"{type(error).__name__}: {error}", str(chunks[0].type)
+        found = f"{type(error).__name__}: {error}"
+        expected = str(chunks[0].type)
         message = explain("a column is damaged", place=place, found=found, expected=expected, cure="restore the file")
         raise FormatError(message) from error
 
@@ -174,7 +204,9 @@ def _decoded_size(chunk: pa.Array) -> int:
     if _is_view(chunk.type):
         lengths = np.frombuffer(chunk.buffers()[1] or b"", np.int32)[::4][chunk.offset : chunk.offset + len(chunk)]
         return int(np.maximum(lengths, 0).sum(dtype=np.int64))
-    values, types = chunk.dictionary, pa.types
+
+    values = chunk.dictionary
+    types = pa.types
     if any(holds(values.type) for holds in WORDS):
         sizes = pc.binary_length(values)
     elif types.is_list(values.type) or types.is_large_list(values.type):
@@ -182,6 +214,7 @@ def _decoded_size(chunk: pa.Array) -> int:
         sizes = pc.multiply(pc.list_value_length(values).cast(pa.int64()), -(-inner.nbytes // max(len(inner), 1)))
     else:
         return int(len(chunk) * -(-values.nbytes // max(len(values), 1)))
+
     return int(pc.sum(sizes.take(chunk.indices)).as_py() or 0)
 
 
@@ -194,6 +227,7 @@ def _chunk(field: Field, chunk: pa.Array, place: object) -> Column:
             cure = "fill the empty places (pyarrow.compute.fill_null), or leave the column out with columns="
             found = f"{chunk.null_count} empty places (null) in {len(chunk)} samples"
             raise FormatError(explain("a column has holes", place=where, found=found, expected=str(field), cure=cure))
+
         if field.kind == "fixed":
             return _numbers(chunk, field).reshape(len(chunk), *field.shape)
         column = _ragged(field, chunk)
@@ -217,19 +251,23 @@ def _numbers(chunk: pa.Array, field: Field) -> Array:
         return _numbers(_flattened(chunk, field.shape), Field(field.name, "fixed", field.dtype))
     if pa.types.is_fixed_size_list(kind):
         return _numbers(chunk.values.slice(chunk.offset * kind.list_size, len(chunk) * kind.list_size), field)
+
     if pa.types.is_fixed_size_binary(kind):
         width = kind.byte_width
         data = np.frombuffer(chunk.buffers()[1] or b"", np.uint8)
         return data[chunk.offset * width : (chunk.offset + len(chunk)) * width]
+
     if any(holds(kind) for holds in AS_WHOLE):
         chunk = chunk.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
     if pa.types.is_decimal(kind):
         chunk = chunk.cast(pa.float64())
+
     array: Array = chunk.to_numpy(zero_copy_only=False)
     if chunk.null_count and array.dtype.kind not in "f":
         raise ValueError("empty places (null)")
     if array.dtype == field.dtype:
         return array
+
     halved = array.dtype == np.float32 and field.dtype == np.float16
     if not halved and not np.can_cast(array.dtype, field.dtype):
         raise ValueError(f"{array.dtype} where {field.dtype} was written")
@@ -243,24 +281,34 @@ def _flattened(chunk: pa.Array, shape: tuple[int, ...]) -> pa.Array:
         if (lengths != length).any():
             raise ValueError(f"a list of {int(lengths[lengths != length][0])} entries instead of {length}")
         chunk = chunk.flatten()
+
     return chunk
 
 
 def _ragged(field: Field, chunk: pa.Array) -> Ragged:
     if field.kind != "ragged":
-        wide = pa.large_string() if field.kind == "text" else pa.large_binary()
+        if field.kind == "text":
+            wide = pa.large_string()
+        else:
+            wide = pa.large_binary()
+
         if pa.types.is_string_view(chunk.type) or pa.types.is_binary_view(chunk.type):
             chunk = chunk.cast(wide)
         narrow = pa.types.is_string(chunk.type) or pa.types.is_binary(chunk.type)
         _, offset_buffer, data = chunk.buffers()
-        values = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
+        if data is not None and data.size:
+            values = np.frombuffer(data, np.uint8)
+        else:
+            values = np.empty(0, np.uint8)
     else:
         narrow = pa.types.is_list(chunk.type)
         offset_buffer = chunk.buffers()[1]
         inner = chunk.values
         values = _numbers(inner, field).reshape(len(inner), *field.shape)
+
     if offset_buffer is None or offset_buffer.size == 0:
         return Ragged(values, np.zeros(len(chunk) + 1, np.int64))
+
     dtype = np.dtype(np.int32 if narrow else np.int64)
     offsets = np.frombuffer(offset_buffer, dtype, len(chunk) + 1, chunk.offset * dtype.itemsize)
     if int(offsets[0]) < 0 or int(offsets[-1]) > len(values) or int(offsets[0]) > int(offsets[-1]):

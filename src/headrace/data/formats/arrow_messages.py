@@ -28,8 +28,13 @@ def check_compressed(file: str | Path, trust: bool) -> None:
     """
     if trust or Path(file).stat().st_size == 0:
         return
+
     with Path(file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        messages = _in_footer(data) if data[:6] == b"ARROW1" else _in_order(data)
+        if data[:6] == b"ARROW1":
+            messages = _in_footer(data)
+        else:
+            messages = _in_order(data)
+
         total = sum(_unfolded(data, start, body) for start, body in messages)
         check_unfolding(file, "compressed buffers in a file", total, len(data))
 
@@ -64,16 +69,19 @@ def _in_footer(data: Data) -> Iterator[tuple[int, int]]:
 def _unfolded(data: Data, start: int, body: int) -> int:
     """Returns the bytes that the compressed buffers of a message say they unfold to."""
     message = _root(data, start)
-    kind, batch = _number(data, message, 1, "<B"), _table(data, message, 2)
+    kind = _number(data, message, 1, "<B")
+    batch = _table(data, message, 2)
     if kind == DICTIONARY and batch:
         batch = _table(data, batch, 1)
     if kind not in (DICTIONARY, BATCH) or not batch or not _table(data, batch, 3):
         return 0
+
     first, count = _vector(data, batch, 2)
     total = 0
     for at, length in struct.iter_unpack("<qq", data[first : first + 16 * count]):
         if length >= 8:
             total += max(struct.unpack_from("<q", data, body + at)[0], 0)  # -1: as it is
+
     return total
 
 
@@ -87,24 +95,35 @@ def _field(data: Data, table: int, field: int) -> int:
     (size,) = struct.unpack_from("<H", data, about)
     if 4 + 2 * field >= size:
         return 0
+
     (offset,) = struct.unpack_from("<H", data, about + 4 + 2 * field)
-    return table + int(offset) if offset else 0
+    if offset:
+        return table + int(offset)
+    return 0
 
 
 def _number(data: Data, table: int, field: int, kind: str) -> int:
     at = _field(data, table, field)
-    return int(struct.unpack_from(kind, data, at)[0]) if at else 0
+    if at:
+        return int(struct.unpack_from(kind, data, at)[0])
+    return 0
 
 
 def _table(data: Data, table: int, field: int) -> int:
     at = _field(data, table, field)
-    return _root(data, at) if at else 0
+    if at:
+        return _root(data, at)
+    return 0
 
 
 def _vector(data: Data, table: int, field: int) -> tuple[int, int]:
     """Returns where a vector begins, and how many entries it has. Raises `ValueError` if it cannot be that long."""
     at = _table(data, table, field)
-    count = int(struct.unpack_from("<I", data, at)[0]) if at else 0
+    if at:
+        count = int(struct.unpack_from("<I", data, at)[0])
+    else:
+        count = 0
+
     if at + 4 + 16 * count > len(data):
         raise ValueError(f"a list of {count:,} entries at byte {at:,} of {len(data):,}")
     return at + 4, count

@@ -26,11 +26,14 @@ class Aside:
         if self.target.name in ("", ".", ".."):
             expected = "a path that ends in a name"
             raise FormatError(explain("cannot write here", place=target, found=f"{target!r}", expected=expected))
+
         if self.target.is_symlink() and not _leads_somewhere(self.target):
             cure = "remove it, or choose another target"
             raise FormatError(explain("cannot write here", place=target, found="a link that leads nowhere", cure=cure))
+
         if self.target.exists():
             self._check_replaceable()
+
         self._room = self.target.with_name(f".{self.target.name}{MARK}-{os.getpid()}")
         self.remove_abandoned()
         self.path = self._room / self.target.name
@@ -39,10 +42,17 @@ class Aside:
     def _check_replaceable(self) -> None:
         found = None
         if self.target.is_dir() != self._folder:
-            found = "a file" if self._folder else "a folder"
+            if self._folder:
+                found = "a file"
+            else:
+                found = "a folder"
         elif self._folder and not (self.target / "headrace.json").is_file():
             others = sum(1 for _ in self.target.iterdir())
-            found = f"a folder with {others:,} files or folders, which headrace did not pack" if others else None
+            if others:
+                found = f"a folder with {others:,} files or folders, which headrace did not pack"
+            else:
+                found = None
+
         if found is not None:
             cure = "choose another target, or remove it yourself"
             raise FormatError(explain("there is something already", place=self.target, found=found, cure=cure))
@@ -59,9 +69,15 @@ class Aside:
         """Puts what was made into place. `companion`: a second file made beside `path`; it goes beside the target."""
         if not synced:
             sync_tree(self._room)
-        beside = None if companion is None else self.target.with_name(companion.name)
+
+        if companion is None:
+            beside = None
+        else:
+            beside = self.target.with_name(companion.name)
+
         if beside is not None:
             beside.unlink(missing_ok=True)
+
         if self._folder and self.target.exists():
             try:
                 self.target.rename(self._room / OLD)
@@ -71,8 +87,10 @@ class Aside:
                 raise
         else:
             self.path.replace(self.target)
+
         if companion is not None and beside is not None:
             companion.replace(beside)
+
         sync_folder(self.target.parent)
         shutil.rmtree(self._room)
 
@@ -101,6 +119,7 @@ def _is_running(pid: int) -> bool:
         return False
     except PermissionError:
         return True
+
     return True
 
 

@@ -33,9 +33,18 @@ class Ragged:
         self, values: Array, offsets: Array | None = None, starts: Any = None, stops: Any = None, place: object = None
     ) -> None:
         """place: where the samples are stored, for messages."""
-        self.values, self.place, self._offsets = values, place, offsets
-        self.starts: Array = starts if offsets is None else offsets[:-1]
-        self.stops: Array = stops if offsets is None else offsets[1:]
+        self.values = values
+        self.place = place
+        self._offsets = offsets
+        if offsets is None:
+            self.starts: Array = starts
+        else:
+            self.starts = offsets[:-1]
+
+        if offsets is None:
+            self.stops: Array = stops
+        else:
+            self.stops = offsets[1:]
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -51,7 +60,12 @@ class Ragged:
             if len(self) and not (self.starts[1:] == self.stops[:-1]).all():
                 cure = "take starts and stops, or Ragged(*ragged.packed())"
                 raise UsageError(explain("these samples do not lie end to end", found="gaps between them", cure=cure))
-            self._offsets = np.append(self.starts, self.stops[-1:]) if len(self) else np.zeros(1, np.int64)
+
+            if len(self):
+                self._offsets = np.append(self.starts, self.stops[-1:])
+            else:
+                self._offsets = np.zeros(1, np.int64)
+
         return self._offsets
 
     @property
@@ -62,7 +76,8 @@ class Ragged:
     def with_values(self, values: Array) -> Ragged:
         """Returns other values at the same offsets: [total, *any shape], as many as there are. Raises `UsageError`."""
         if len(values) != len(self.values):
-            found, expected = f"{len(values):,}", f"{len(self.values):,} values, one for each that is replaced"
+            found = f"{len(values):,}"
+            expected = f"{len(self.values):,} values, one for each that is replaced"
             raise UsageError(explain("these values do not fit the offsets", found=found, expected=expected))
         return Ragged(values, self._offsets, self.starts, self.stops, self.place)
 
@@ -77,12 +92,12 @@ class Ragged:
         if len(keys) and (
             int(lengths.min()) < 0 or int(starts.min()) < 0 or int((starts + lengths).max()) > len(self.values)
         ):
-            found, cure = (
-                "offsets that descend, or lead outside of the values",
-                "restore the file, or pack the data again",
-            )
-            what, expected = "stored offsets are damaged", "ascending offsets"
+            found = "offsets that descend, or lead outside of the values"
+            cure = "restore the file, or pack the data again"
+            what = "stored offsets are damaged"
+            expected = "ascending offsets"
             raise FormatError(explain(what, place=self.place, found=found, expected=expected, cure=cure))
+
         return starts, lengths
 
     def take(self, keys: Keys) -> Ragged:
@@ -100,11 +115,15 @@ class Ragged:
         if not (self.starts[1:] == self.stops[:-1]).all():
             taken = self.take(np.arange(len(self)))
             return taken.values, np.append(taken.starts, taken.stops[-1:])
-        first, last = int(self.starts[0]), int(self.stops[-1])
+
+        first = int(self.starts[0])
+        last = int(self.stops[-1])
         if not 0 <= first <= last <= len(self.values):
             self.pieces(np.arange(len(self)))
+
         offsets = np.empty(len(self) + 1, np.int64)
-        offsets[:-1], offsets[-1] = self.starts, last
+        offsets[:-1] = self.starts
+        offsets[-1] = last
         return self.values[first:last], offsets - first
 
     @property
@@ -157,12 +176,14 @@ def copy_pieces(source: Array, starts: Keys, lengths: Keys, out: Array, at: Arra
     total = int(lengths.sum())
     if total == 0:
         return
+
     row = max(source.itemsize * int(np.prod(source.shape[1:])), 1)
     if total * row < LONG * len(lengths):
         steps = np.repeat(starts - np.asarray(at[: len(lengths)]), lengths)
         steps += np.arange(total)
         np.take(source, steps, 0, out=out[:total], mode="clip")
         return
+
     for start, length, to in zip(starts.tolist(), lengths.tolist(), at[: len(lengths)].tolist(), strict=True):
         out[to : to + length] = source[start : start + length]
 
@@ -175,7 +196,9 @@ class Block:
     columns: Mapping[str, Column]
 
     def __len__(self) -> int:
-        return len(self.columns[self.schema.names[0]]) if self.schema.fields else 0
+        if self.schema.fields:
+            return len(self.columns[self.schema.names[0]])
+        return 0
 
     @property
     def nbytes(self) -> int:
@@ -230,9 +253,13 @@ def concatenated(schema: Schema, blocks: Sequence[Block]) -> Block:
 def joined(field: Field, columns: Sequence[Any]) -> Column:
     """Returns columns of one field end to end."""
     if field.kind == "fixed":
-        return np.concatenate(columns) if columns else np.empty((0, *field.shape), field.dtype)
+        if columns:
+            return np.concatenate(columns)
+        return np.empty((0, *field.shape), field.dtype)
+
     if not columns:
         return Ragged(np.empty((0, *field.shape), field.dtype), np.zeros(1, np.int64))
+
     parts = [column.packed() for column in columns]
     ends = np.cumsum([0, *(offsets[-1] for _, offsets in parts)])
     moved = [offsets[:-1] + start for (_, offsets), start in zip(parts, ends, strict=False)]
@@ -243,6 +270,7 @@ def ragged_from(field: Field, values: Sequence[Any]) -> Ragged:
     """Returns a column of bytes, strings or arrays."""
     if field.kind == "text":
         values = [value.encode("utf-8", "surrogateescape") for value in values]
+
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum([len(value) for value in values], out=offsets[1:])
     if field.kind in ("bytes", "text"):
@@ -274,7 +302,11 @@ def block_from(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Block:
 
 def as_numbers(array: Array, place: object) -> Array:
     """Returns an array in the machine's byte order. Raises `FormatError` if its elements are not numbers."""
-    plain = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.isnative:
+        plain = array
+    else:
+        plain = array.astype(array.dtype.newbyteorder("="))
+
     if plain.dtype not in NUMBERS:
         message = explain(
             "an array holds what is not a number",
@@ -284,6 +316,7 @@ def as_numbers(array: Array, place: object) -> Array:
             cure="store it as numbers, text or bytes",
         )
         raise FormatError(message)
+
     return plain
 
 
@@ -294,6 +327,7 @@ def field_of(name: str, values: Sequence[Any], place: object) -> Field:
         return Field(name, "text")
     if all(isinstance(value, (bytes, bytearray, memoryview)) for value in values):
         return Field(name, "bytes")
+
     arrays = [as_numbers(np.asarray(value), place) for value in _numbers_in(name, values, place)]
     kinds = {(array.dtype, array.ndim, array.shape[1:]) for array in arrays}
     shapes = {array.shape for array in arrays}
@@ -302,6 +336,7 @@ def field_of(name: str, values: Sequence[Any], place: object) -> Field:
         return Field(name, "fixed", dtype, arrays[0].shape)
     if len(kinds) == 1 and arrays[0].ndim > 0:
         return Field(name, "ragged", dtype, arrays[0].shape[1:])
+
     found = ", ".join(sorted(f"{one[0]} of {one[1]} dimensions" for one in kinds))
     expected = f"samples like the first, {np.asarray(first).dtype} of shape {np.shape(first)}"
     raise FormatError(

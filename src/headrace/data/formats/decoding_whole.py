@@ -28,6 +28,7 @@ def decoding_whole(what: str, nbytes: int) -> Iterator[Callable[[int, int], None
     if nbytes < LARGE:
         yield lambda done, total: None
         return
+
     LOGGER.info("%s is decoded whole (%.0f MB) before the first sample", what, nbytes / 1e6)
     began = time.perf_counter()
     if get_worker_info() is None:
@@ -37,4 +38,5 @@ def decoding_whole(what: str, nbytes: int) -> Iterator[Callable[[int, int], None
             yield report
     else:
         yield lambda done, total: None
+
     LOGGER.info("%s was decoded in %.2g s", what, time.perf_counter() - began)

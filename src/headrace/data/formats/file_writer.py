@@ -31,9 +31,14 @@ class FileWriter:
     def __init__(
         self, name: str, path: str, schema: Schema, suffixes: tuple[str, ...], begin: Callable[[Path, Schema], Growing]
     ) -> None:
-        self._name, self._schema = name, schema
+        self._name = name
+        self._schema = schema
         self._aside = Aside(path, folder=not path.endswith(suffixes))
-        inner = self._aside.path / shard_name(0, suffixes[0]) if self._aside.path.is_dir() else self._aside.path
+        if self._aside.path.is_dir():
+            inner = self._aside.path / shard_name(0, suffixes[0])
+        else:
+            inner = self._aside.path
+
         self._file = begin(inner, schema)
 
     def append(self, block: Block) -> None:

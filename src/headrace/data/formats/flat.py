@@ -30,6 +30,7 @@ def number_type(dtype: Any) -> np.dtype[Any]:
     except TypeError as error:
         message = explain("no such type", place="headrace.open(dtype=)", found=repr(dtype), expected=expected)
         raise UsageError(message) from error
+
     if found not in NUMBERS:
         raise UsageError(explain("no such type", place="headrace.open(dtype=)", found=repr(dtype), expected=expected))
     return found
@@ -46,6 +47,7 @@ def open_flat(path: str, dtype: np.dtype[Any]) -> ColumnsReader:
         cure = "correct the path"
         message = explain("there are no such data", place=path, found="nothing", cure=cure)
         raise DatasetNotFoundError(message) from error
+
     size = Path(path).stat().st_size
     if size == 0 or size % dtype.itemsize:
         message = explain(
@@ -56,6 +58,7 @@ def open_flat(path: str, dtype: np.dtype[Any]) -> ColumnsReader:
             cure="give the dtype= it was written with, or write the file again if it was cut off",
         )
         raise FormatError(message)
+
     schema = Schema((Field(COLUMN, "fixed", dtype),))
     return ColumnsReader(NAME, path, schema, size // dtype.itemsize, functools.partial(_load, path, dtype))
 

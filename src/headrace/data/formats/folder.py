@@ -47,15 +47,17 @@ def refusal(field: Field) -> str | None:
         "label": field.kind == "fixed" and field.dtype == np.int64 and not field.shape,
     }
     if field.name in OTHER:
-        return (
-            None
-            if sound[field.name]
-            else f"column {field.name!r} must be {'text' if field.name == 'path' else 'int64'}"
-        )
+        if sound[field.name]:
+            return None
+        return f"column {field.name!r} must be {'text' if field.name == 'path' else 'int64'}"
+
     if field.kind not in ("bytes", "text"):
         return "a file holds bytes or text"
+
     fits = (field.kind == "text") == (field.name == "text") and field.name in (*CONTENTS, "data")
-    return None if fits else "the content is bytes named image, audio or data, or text named text"
+    if fits:
+        return None
+    return "the content is bytes named image, audio or data, or text named text"
 
 
 def open_reader(path: str, trust: bool) -> Reader:
@@ -63,20 +65,27 @@ def open_reader(path: str, trust: bool) -> Reader:
     manifest = read_manifest(path, NAME)
     names = sorted(_files(path))
     if not names:
-        cure = "correct the path" if not manifest else "pack the data again"
+        if not manifest:
+            cure = "correct the path"
+        else:
+            cure = "pack the data again"
+
         if manifest is not None and manifest.length == 0:
             return FolderReader(path, names, manifest.schema)
         expected = "files, or sub-folders with files"
         raise DatasetNotFoundError(explain("found no files", place=path, found="none", expected=expected, cure=cure))
+
     if manifest is not None:
         if len(names) != manifest.length:
             found = f"{len(names):,} files"
             raise FormatError(
                 explain("files are missing, or too many", place=path, found=found, expected=f"{manifest.length:,}")
             )
+
         if manifest.extra.get("order") == "name":
             names.sort(key=lambda name: name.rpartition("/")[2])
         return FolderReader(path, names, manifest.schema)
+
     labels = tuple(sorted({name.partition("/")[0] for name in names if "/" in name}))
     endings = Counter(Path(name).suffix.lower() for name in names).most_common(1)[0][0]
     content = next((one for one, known in CONTENTS.items() if endings in known), "data")
@@ -88,13 +97,18 @@ def open_reader(path: str, trust: bool) -> Reader:
 
 def _files(root: str) -> list[str]:
     """Returns all files below a folder, relative to it; links to folders are not followed."""
-    found, pending = [], [""]
+    found = []
+    pending = [""]
     while pending:
         below = pending.pop()
         try:
             with os.scandir(Path(root, below)) as entries:
                 for entry in entries:
-                    name = f"{below}/{entry.name}" if below else entry.name
+                    if below:
+                        name = f"{below}/{entry.name}"
+                    else:
+                        name = entry.name
+
                     if entry.name.startswith(".") or entry.name == MANIFEST:
                         continue
                     if entry.is_dir(follow_symlinks=False):
@@ -102,9 +116,11 @@ def _files(root: str) -> list[str]:
                     elif entry.is_file():
                         found.append(name)
         except OSError as error:
-            place, found_text = Path(root, below), error.strerror
+            place = Path(root, below)
+            found_text = error.strerror
             cure = "let this user read the folder, or correct the path"
             raise DatasetError(explain("cannot list a folder", place=place, found=found_text, cure=cure)) from error
+
     return found
 
 
@@ -117,7 +133,11 @@ class FolderReader:
         self.place = path
         self.schema = schema
         self._names = PackedStrings.from_strings(names)
-        label = schema["label"].labels if "label" in schema.names else ()
+        if "label" in schema.names:
+            label = schema["label"].labels
+        else:
+            label = ()
+
         self._labels = {name: number for number, name in enumerate(label)}
 
     def __len__(self) -> int:
@@ -139,10 +159,12 @@ class FolderReader:
                 columns["label"] = column_from(field, [self._label(file) for file in files])
             else:
                 contents = [self._read(file) for file in files]
-                texts = (
-                    [one.decode("utf-8", "surrogateescape") for one in contents] if field.kind == "text" else contents
-                )
+                if field.kind == "text":
+                    texts: list[Any] = [one.decode("utf-8", "surrogateescape") for one in contents]
+                else:
+                    texts = contents
                 columns[field.name] = column_from(field, texts)
+
         return Block(schema, columns)
 
     def _read(self, file: str) -> bytes:
@@ -154,6 +176,7 @@ class FolderReader:
             expected = ", ".join(list(self._labels)[:10])
             message = explain("a file lies in no class's folder", place=self.place, found=file, expected=expected)
             raise FormatError(message)
+
         return self._labels[folder]
 
     def blocks(self) -> Sequence[range]:
@@ -165,7 +188,9 @@ def _fault_of(name: str) -> str | None:
     """Returns why a name cannot be a file's, whatever there is already."""
     if "\0" in name:
         return "with a zero byte"
-    return "which is the name of the manifest" if name == MANIFEST else None
+    if name == MANIFEST:
+        return "which is the name of the manifest"
+    return None
 
 
 class _Writer:
@@ -178,22 +203,32 @@ class _Writer:
             raise FormatError(
                 explain("a folder of files cannot hold this", place=path, found=found, expected=expected, cure=cure)
             )
+
         self._content = contents[0]
         self._schema = schema
-        self._labels = schema["label"].labels if "label" in schema.names else ()
+        if "label" in schema.names:
+            self._labels = schema["label"].labels
+        else:
+            self._labels = ()
+
         self._aside = Aside(path, folder=True)
         self._length = 0
 
     def append(self, block: Block) -> None:
         for row in block:
             value = row[self._content.name]
-            data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+            if isinstance(value, str):
+                data = value.encode("utf-8", "surrogateescape")
+            else:
+                data = value
+
             name = self._name(row, data)
             target = self._aside.path / on_disk(name)
             reason = _fault_of(name) or ("twice" if target.exists() else None)
             if reason is not None or not target.resolve().is_relative_to(self._aside.path.resolve()):
                 found = f"path {name!r}, {reason or 'outside of the folder'}"
                 raise FormatError(explain("a file name cannot be used", place=self._aside.target, found=found))
+
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
             self._length += 1
@@ -214,20 +249,30 @@ class _Writer:
                         cure=cure,
                     )
                 )
+
             return path
+
         ending = next((end for sign, end in SIGNS.items() if data.startswith(sign)), ".bin")
         name = f"{self._length:09d}" + (".txt" if self._content.kind == "text" else ending)
-        return f"{self._label_of(row)}/{name}" if "label" in row else name
+        if "label" in row:
+            return f"{self._label_of(row)}/{name}"
+        return name
 
     def _label_of(self, row: dict[str, Any]) -> str:
         label = int(row["label"])
         if not 0 <= label < len(self._labels):
-            found, expected = f"label {label}", f"0 to {len(self._labels) - 1}, the classes that have names"
+            found = f"label {label}"
+            expected = f"0 to {len(self._labels) - 1}, the classes that have names"
             raise FormatError(explain("a label has no name", place=self._aside.target, found=found, expected=expected))
+
         return self._labels[label]
 
     def seal(self) -> None:
-        extra = {} if "path" in self._schema.names else {"order": "name"}
+        if "path" in self._schema.names:
+            extra = {}
+        else:
+            extra = {"order": "name"}
+
         write_manifest(self._aside.path, NAME, self._length, self._schema, **extra)
         self._aside.commit()
 

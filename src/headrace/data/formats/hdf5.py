@@ -62,11 +62,9 @@ def claims(path: str) -> bool:
 
 def refusal(field: Field) -> str | None:
     """See `Format.refusal`."""
-    return (
-        "HDF5 takes a slash for a group, and '.' for the group itself"
-        if "/" in field.name or field.name == "."
-        else None
-    )
+    if "/" in field.name or field.name == ".":
+        return "HDF5 takes a slash for a group, and '.' for the group itself"
+    return None
 
 
 def open_reader(path: str, trust: bool) -> Reader:
@@ -80,6 +78,7 @@ def open_reader(path: str, trust: bool) -> Reader:
                 raise ValueError(
                     f"datasets whose values lie in other files, which are not opened: {', '.join(outside)}"
                 )
+
             if not datasets:
                 raise ValueError("no datasets in it")
             if all(_is_mappable(one) for one in datasets.values()):
@@ -97,6 +96,7 @@ def _file(path: str) -> Any:
     h5py = extra("h5py", "hdf5")
     with Path(path).open("rb"):
         pass  # the errors of the operating system, as Python words them
+
     try:
         return h5py.File(path, "r", locking=False)
     except FAILURES as error:
@@ -127,11 +127,16 @@ def _mapped(dataset: Any) -> Array:
     """Maps a dataset that lies in one piece in the file."""
     if dataset.size == 0:
         return np.empty(dataset.shape, dataset.dtype)
-    offset, path = dataset.id.get_offset(), dataset.file.filename
+
+    offset = dataset.id.get_offset()
+    path = dataset.file.filename
     if offset + dataset.nbytes > Path(path).stat().st_size:
         raise ValueError(f"dataset {dataset.name} ends behind the end of the file")
+
     mapped = np.asarray(np.memmap(path, dataset.dtype, "r", offset, dataset.shape))
-    return mapped if mapped.flags.aligned else np.array(mapped)
+    if mapped.flags.aligned:
+        return mapped
+    return np.array(mapped)
 
 
 def _load(path: str, schema: Schema) -> dict[str, Column]:
@@ -148,22 +153,27 @@ def _load(path: str, schema: Schema) -> dict[str, Column]:
 
 def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
     """Returns a reader of datasets in chunks, compressed, or of strings. All must have the same length."""
-    fields, lengths = [], {}
+    fields = []
+    lengths = {}
     for name, dataset in datasets.items():
         if dataset.ndim == 0 or name.endswith(OFFSETS):
             continue
         fields.append(_field(path, name, dataset))
         lengths[name] = len(dataset)
+
     if len(set(lengths.values())) != 1:
         cure = "open a file in which each dataset has one entry per sample"
         expected = "as many entries in each dataset"
         raise FormatError(explain("datasets differ in length", place=path, found=lengths, expected=expected, cure=cure))
+
     length = next(iter(lengths.values()))
     step = _step({name: datasets[name] for name in lengths}, length)
     if length // step > BLOCKS:
         raise too_large(path, f"{length:,} samples", f"{BLOCKS * step:,} at most")
+
     for name in lengths:
         _check_dataset(path, datasets[name], min(step, length), trust)
+
     blocks = [min(step, length - start) for start in range(0, length, step)]
     return ChunkReader(path, Schema(tuple(fields)), blocks)
 
@@ -198,12 +208,14 @@ def _field(path: str, name: str, dataset: Any) -> Field:
         return Field(name, "bytes")
     if inner is not None and np.dtype(inner) in NUMBERS and dataset.ndim == 1:
         return Field(name, "ragged", np.dtype(inner))
+
     dtype = dataset.dtype.newbyteorder("=")
     if dtype not in NUMBERS:
         found = f"dataset {name!r} of type {dataset.dtype}"
         cure = "copy what is numbers or strings into a file of its own; nothing is unpickled, with trust=True neither"
         expected = "numbers or strings"
         raise FormatError(explain("a dataset cannot be read", place=path, found=found, expected=expected, cure=cure))
+
     return Field(name, "fixed", dtype, dataset.shape[1:])
 
 
@@ -218,27 +230,34 @@ class ChunkReader(BlockReader):
 
     def read_block(self, number: int, names: Sequence[str]) -> Mapping[str, Column]:
         """See `BlockReader.read_block`."""
-        start, stop = int(self.starts[number]), int(self.starts[number + 1])
+        start = int(self.starts[number])
+        stop = int(self.starts[number + 1])
         file = self._file.get()
         columns = {}
         for name in names:
             field = self.schema[name]
             try:
-                part = (
-                    file[name].asstr(errors="surrogateescape")[start:stop]
-                    if field.kind == "text"
-                    else file[name][start:stop]
-                )
-                values = [bytes(one) for one in part] if field.kind == "bytes" else part
-                columns[name] = (
-                    column_from(field, values) if field.kind != "fixed" else _native(part, field, stop - start)
-                )
+                if field.kind == "text":
+                    part = file[name].asstr(errors="surrogateescape")[start:stop]
+                else:
+                    part = file[name][start:stop]
+
+                if field.kind == "bytes":
+                    values = [bytes(one) for one in part]
+                else:
+                    values = part
+
+                if field.kind != "fixed":
+                    columns[name] = column_from(field, values)
+                else:
+                    columns[name] = _native(part, field, stop - start)
             except FAILURES as error:
                 if isinstance(error, FormatError):
                     raise
                 raise unreadable(
                     f"{self.place}, dataset {name!r}, samples {start} to {stop - 1}", "HDF5 file", error
                 ) from error
+
         return columns
 
 

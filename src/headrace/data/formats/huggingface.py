@@ -41,16 +41,17 @@ def claims(path: str) -> bool:
 def refusal(field: Field) -> str | None:
     """See `Format.refusal`."""
     if field.kind == "fixed" and len(field.shape) > 1:
-        return None if 0 not in field.shape else "a dataset has no empty arrays"
+        if 0 not in field.shape:
+            return None
+        return "a dataset has no empty arrays"
+
     if field.shape and field.kind == "ragged":
         return "a dataset has no lists of arrays"
     if 0 in field.shape:
         return "a dataset has no empty arrays"
-    return (
-        "Arrow packs booleans of lists in bits"
-        if field.dtype.kind == "b" and (field.shape or field.kind != "fixed")
-        else None
-    )
+    if field.dtype.kind == "b" and (field.shape or field.kind != "fixed"):
+        return "Arrow packs booleans of lists in bits"
+    return None
 
 
 def open_reader(path: str, trust: bool) -> Reader:
@@ -61,6 +62,7 @@ def open_reader(path: str, trust: bool) -> Reader:
         dataset.data.table.validate()  # its offsets and lengths, which are used without a check
     except FAILURES as error:
         raise unreadable(path, "Hugging Face dataset", error) from error
+
     reader = reader_of(dataset, path, trust)
     if manifest is not None and manifest.schema.names == reader.schema.names:
         reader.schema = manifest.schema
@@ -95,9 +97,11 @@ def _check_state(path: str) -> list[str]:
         if isinstance(error, FormatError):
             raise
         raise unreadable(Path(path) / "state.json", "state of a dataset", error) from error
+
     if outside := [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]:
         expected = "files in the folder"
         raise FormatError(explain("a dataset names files elsewhere", place=path, found=outside, expected=expected))
+
     return names
 
 
@@ -108,10 +112,15 @@ def reader_of(dataset: Any, place: str | None = None, trust: bool = True) -> Tab
     schema = schema_from(table.schema.remove_metadata(), place)
     labels = {name: tuple(feature.names) for name, feature in dataset.features.items() if hasattr(feature, "names")}
     fields = (Field(f.name, f.kind, f.dtype, f.shape, labels.get(f.name, ())) for f in schema)
-    indices = None if dataset._indices is None else dataset._indices.column(0)
+    if dataset._indices is None:
+        indices = None
+    else:
+        indices = dataset._indices.column(0)
+
     load = functools.partial(_table_of, dataset)
     if indices is None:
         return TableReader(NAME, place, Schema(tuple(fields)), dataset.num_rows, load, trust)
+
     order = from_arrow(Field("indices", "fixed", np.dtype(np.uint64)), indices, place)
     return _Reordered(place, Schema(tuple(fields)), len(indices), load, np.asarray(order).astype(np.int64))
 
@@ -141,7 +150,8 @@ class _Writer:
 
     def __init__(self, path: str, schema: Schema) -> None:
         datasets = extra("datasets", "huggingface")
-        self._schema, self._length = schema, 0
+        self._schema = schema
+        self._length = 0
         self._features = datasets.Features({field.name: _feature(datasets, field) for field in schema})
         self._aside = Aside(path, folder=True)
         self._room = Aside(f"{path}.spool", folder=False)
@@ -162,6 +172,7 @@ class _Writer:
             dataset.save_to_disk(str(self._aside.path), num_shards=1)
         finally:
             datasets.enable_progress_bars()
+
         del dataset
         write_manifest(self._aside.path, NAME, self._length, self._schema)
         self._aside.commit()
@@ -177,13 +188,16 @@ def _feature(datasets: Any, field: Field) -> Any:
     """Returns how `datasets` calls the type of a field."""
     if field.kind in ("bytes", "text"):
         return datasets.Value("large_binary" if field.kind == "bytes" else "large_string")
+
     element = datasets.Value(field.dtype.name)
     if field.kind == "ragged":
         return datasets.LargeList(element)
     if field.labels and field.dtype == np.int64 and not field.shape:
         return datasets.ClassLabel(names=list(field.labels))
+
     for length in reversed(field.shape):
         element = datasets.List(element, length=length)
+
     return element
 
 
@@ -191,9 +205,11 @@ def _nested(field: Field, column: Column) -> pa.Array:
     """Returns a column as Arrow's, arrays of several dimensions as lists of lists of fixed size."""
     if isinstance(column, Ragged) or not field.shape:
         return to_arrow(field, column)
+
     array = to_arrow(Field(field.name, "fixed", field.dtype), column.reshape(-1))
     for length in reversed(field.shape):
         array = pa.FixedSizeListArray.from_arrays(array, length)
+
     return array
 
 

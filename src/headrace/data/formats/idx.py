@@ -41,18 +41,30 @@ def files_of(path: str) -> dict[str, Path]:
     given = Path(path)
     if given.is_file():
         match = FILE.match(given.name)
-        name = match["column"] if match else "data"
+        if match:
+            name = match["column"]
+        else:
+            name = "data"
         return {SINGULAR.get(name, name): given}
-    folder, prefix = (given, None) if given.is_dir() else (given.parent, given.name)
+
+    if given.is_dir():
+        folder = given
+        prefix = None
+    else:
+        folder = given.parent
+        prefix = given.name
+
     found: dict[str, dict[str, Path]] = {}
     for name in plain_files(str(folder)):
         if match := FILE.match(name):
             column = SINGULAR.get(match["column"], match["column"])
             found.setdefault(match["prefix"] or "", {}).setdefault(column, folder / name)
+
     if prefix is None and len(found) > 1:
         names = ", ".join(str(folder / one) for one in sorted(found))
         cure = f"open one of them: {names}"
         raise FormatError(explain("several data sets in one folder", place=path, found=", ".join(found), cure=cure))
+
     if prefix is None:
         return next(iter(found.values()), {})
     return found.get(prefix, {})
@@ -62,7 +74,12 @@ def claims(path: str) -> bool:
     """See `Format.claims`."""
     if Path(path).is_file():
         return FILE.match(Path(path).name) is not None
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+
+    if Path(path).is_dir():
+        folder = Path(path)
+    else:
+        folder = Path(path).parent
+
     matches = [match for name in plain_files(str(folder)) if (match := FILE.match(name))]
     return bool(matches) and (Path(path).is_dir() or any(match["prefix"] == Path(path).name for match in matches))
 
@@ -71,6 +88,7 @@ def refusal(field: Field) -> str | None:
     """See `Format.refusal`."""
     if field.kind != "fixed" or field.dtype not in CODES:
         return "IDX holds arrays of uint8, int8, int16, int32, float32 and float64, of one shape"
+
     match = FILE.match(f"{field.name}-idx1-ubyte")
     plain = (
         match is not None
@@ -78,7 +96,9 @@ def refusal(field: Field) -> str | None:
         and not set("/\\\0") & set(field.name)
         and field.name[0] != "."
     )
-    return None if plain and field.name not in SINGULAR else "its name holds what has a meaning in names of IDX files"
+    if plain and field.name not in SINGULAR:
+        return None
+    return "its name holds what has a meaning in names of IDX files"
 
 
 def open_reader(path: str, trust: bool) -> Reader:
@@ -88,9 +108,11 @@ def open_reader(path: str, trust: bool) -> Reader:
     if not files:
         expected = f"{path}-images-idx3-ubyte.gz or a file named like it"
         raise DatasetNotFoundError(explain("found no IDX files", place=path, found="nothing", expected=expected))
+
     if manifest is not None:
         for file in files.values():
             check_size(manifest, file.name, file)
+
     arrays = {
         name: np.broadcast_to(np.zeros((), dtype), shape) for name, (dtype, shape) in _headers(files, trust).items()
     }
@@ -108,7 +130,8 @@ def _headers(files: dict[str, Path], trust: bool) -> dict[str, tuple[np.dtype[An
 
 def _check_size(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], trust: bool) -> None:
     """Raises `FormatError` for a file that cannot hold what its header promises, before anything is made that large."""
-    needed, there = math.prod(shape) * dtype.itemsize, file.stat().st_size
+    needed = math.prod(shape) * dtype.itemsize
+    there = file.stat().st_size
     if file.suffix == ".gz":
         check_unfolding(file, "a gzip file", needed, there, trust)
     elif there != 4 + 4 * len(shape) + needed:
@@ -129,6 +152,7 @@ def _header_of(file: Path, data: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]
         found = f"{len(data)} bytes that begin with {data[:4]!r}"
         cure = "restore the file; a compressed one must end in .gz"
         raise FormatError(explain("this is no IDX file", place=file, found=found, expected=expected, cure=cure))
+
     return np.dtype(TYPES[data[2]][1]).newbyteorder("="), struct.unpack(f">{data[3]}I", data[4 : 4 + 4 * data[3]])
 
 
@@ -136,18 +160,23 @@ def read_idx(file: Path, trust: bool = False) -> Array:
     """Returns the array of an IDX file: mapped into memory if it is not compressed and of single bytes."""
     data = _beginning(file)
     dtype, shape = _header_of(file, data)
-    start, count = 4 + 4 * len(shape), math.prod(shape)
+    start = 4 + 4 * len(shape)
+    count = math.prod(shape)
     _check_size(file, dtype, shape, trust)
     if file.suffix != ".gz":
         if count == 0:
             return np.empty(shape, dtype)
         mapped = np.asarray(np.memmap(file, dtype.newbyteorder(">"), "r", start, shape))
-        return mapped if dtype.itemsize == 1 else mapped.astype(dtype)
+        if dtype.itemsize == 1:
+            return mapped
+        return mapped.astype(dtype)
+
     try:
         with gzip.open(file) as stream:
             body = stream.read(start + count * dtype.itemsize + 1)[start:]
     except (EOFError, zlib.error, gzip.BadGzipFile, MemoryError, OverflowError) as error:
         raise unreadable(file, "gzip file", error) from error
+
     if len(body) != count * dtype.itemsize:
         raise _wrong_size(file, len(body), shape, dtype)
     return np.frombuffer(body, dtype.newbyteorder(">")).reshape(shape).astype(dtype, copy=False)

@@ -35,6 +35,7 @@ def _is_suspect(column: pa.ChunkedArray) -> bool:
         values = np.asarray(leaf.drop_null())
         if ((np.abs(values) >= LIMIT) & np.isfinite(values)).any():
             return True
+
     return False
 
 
@@ -57,6 +58,7 @@ def check_json(file: str, table: pa.Table) -> None:
     names = suspects(table)
     if not names:
         return
+
     found: dict[str, tuple[int, int]] = {}
     fractional = set()
     for row, sample in enumerate(_rows(file)):
@@ -66,6 +68,7 @@ def check_json(file: str, table: pa.Table) -> None:
                     fractional.add(name)
                 elif not _fits(value):
                     found.setdefault(name, (row, value))
+
     for name in names:
         if name in found and name not in fractional:
             row, value = found[name]

@@ -56,6 +56,7 @@ def _meta(file: Path, data: mmap.mmap) -> Meta:
         if magic == MAGIC and version == 1:
             root, last, transaction = struct.unpack_from("<QQQ", data, at + 112)
             found.append((transaction, Meta(size, root, last)))
+
     if not found:
         raise _damaged(file, f"pages that begin with {data[:20]!r}")
     return max(found)[1]
@@ -63,7 +64,12 @@ def _meta(file: Path, data: mmap.mmap) -> Meta:
 
 def _walk(file: Path, data: mmap.mmap, meta: Meta) -> None:
     size = meta.page_size
-    waiting, seen = [] if meta.root == NONE else [meta.root], set[int]()
+    if meta.root == NONE:
+        waiting = []
+    else:
+        waiting = [meta.root]
+
+    seen = set[int]()
     while waiting:
         page = waiting.pop()
         if page > meta.last or page in seen:
@@ -87,20 +93,24 @@ def _nodes(page: Array, offsets: Array, kind: int, meta: Meta) -> tuple[str, lis
         return ("" if kind == LEAF else "a branch without children"), []
     if int(offsets.min()) < PAGE_HEADER or int(offsets.max()) + NODE_HEADER > meta.page_size:
         return "a node outside of the page", []
+
     words = np.stack([page[offsets + byte].astype(np.int64) for byte in range(NODE_HEADER)])
-    low, flags, key = (
-        words[0] | words[1] << 8 | words[2] << 16 | words[3] << 24, words[4] | words[5] << 8, words[6] | words[7] << 8,
-    )  # fmt: skip
+    low = words[0] | words[1] << 8 | words[2] << 16 | words[3] << 24
+    flags = words[4] | words[5] << 8
+    key = words[6] | words[7] << 8
     ends = offsets + NODE_HEADER + key
     if kind == BRANCH:
         if (ends > meta.page_size).any():
             return "a key longer than its page", []
         return "", [int(one) for one in low | flags << 32]
+
     if (flags & OTHERS).any():
         return "values of several kinds to a key, which are not read", []
+
     big = (flags & BIG) > 0
     if (np.where(big, ends + 8, ends + low) > meta.page_size).any():
         return "a value longer than its page", []
+
     if big.any():
         first = np.zeros(int(big.sum()), np.int64)
         for byte in range(8):
@@ -108,6 +118,7 @@ def _nodes(page: Array, offsets: Array, kind: int, meta: Meta) -> tuple[str, lis
         pages = (low[big] + PAGE_HEADER + meta.page_size - 1) // meta.page_size
         if (first < 0).any() or (first + pages > meta.last + 1).any():
             return "a value that ends behind the file", []
+
     return "", []
 
 

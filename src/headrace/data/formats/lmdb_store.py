@@ -39,14 +39,20 @@ FOREIGN = Schema((Field("key", "bytes"), Field("value", "bytes")))
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    file = Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
+    if Path(path).is_dir():
+        file = Path(path) / "data.mdb"
+    else:
+        file = Path(path)
+
     head = first_bytes(str(file), 20)
     return head[16:] == b"\xde\xc0\xef\xbe" or (file.is_file() and file.name.endswith((".mdb", ".lmdb")))
 
 
 def refusal(field: Field) -> str | None:
     """See `Format.refusal`."""
-    return "the key of LMDB holds 511 bytes" if len(field.name.encode()) > 400 else None
+    if len(field.name.encode()) > 400:
+        return "the key of LMDB holds 511 bytes"
+    return None
 
 
 def open_reader(path: str, trust: bool) -> Reader:
@@ -63,16 +69,19 @@ def open_reader(path: str, trust: bool) -> Reader:
                 schema = schema_of_text(json.dumps(plain["schema"]), path)
                 if schema is None:
                     raise ValueError("no description of columns")
-                length, entries = int(plain["length"]), transaction.stat()["entries"]
+                length = int(plain["length"])
+                entries = transaction.stat()["entries"]
                 if not 0 <= length * len(schema) < entries:
                     raise ValueError(f"{entries:,} values, too few for {length:,} samples of {len(schema)} columns")
                 return LmdbReader(path, schema, length, None)
+
             with transaction.cursor() as cursor:
                 keys = [bytes(key) for key in cursor.iternext(values=False)]
     except (lmdb.Error, ValueError, KeyError, TypeError) as error:
         if isinstance(error, FormatError):
             raise
         raise unreadable(path, "LMDB database", error) from error
+
     return LmdbReader(path, FOREIGN, len(keys), _packed(keys))
 
 
@@ -131,7 +140,9 @@ def _open(path: str) -> Environment:
 
 def data_file(path: str) -> Path:
     """Returns the file that holds the data."""
-    return Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
+    if Path(path).is_dir():
+        return Path(path) / "data.mdb"
+    return Path(path)
 
 
 class LmdbReader:
@@ -143,7 +154,8 @@ class LmdbReader:
         """keys: of a foreign database."""
         self.place = path
         self.schema = schema
-        self._length, self._keys = length, keys
+        self._length = length
+        self._keys = keys
         self._environment: Handle[Environment] = Handle(functools.partial(_open, path))
 
     def __len__(self) -> int:
@@ -164,28 +176,41 @@ class LmdbReader:
                     columns[field.name] = self._column(transaction, field, keys)
         except lmdb.Error as error:
             raise unreadable(self.place, "LMDB database", error) from error
+
         return Block(schema, columns)
 
     def _column(self, transaction: Any, field: Field, keys: Keys) -> Column:
         values = []
         for key in keys.tolist():
             name = self._name(field, key)
-            value = name if self._keys is not None and field.name == "key" else transaction.get(name)
+            if self._keys is not None and field.name == "key":
+                value: Any = name
+            else:
+                value = transaction.get(name)
+
             if value is None:
                 found = f"no key {name!r}"
                 raise FormatError(
                     explain("a sample is missing", place=self.place, found=found, expected="one a column")
                 )
+
             values.append(value)
+
         return self._joined(field, values)
 
     def _name(self, field: Field, key: int) -> bytes:
-        return self._keys[key].tobytes() if self._keys is not None else name_of(key, field.name)
+        if self._keys is not None:
+            return self._keys[key].tobytes()
+        return name_of(key, field.name)
 
     def _joined(self, field: Field, values: list[Any]) -> Column:
         row = field.dtype.itemsize * math.prod(field.shape)
         sizes = np.array([len(value) for value in values], np.int64)
-        wrong = sizes != row if field.kind == "fixed" else (sizes % row if row else sizes) != 0
+        if field.kind == "fixed":
+            wrong = sizes != row
+        else:
+            wrong = (sizes % row if row else sizes) != 0
+
         if wrong.any():
             size = int(sizes[wrong][0])
             expected = f"{'' if field.kind == 'fixed' else 'a multiple of '}{row} for {field}"
@@ -196,9 +221,11 @@ class LmdbReader:
                 expected=expected,
             )
             raise FormatError(message)
+
         flat = np.frombuffer(b"".join(values), field.dtype.newbyteorder("<")).astype(field.dtype, copy=False)
         if field.kind == "fixed":
             return flat.reshape(len(values), *field.shape)
+
         offsets = np.zeros(len(values) + 1, np.int64)
         np.cumsum(sizes // max(row, 1), out=offsets[1:])
         return Ragged(flat.reshape(-1, *field.shape) if row else np.empty((0, *field.shape), field.dtype), offsets)
@@ -217,7 +244,9 @@ class _Writer:
     def __init__(self, path: str, schema: Schema) -> None:
         lmdb = extra("lmdb", "lmdb")
         self._full = lmdb.MapFullError
-        self._schema, self._length, self._size = schema, 0, FIRST_MAP
+        self._schema = schema
+        self._length = 0
+        self._size = FIRST_MAP
         self._aside = Aside(path, folder=True)
         self._environment = lmdb.open(
             str(self._aside.path), map_size=self._size, sync=False, metasync=False, lock=False
@@ -231,6 +260,7 @@ class _Writer:
             for index in range(len(block)):
                 value = np.asarray(column[index]).astype(little, copy=False).tobytes()
                 pairs.append((name_of(self._length + index, field.name), value))
+
         self._put(sorted(pairs))
         self._length += len(block)
 

@@ -38,7 +38,9 @@ class Manifest:
 def manifest_path(path: str | Path) -> Path:
     """Returns where the manifest of these data lies."""
     path = Path(path)
-    return path / NAME if path.is_dir() else path.with_name(f"{path.name}.{NAME}")
+    if path.is_dir():
+        return path / NAME
+    return path.with_name(f"{path.name}.{NAME}")
 
 
 def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **extra: Any) -> Path:
@@ -48,18 +50,24 @@ def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **
     """
     files = {}
     for relative in files_of(path):
-        file = path / relative if path.is_dir() else path
+        if path.is_dir():
+            file = path / relative
+        else:
+            file = path
         files[as_text(relative)] = [*checksum(file)]
+
     plain = {"headrace": VERSION, "format": format_name, "length": length, "schema": schema.to_json(), "files": files}
     target = manifest_path(path)
     if extra:
         plain["extra"] = extra
+
     text = json.dumps(plain, indent=1) + "\n"
     if len(text) > SIDE_FILE:  # as many bytes: JSON writes ASCII here
         found = f"{len(files):,} files, whose names and checksums take {len(text):,} bytes"
         cure = "choose a format with fewer files: arrow, memmap or webdataset"
         what = "these are too many files for a manifest"
         raise FormatError(explain(what, place=path, found=found, expected=f"{SIDE_FILE:,} bytes at most", cure=cure))
+
     target.write_text(text, "utf-8")
     return target
 
@@ -75,6 +83,7 @@ def read_manifest(path: str, format_name: str | None = None) -> Manifest | None:
         if isinstance(error, FormatError):
             raise
         raise damaged(place, f"{type(error).__name__}: {error}") from error
+
     try:
         if plain["headrace"] != VERSION:
             raise damaged(place, f"version {plain['headrace']!r}")
@@ -114,8 +123,10 @@ def check_size(manifest: Manifest, relative: str, path: Path) -> None:
         cure = "restore the file, or pack the data again"
         wanted = f"a file of {expected[0]:,} bytes, says the manifest"
         raise FormatError(explain("a file is missing", place=path, found="nothing", expected=wanted, cure=cure))
+
     if expected is None or path.stat().st_size == expected[0]:
         return
+
     message = explain(
         "a file was cut off, or changed",
         place=path,
@@ -140,4 +151,5 @@ def checksum(path: Path) -> tuple[int, int]:
         while chunk := file.read(CHUNK):
             size += len(chunk)
             crc = zlib.crc32(chunk, crc)
+
     return size, crc

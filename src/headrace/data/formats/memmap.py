@@ -32,7 +32,9 @@ TITLE = "folder of .npy files, memory-mapped"
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    return any(name.endswith(".npy") for name in plain_files(path)) if Path(path).is_dir() else False
+    if Path(path).is_dir():
+        return any(name.endswith(".npy") for name in plain_files(path))
+    return False
 
 
 def refusal(field: Field) -> str | None:
@@ -49,15 +51,26 @@ def open_reader(path: str, trust: bool) -> Reader:
         if missing := sorted(set(expected) - set(names)):
             found = f"no {', '.join(missing)}"
             raise FormatError(explain("files are missing", place=path, found=found, expected=", ".join(expected)))
+
         names = expected
         for name in names:
             check_size(manifest, name, Path(path) / name)
+
     if not names:
         message = explain("found no .npy files", place=path, found="none", expected="one a column")
         raise DatasetNotFoundError(message)
-    schema = None if manifest is None else manifest.schema
+
+    if manifest is None:
+        schema = None
+    else:
+        schema = manifest.schema
+
     schema, columns = columns_from(_map(path, names), path, schema)
-    length = len(next(iter(columns.values()))) if columns else 0
+    if columns:
+        length = len(next(iter(columns.values())))
+    else:
+        length = 0
+
     return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, tuple(names), schema))
 
 

@@ -24,7 +24,9 @@ def claims(path: str) -> bool:
 
 def refusal(field: Field) -> str | None:
     """See `Format.refusal`."""
-    return None if field.kind == "fixed" else "an .npy file holds samples of one size"
+    if field.kind == "fixed":
+        return None
+    return "an .npy file holds samples of one size"
 
 
 def open_reader(path: str, trust: bool) -> Reader:
@@ -62,5 +64,6 @@ def _finish(arrays: dict[str, Array], path: Path) -> None:
         for name, array in arrays.items():
             whole[name] = array
         return
+
     with path.open("wb") as file:
         np.lib.format.write_array(file, whole, allow_pickle=False)

@@ -51,7 +51,11 @@ def open_reader(path: str, trust: bool) -> Reader:
     manifest = manifest_of(path, NAME)
     headers = _headers(path, trust)
     schema, columns = columns_from(headers, path, None if manifest is None else manifest.schema)
-    length = len(next(iter(columns.values()))) if columns else 0
+    if columns:
+        length = len(next(iter(columns.values())))
+    else:
+        length = 0
+
     return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema, trust))
 
 
@@ -66,11 +70,15 @@ def _headers(path: str, trust: bool) -> dict[str, Array]:
                 stand_in = np.broadcast_to(np.zeros((), dtype), shape)
                 if stand_in.size * dtype.itemsize > info.file_size:
                     raise ValueError(f"member {info.filename} is too short for shape {shape}")
-                arrays[name] = _read(archive, info, path) if name.endswith(".offsets") else stand_in
+                if name.endswith(".offsets"):
+                    arrays[name] = _read(archive, info, path)
+                else:
+                    arrays[name] = stand_in
     except (*READ_FAILURES, OSError) as error:
         if isinstance(error, FormatError) or getattr(error, "filename", None) is not None:
             raise
         raise unreadable(path, ".npz archive", error, cure_of(error)) from error
+
     return arrays
 
 
@@ -79,6 +87,7 @@ def _members(path: str, archive: zipfile.ZipFile, trust: bool) -> dict[str, zipf
     members = {one.filename.removesuffix(".npy"): one for one in archive.infolist() if one.filename.endswith(".npy")}
     if encrypted := [one.filename for one in members.values() if one.flag_bits & 1]:
         raise ValueError(f"member {encrypted[0]} is encrypted")
+
     total = sum(one.file_size for one in members.values())
     check_unfolding(path, "an archive", total, Path(path).stat().st_size, trust)
     return members
@@ -96,13 +105,16 @@ def _mapped(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> Array
     """Maps an uncompressed member whose elements are single bytes; those of others need not be aligned."""
     if info.compress_type != zipfile.ZIP_STORED:
         return None
+
     with Path(path).open("rb") as raw:
         raw.seek(info.header_offset)
         magic, name_length, extra_length = LOCAL_HEADER.unpack(raw.read(LOCAL_HEADER.size))
         start = info.header_offset + LOCAL_HEADER.size + name_length + extra_length
         raw.seek(start)
         shape, fortran, dtype = npy_head(raw)
-        at, count = raw.tell(), math.prod(shape)
+        at = raw.tell()
+        count = math.prod(shape)
+
     plain = magic == b"PK\x03\x04" and dtype.itemsize == 1 and at + count <= start + info.file_size
     if not plain or count == 0 or fortran:
         return None
@@ -119,6 +131,7 @@ def _load(path: str, schema: Schema, trust: bool) -> dict[str, Column]:
         if isinstance(error, FormatError) or getattr(error, "filename", None) is not None:
             raise
         raise unreadable(path, ".npz archive", error, cure_of(error)) from error
+
     return columns_from(arrays, path, schema)[1]
 
 

@@ -20,20 +20,25 @@ class PackedStrings(Sequence[str]):
 
     def __init__(self, buffer: Array, ends: Array, count: int) -> None:
         """buffer: uint8 [total]; ends: end of each string [count], or the one length of all [1] if that is shorter."""
-        self._buffer, self._ends, self._count = buffer, ends, count
+        self._buffer = buffer
+        self._ends = ends
+        self._count = count
         self._even = count > 1 and len(ends) == 1
 
     @classmethod
     def from_strings(cls, strings: Iterable[str]) -> PackedStrings:
         """Reads `strings` once, in order."""
-        buffer, lengths = bytearray(), []
+        buffer = bytearray()
+        lengths = []
         for string in strings:
             encoded = os.fsencode(string)
             buffer += encoded
             lengths.append(len(encoded))
+
         count = len(lengths)
         if count > 1 and len(set(lengths)) == 1:
             return cls(np.frombuffer(bytes(buffer), np.uint8), np.array(lengths[:1]), count)
+
         ends = np.cumsum(lengths, dtype=np.int64)
         return cls(np.frombuffer(bytes(buffer), np.uint8), ends.astype(np.min_scalar_type(len(buffer))), count)
 
@@ -49,15 +54,23 @@ class PackedStrings(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             return [self[one] for one in range(*index.indices(self._count))]
+
         index = operator.index(index)
         if not -self._count <= index < self._count:
             raise IndexError(f"no string {index} among {self._count}")
+
         index %= self._count
         if self._even:
             length = int(self._ends[0])
-            start, end = index * length, (index + 1) * length
+            start = index * length
+            end = (index + 1) * length
         else:
-            start, end = int(self._ends[index - 1]) if index else 0, int(self._ends[index])
+            if index:
+                start = int(self._ends[index - 1])
+            else:
+                start = 0
+            end = int(self._ends[index])
+
         return os.fsdecode(self._buffer[start:end].tobytes())
 
     def __iter__(self) -> Iterator[str]:

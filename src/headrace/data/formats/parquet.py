@@ -52,7 +52,9 @@ def refusal(field: Field) -> str | None:
         return "Parquet has no lists of arrays"
     if field.dtype.kind == "b" and (field.kind != "fixed" or field.shape):
         return "Parquet packs booleans in bits"
-    return "Parquet has no empty arrays" if 0 in field.shape else None
+    if 0 in field.shape:
+        return "Parquet has no empty arrays"
+    return None
 
 
 def open_reader(path: str, trust: bool) -> Reader:
@@ -66,6 +68,7 @@ def open_reader(path: str, trust: bool) -> Reader:
             found = f"{schema.names} where {files[0]} has {schemas[0].names}"
             expected = "the same columns and types in all files"
             raise FormatError(explain("files differ", place=file, found=found, expected=expected))
+
     groups = [(number, group) for number, file in enumerate(opened) for group in range(file.num_row_groups)]
     lengths = [opened[number].metadata.row_group(group).num_rows for number, group in groups]
     close(opened)
@@ -83,6 +86,7 @@ def _open(files: list[str]) -> list[pq.ParquetFile]:
             if error.filename is None and not isinstance(error, (PermissionError, FileNotFoundError)):
                 raise unreadable(file, "Parquet file", error) from error
             raise
+
     return opened
 
 
@@ -109,7 +113,9 @@ class ParquetReader(BlockReader):
         from headrace.core.memory import machine_memory
 
         super().__init__(path, schema, lengths, min(KEEP, machine_memory() // 4))
-        self._paths, self._groups, self._trust = files, groups, trust
+        self._paths = files
+        self._groups = groups
+        self._trust = trust
         self._files: Handle[list[pq.ParquetFile]] = Handle(functools.partial(_open, files))
         self._whole: dict[str, Column] = {}
         self._leaves: dict[int, dict[str, list[int]]] = {}
@@ -123,41 +129,54 @@ class ParquetReader(BlockReader):
             if isinstance(error, FormatError):
                 raise
             raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", error) from error
+
         expected = int(self.starts[number + 1] - self.starts[number])
         if table.num_rows != expected:
             wrong = ValueError(f"{table.num_rows} rows instead of {expected}")
             raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", wrong)
+
         place = f"{self._paths[file]}, row group {group}"
         for name in names:
             check_decoded(table.column(name).chunks, place, self._trust)
+
         return {name: from_arrow(self.schema[name], table.column(name), place) for name in names}
 
     def _table(self, file: int, group: int, names: Sequence[str]) -> pa.Table:
         """Reads columns of a row group, those with strings that could grow too long a few rows at a time."""
-        opened, place = self._files.get()[file], f"{self._paths[file]}, row group {group}"
-        found = {} if self._trust else self._look_at(file, group, names)
+        opened = self._files.get()[file]
+        place = f"{self._paths[file]}, row group {group}"
+        if self._trust:
+            found = {}
+        else:
+            found = self._look_at(file, group, names)
+
         slow = {name: pages for name, pages in found.items() if pages.repeated > allowed(pages.stored)}
         table = opened.read_row_group(group, columns=[name for name in names if name not in slow], use_threads=False)
         for name, pages in slow.items():
-            total, batches = 0, []
+            total = 0
+            batches = []
             step = max(AT_ONCE // pages.longest, 1)
             for batch in opened.iter_batches(step, row_groups=[group], columns=[name], use_threads=False):
                 total += batch.nbytes
                 check_unfolding(place, f"column {name!r}", total, pages.stored)
                 batches.append(batch)
             table = table.append_column(name, pa.Table.from_batches(batches).combine_chunks().column(0))
+
         return table
 
     def _look_at(self, file: int, group: int, names: Sequence[str]) -> dict[str, Pages]:
         """Returns what the pages of columns say. Raises `FormatError` for those that would take too much memory."""
-        metadata, found = self._files.get()[file].metadata, {}
+        metadata = self._files.get()[file].metadata
+        found = {}
         if file not in self._leaves:
             self._leaves[file] = leaves_of(metadata)
+
         with open(self._paths[file], "rb", buffering=0) as stream:
             for name in names:
                 found[name] = pages = look_at(stream.fileno(), metadata, group, self._leaves[file].get(name, ()))
                 what = f"column {name!r} of row group {group}"
                 check_unfolding(self._paths[file], what, max(pages.unpacked, pages.decoded), pages.stored)
+
         return found
 
     def column(self, name: str) -> Column | None:
@@ -166,19 +185,24 @@ class ParquetReader(BlockReader):
         field = self.schema[name]
         if found is not None or field.kind != "fixed":
             return found
+
         size = len(self) * field.dtype.itemsize
         for length in field.shape:
             size *= length
+
         if size + self._bytes > self._keep:
             return None
+
         where = self._paths[0]
         if len(self._paths) > 1:
             where = f"{where} and {len(self._paths) - 1} more"
+
         parts = []
         with decoding_whole(f"column {name!r} of {where}", size) as report:
             for number in range(len(self._groups)):
                 parts.append(self.read_block(number, [name])[name])
                 report(int(self.starts[number + 1]), len(self))
+
         self._whole[name] = column = joined(field, parts)
         self._bytes += size
         return column

@@ -51,16 +51,22 @@ def leaves_of(metadata: Any) -> dict[str, list[int]]:
         ends = [at for at, char in enumerate(path) if char == "."]
         for end in (*ends, len(path)):
             found.setdefault(path[:end], []).append(number)
+
     return found
 
 
 def look_at(descriptor: int, metadata: Any, group: int, leaves: Sequence[int]) -> Pages:
     """Returns what the pages of some leaves say together. Raises `ValueError` if their headers make no sense."""
-    total, about = Pages(), metadata.row_group(group)
+    total = Pages()
+    about = metadata.row_group(group)
     for number in leaves:
         leaf = about.column(number)
         found = _leaf(descriptor, leaf)
-        width = max(metadata.schema.column(number).length, 1) if "FIXED" in leaf.physical_type else 8
+        if "FIXED" in leaf.physical_type:
+            width = max(metadata.schema.column(number).length, 1)
+        else:
+            width = 8
+
         total = Pages(
             total.stored + leaf.total_compressed_size,
             total.unpacked + found.unpacked,
@@ -68,6 +74,7 @@ def look_at(descriptor: int, metadata: Any, group: int, leaves: Sequence[int]) -
             total.repeated + found.repeated,
             max(total.longest, found.longest),
         )
+
     return total
 
 
@@ -76,29 +83,38 @@ def _leaf(descriptor: int, leaf: Any) -> Pages:
     start = leaf.data_page_offset
     if leaf.has_dictionary_page and leaf.dictionary_page_offset is not None:
         start = min(start, leaf.dictionary_page_offset)
+
     unpacked = found = by_dictionary = repeated = 0
-    longest, words = 1, None
+    longest = 1
+    words = None
     for body, header in _headers(descriptor, start, start + leaf.total_compressed_size):
         size = header[2]
         unpacked += size
         if header[1] == DICTIONARY:
             words = body, header[3], size
             continue
+
         about = header.get(5 if header[1] == DATA else 8, {})
-        count, encoding = about.get(1, 0), about.get(2 if header[1] == DATA else 4, 0)
+        count = about.get(1, 0)
+        encoding = about.get(2 if header[1] == DATA else 4, 0)
         if count < 0 or size < 0:
             raise ValueError(f"a page of {size:,} bytes and {count:,} values")
         found += count
         by_dictionary += count if encoding in BY_DICTIONARY else 0
         if encoding == BY_PREFIX:
-            repeated, longest = repeated + size * count, max(longest, size)
+            repeated = repeated + size * count
+            longest = max(longest, size)
+
         if found >= leaf.num_values:
             break
+
     if leaf.physical_type == "BYTE_ARRAY" and words is not None:
         word = words[2]
         if word * by_dictionary > FREE >= word:
             word = _longest_word(descriptor, words, leaf.compression)
-        repeated, longest = repeated + word * by_dictionary, max(longest, word)
+        repeated = repeated + word * by_dictionary
+        longest = max(longest, word)
+
     return Pages(0, unpacked, max(found, leaf.num_values), repeated, longest)
 
 
@@ -110,10 +126,13 @@ def _longest_word(descriptor: int, place: tuple[int, int, int], codec: str) -> i
         if codec not in CODECS:
             return size
         data = pa.decompress(data, size, codec.lower(), asbytes=True)
+
     at = longest = 0
     while at + 4 <= len(data):
         (word,) = WORD.unpack_from(data, at)
-        at, longest = at + 4 + word, max(longest, word)
+        at = at + 4 + word
+        longest = max(longest, word)
+
     return max(longest, 1)
 
 
@@ -130,6 +149,7 @@ def _headers(descriptor: int, at: int, end: int) -> Iterator[tuple[int, dict[int
                 if len(data) < size or size >= LARGEST_HEAD:
                     raise ValueError(f"a page header at byte {at:,} that does not end") from error
                 size *= 32
+
         if not all(isinstance(header.get(number), int) for number in (1, 2, 3)) or header[3] < 0:
             raise ValueError(f"a page header at byte {at:,} that makes no sense")
         body = at + length
@@ -144,13 +164,20 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
     fields: dict[int, Any] = {}
     number = 0
     while data[at]:
-        step, kind = data[at] >> 4, data[at] & 15
+        step = data[at] >> 4
+        kind = data[at] & 15
         at += 1
         if step:
             number += step
         else:
             number, at = _signed(data, at)
-        fields[number], at = (kind == TRUE, at) if kind in (TRUE, FALSE) else _value(data, at, kind, depth + 1)
+
+        if kind in (TRUE, FALSE):
+            fields[number] = kind == TRUE
+            at = at
+        else:
+            fields[number], at = _value(data, at, kind, depth + 1)
+
     return fields, at + 1
 
 
@@ -163,18 +190,22 @@ def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind == BINARY:
         length, at = _unsigned(data, at)
         return None, _there(data, at + length)
+
     if kind in (TRUE, FALSE, BYTE):
         return None, _there(data, at + 1)
     if kind == DOUBLE:
         return None, _there(data, at + 8)
+
     if kind in (LIST, SET):
-        count, inner = data[at] >> 4, data[at] & 15
+        count = data[at] >> 4
+        inner = data[at] & 15
         at += 1
         if count == 15:
             count, at = _unsigned(data, at)
         for _ in range(count):
             _, at = _value(data, at, inner, depth + 1)
         return None, at
+
     if kind == MAP:
         raise ValueError("a page header with a map")
     return _signed(data, at)
@@ -190,7 +221,9 @@ def _unsigned(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
-        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+        value = value | (byte & 127) << shift
+        shift = shift + 7
+        at = at + 1
         if byte < 128:
             return value, at
         if shift > 63:

@@ -97,6 +97,7 @@ class Handle(Generic[T]):
             return value
         if self._pid not in (-1, os.getpid()):
             self._lock = threading.Lock()  # the one of the parent may be held there
+
         with self._lock:
             if self._value is None or self._pid != os.getpid():
                 self._value = self._opener()

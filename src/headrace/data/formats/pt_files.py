@@ -70,21 +70,29 @@ def open_reader(path: str, trust: bool) -> Reader:
             found = f"{len(names):,} files"
             raise FormatError(explain("files are missing", place=path, found=found, expected=f"{manifest.length:,}"))
         return PtReader(path, names, manifest.schema, trust)
+
     if not names:
         raise FormatError(explain("found no .pt files", place=path, found="none", expected="one a sample"))
+
     step = max(len(names) // LOOKED_AT, 1)
     samples = [_read(str(Path(path) / name), trust) for name in names[::step][:LOOKED_AT]]
     for name, sample in zip(names[::step], samples, strict=False):
         if list(sample) != list(samples[0]):
-            found, place = f"keys {list(sample)}", Path(path) / name
+            found = f"keys {list(sample)}"
+            place = Path(path) / name
             raise FormatError(explain("samples differ", place=place, found=found, expected=f"{list(samples[0])}"))
+
     fields = tuple(field_of(key, [sample[key] for sample in samples], path) for key in samples[0])
     return PtReader(path, names, Schema(fields), trust)
 
 
 def _read(file: str, trust: bool) -> dict[str, Any]:
     try:
-        size = 0 if trust else _check_packed(file)
+        if trust:
+            size = 0
+        else:
+            size = _check_packed(file)
+
         sample = _columns_of(torch.load(file, map_location="cpu", weights_only=not trust))
         if not trust:
             check_unfolding(file, "a file", sum(map(_bytes_of, sample.values())), size)
@@ -123,6 +131,7 @@ def _check_packed(file: str) -> int:
             if stream.read(2) == b"PK":
                 raise ValueError("an archive without a directory at its end")
             return size
+
         length, first = DIRECTORY_END.unpack_from(tail, end)
         if tail[max(end - 20, 0) : end].startswith(b"PK\6\7"):  # one with numbers of 64 bits, which goes first
             stream.seek(struct.unpack_from("<Q", tail, end - 12)[0])
@@ -130,13 +139,19 @@ def _check_packed(file: str) -> int:
             if first != WIDE and wide != (length, first):
                 raise ValueError("an archive with two directories")
             length, first = wide
+
         stream.seek(first)
-        directory = tail[first - start : first - start + length] if first >= start else stream.read(length)
+        if first >= start:
+            directory = tail[first - start : first - start + length]
+        else:
+            directory = stream.read(length)
+
     unpacked = at = 0
     while at + ENTRY.size <= len(directory):
         method, whole, name, extra, comment = ENTRY.unpack_from(directory, at)
         unpacked += 0 if method == 0 else whole if whole < WIDE else ENDLESS
         at += ENTRY.size + name + extra + comment
+
     check_unfolding(file, "an archive", unpacked, size)
     return size
 
@@ -147,7 +162,9 @@ def _bytes_of(value: Any) -> int:
         return 8 * _entries(value, {})
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
-    return len(value) if isinstance(value, (bytes, bytearray)) else 0
+    if isinstance(value, (bytes, bytearray)):
+        return len(value)
+    return 0
 
 
 def _entries(value: Any, known: dict[int, int]) -> int:
@@ -161,6 +178,7 @@ def _entries(value: Any, known: dict[int, int]) -> int:
     if id(value) not in known:
         known[id(value)] = ENDLESS
         known[id(value)] = sum(_entries(one, known) for one in value)
+
     return known[id(value)]
 
 
@@ -191,6 +209,7 @@ class PtReader:
             sample = _read(file, self._trust)
             for field in schema:
                 values[field.name].append(_value(field, sample, file))
+
         return Block(schema, {field.name: column_from(field, values[field.name]) for field in schema})
 
     def blocks(self) -> Sequence[range]:
@@ -205,23 +224,33 @@ def _value(field: Field, sample: Mapping[str, Any], file: str) -> Any:
             value = value.detach().numpy()
         except (TypeError, RuntimeError) as error:  # sparse, of a type that NumPy has not, without values
             raise unreadable(file, f"tensor {field.name!r}", error, "store it as a dense tensor of numbers") from error
+
     if field.kind == "bytes" and isinstance(value, np.ndarray):
         value = value.tobytes()
+
     if field.kind in ("bytes", "text"):
         sound = isinstance(value, bytes if field.kind == "bytes" else str)
     else:
         array = np.asarray(value)
         sound = value is not None and array.dtype.kind == field.dtype.kind and _fits(field, array.shape)
+
     if not sound:
-        shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
+        if isinstance(value, np.ndarray):
+            shape = f" of shape {value.shape}"
+        else:
+            shape = ""
+
         found = type(value).__name__ + shape
         message = explain(f"column {field.name!r} of a sample differs", place=file, found=found, expected=str(field))
         raise FormatError(message)
+
     return value
 
 
 def _fits(field: Field, shape: tuple[int, ...]) -> bool:
-    return shape == field.shape if field.kind == "fixed" else shape[1:] == field.shape and len(shape) > 0
+    if field.kind == "fixed":
+        return shape == field.shape
+    return shape[1:] == field.shape and len(shape) > 0
 
 
 class _Writer:
@@ -247,7 +276,10 @@ class _Writer:
 
 def _stored(value: Any) -> Any:
     if isinstance(value, bytes):
-        return torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0, dtype=torch.uint8)
+        if value:
+            return torch.frombuffer(bytearray(value), dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8)
+
     if isinstance(value, (np.ndarray, np.generic)):
         return torch.from_numpy(np.array(value))
     return value

@@ -50,11 +50,16 @@ def format_named(name: str) -> Format:
     """Returns a format by its name. Raises `UsageError`."""
     if name not in MODULES:
         close = difflib.get_close_matches(name, MODULES, 1)
-        cure = f"did you mean {close[0]!r}?" if close else None
+        if close:
+            cure = f"did you mean {close[0]!r}?"
+        else:
+            cure = None
+
         expected = ", ".join(MODULES)
         raise UsageError(
             explain("there is no such format", place="format", found=repr(name), expected=expected, cure=cure)
         )
+
     module, _, attribute = MODULES[name].partition(":")
     found = importlib.import_module(f"headrace.data.formats.{module}")
     return cast(Format, getattr(found, attribute) if attribute else found)
@@ -65,18 +70,24 @@ def format_of(path: str) -> Format:
     manifest = read_manifest(path)
     if manifest is not None and manifest.format in MODULES:
         return format_named(manifest.format)
+
     for name in MODULES:
         one = format_named(name)
         if one.claims(path):
             return one
+
     given = Path(path)
     if not os.path.lexists(path) and not is_pattern(path):
         parent = given.parent
         near = difflib.get_close_matches(
             given.name, [one.name for one in parent.iterdir()] if parent.is_dir() else [], 1
         )
-        cure = f"did you mean {parent / near[0]}?" if near else "correct the path"
+        if near:
+            cure = f"did you mean {parent / near[0]}?"
+        else:
+            cure = "correct the path"
         raise DatasetNotFoundError(explain("there are no such data", place=path, found="nothing", cure=cure))
+
     if is_pattern(path):
         raise DatasetNotFoundError(explain("no files match", place=path, found="nothing", cure="correct the pattern"))
     raise _unknown(given)
@@ -90,9 +101,13 @@ def _unknown(path: Path) -> FormatError:
         else:
             with path.open("rb") as file:
                 head = file.read(16)
-            found = f"a file of {path.stat().st_size:,} bytes that begins with {head!r}" if head else "an empty file"
+            if head:
+                found = f"a file of {path.stat().st_size:,} bytes that begins with {head!r}"
+            else:
+                found = "an empty file"
     except OSError as error:
         found = error.strerror or str(error)
+
     expected = "; ".join(f"{name}: {format_named(name).TITLE}" for name in MODULES)
     cure = "name the format: open(..., format=...), or --format on the command line"
     if path.suffix == ".bin":
@@ -106,11 +121,16 @@ def open_reader(path: str | os.PathLike[str], *, format: str | None = None, trus
     place = str(Path(os.fsdecode(path)).expanduser())
     check_name(place)
     _check_kind(place)
-    chosen = format_of(place) if format is None else format_named(format)
+    if format is None:
+        chosen = format_of(place)
+    else:
+        chosen = format_named(format)
+
     if format is not None and not os.path.lexists(place) and not is_pattern(place) and not chosen.claims(place):
         raise DatasetNotFoundError(
             explain("there are no such data", place=place, found="nothing", cure="correct the path")
         )
+
     try:
         return chosen.open_reader(place, trust)
     except LIBRARY_FAILURES as error:
@@ -124,7 +144,8 @@ def check_name(place: str) -> None:
     try:
         place.encode()
     except UnicodeEncodeError as error:
-        found, cure = "a name that is not valid UTF-8", "rename it, or make a link with another name to it"
+        found = "a name that is not valid UTF-8"
+        cure = "rename it, or make a link with another name to it"
         if sys.getfilesystemencoding() != "utf-8":
             found = f"a name that the encoding of this locale ({sys.getfilesystemencoding()}) has no letters for"
             cure = "set PYTHONUTF8=1, or a locale of UTF-8 such as LC_ALL=C.UTF-8"
@@ -157,8 +178,10 @@ def check_holds(format: str, schema: Schema, place: object) -> None:
     if bad := [name for name in schema.names if not name or "\0" in name or not _is_text(name)]:
         expected = "names of text, not empty"
         raise FormatError(explain("a column name cannot be stored", place=place, found=bad, expected=expected))
+
     if not schema.fields:
         raise FormatError(explain("there are no columns to write", place=place, found="none", expected="one or more"))
+
     if reasons:
         message = explain(
             f"the format {format} cannot hold these data",
@@ -168,6 +191,7 @@ def check_holds(format: str, schema: Schema, place: object) -> None:
             cure="leave such columns out, or choose memmap or arrow, which hold them all",
         )
         raise FormatError(message)
+
     if format == "npy" and len(schema) > 1 and any(not name.isprintable() for name in schema.names):
         raise FormatError(
             explain("a column name cannot be stored", place=place, found=", ".join(map(repr, schema.names)))

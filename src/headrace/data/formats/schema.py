@@ -48,7 +48,11 @@ class Field:
     def __str__(self) -> str:
         shape = "".join(f" x {length}" for length in self.shape)
         text = {"fixed": f"{self.dtype.name}{shape}", "ragged": f"{self.dtype.name} x any{shape}"}
-        labels = f", {len(self.labels)} classes" if self.labels else ""
+        if self.labels:
+            labels = f", {len(self.labels)} classes"
+        else:
+            labels = ""
+
         return text.get(self.kind, self.kind) + labels
 
 
@@ -81,7 +85,12 @@ class Schema:
         """Returns the fields of these names, in the order asked for; None: all. Raises `UsageError` for others."""
         if names is None:
             return self
-        wanted = (names,) if isinstance(names, str) else tuple(names)
+
+        if isinstance(names, str):
+            wanted: tuple[str, ...] = (names,)
+        else:
+            wanted = tuple(names)
+
         if unknown := [name for name in wanted if name not in self._by_name]:
             message = explain(
                 "there are no such columns",
@@ -91,9 +100,11 @@ class Schema:
                 cure="correct columns=",
             )
             raise UsageError(message)
+
         if not wanted or len(set(wanted)) != len(wanted):
             expected = "one name or more, each once"
             raise UsageError(explain("wrong argument", place="columns=", found=repr(names), expected=expected))
+
         return Schema(tuple(self[name] for name in wanted))
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -114,14 +125,18 @@ class Schema:
                 cure="restore the file, or delete it if the data can be read without",
             )
             raise FormatError(message) from error
+
         return cls(fields)
 
 
 def _field_from(plain: Mapping[str, Any]) -> Field:
-    kind, name = plain["kind"], plain["name"]
+    kind = plain["kind"]
+    name = plain["name"]
     if kind not in get_args(Kind) or not isinstance(name, str) or not name:
         raise ValueError(f"name {name!r} of kind {kind!r}")
-    dtype, shape = np.dtype(plain.get("dtype", "uint8")), tuple(int(length) for length in plain.get("shape", ()))
+
+    dtype = np.dtype(plain.get("dtype", "uint8"))
+    shape = tuple(int(length) for length in plain.get("shape", ()))
     if dtype not in NUMBERS or min(shape, default=0) < 0:
         raise ValueError(f"dtype {dtype} and shape {shape}")
     return Field(name, kind, dtype, shape, tuple(str(label) for label in plain.get("labels", ())))

@@ -35,13 +35,16 @@ def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
             found = f"{len(files) - len(missing)} of {len(files)}; not there: {', '.join(missing[:5])}"
             raise DatasetNotFoundError(explain("shards are missing", place=path, found=found, expected="all of them"))
         return files
+
     if Path(path).is_dir():
         files = [str(Path(path) / name) for name in plain_files(path) if name.endswith(suffixes)]
     else:
         files = [path] if Path(path).is_file() else sorted(one for one in glob.glob(path) if Path(one).is_file())  # noqa: PTH207 - a pattern
+
     if not files:
         expected = "a file, a folder or a pattern of files ending in " + " or ".join(suffixes)
         raise DatasetNotFoundError(explain("found no files", place=path, found="nothing", expected=expected))
+
     return files
 
 
@@ -50,11 +53,19 @@ def expanded(path: str) -> list[str]:
     match = RANGE.search(path)
     if match is None:
         return [path]
-    first, last = int(match[1]), int(match[2])
+
+    first = int(match[1])
+    last = int(match[2])
     if last - first >= LARGEST_RANGE or last < first:
         raise DatasetNotFoundError(explain("no such range of files", place=path, found=match[0], expected="{000..011}"))
-    width = len(match[1]) if match[1].startswith("0") else 0
-    begin, end = path[: match.start()], path[match.end() :]
+
+    if match[1].startswith("0"):
+        width = len(match[1])
+    else:
+        width = 0
+
+    begin = path[: match.start()]
+    end = path[match.end() :]
     return [one for number in range(first, last + 1) for one in expanded(f"{begin}{number:0{width}d}{end}")]
 
 
@@ -62,6 +73,7 @@ def stored_files(place: str) -> list[str]:
     """Returns all files of data at a path: a file, a folder, a pattern, or a prefix of file names; sorted."""
     if RANGE.search(place):
         return [one for one in expanded(place) if Path(one).is_file()]
+
     path = Path(place)
     if path.is_dir():
         return sorted(str(one) for one in path.rglob("*") if one.is_file())
@@ -75,4 +87,5 @@ def stamp_of(place: str) -> str:
         if file.is_file():
             status = file.stat()
             digest.update(f"{file}|{status.st_size}|{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+
     return digest.hexdigest()

@@ -34,9 +34,11 @@ class Pieces:
             order = np.empty(count, np.int64)
             order[np.concatenate([places for _, _, places in groups])] = np.arange(count)
             return taken.take(order)
+
         out = np.empty((count, *self._field.shape), self._field.dtype)
         for number, keys, places in groups:
             out[places] = np.asarray(self.parts[number])[keys]
+
         return out
 
 
@@ -53,6 +55,7 @@ def grouped(keys: Keys, starts: Keys) -> list[tuple[int, Keys, Keys]]:
     for places in np.split(order, edges) if len(keys) else []:
         piece = int(pieces[places[0]])
         groups.append((piece, keys[places] - starts[piece], places))
+
     return groups
 
 
@@ -72,7 +75,8 @@ class TableReader:
         self.format = format_name
         self.place = place
         self.schema = schema
-        self._length, self._trust = length, trust
+        self._length = length
+        self._trust = trust
         self._table: Handle[pa.Table] = Handle(load)
         self._opened: Handle[_Opened] = Handle(self._open)
 
@@ -86,11 +90,14 @@ class TableReader:
         """See `Reader.column`."""
         opened = self._opened.get()
         parts = opened.column(self.schema[name]).parts
-        return parts[0] if len(parts) == 1 else None
+        if len(parts) == 1:
+            return parts[0]
+        return None
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`."""
-        opened, schema = self._opened.get(), self.schema.only(names)
+        opened = self._opened.get()
+        schema = self.schema.only(names)
         groups = grouped(keys, opened.starts)
         if not groups:
             return Block(schema, {field.name: joined(field, []) for field in schema})
@@ -107,7 +114,8 @@ class _Opened:
     """A table as this process sees it; columns are looked at when they are first asked for."""
 
     def __init__(self, table: pa.Table, place: str, trust: bool) -> None:
-        self._place, self._trust = place, trust
+        self._place = place
+        self._trust = trust
         self._batches = [batch for batch in table.to_batches() if batch.num_rows] or table.to_batches()
         self.starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
         self._numbers = {name: number for number, name in enumerate(table.schema.names)}
@@ -120,6 +128,7 @@ class _Opened:
             check_decoded([batch.column(index) for batch in self._batches], self._place, self._trust)
             parts = [from_arrow(field, batch.column(index), self._place) for batch in self._batches]
             found = self._columns[field.name] = Pieces(field, parts or [joined(field, [])])
+
         return found
 
 
@@ -159,11 +168,13 @@ class BlockReader(ABC):
         groups = grouped(keys, self.starts)
         if not groups:
             return Block(schema, {field.name: joined(field, []) for field in schema})
+
         taken = []
         for number, inner, places in groups:
             columns = self._block(number, schema.names)
             part = Block(schema, columns)
             taken.append((part if _is_all(inner, part) else part.take(inner), places))
+
         return _in_order(schema, taken, len(keys))
 
     def blocks(self) -> Sequence[range]:
@@ -176,6 +187,7 @@ class BlockReader(ABC):
             found = {name: self._kept[number, name] for name in names if (number, name) in self._kept}
             for name in found:
                 self._kept.move_to_end((number, name))
+
         missing = [name for name in names if name not in found]
         if missing:
             read = dict(self.read_block(number, missing))
@@ -184,8 +196,10 @@ class BlockReader(ABC):
                 for name, column in read.items():
                     self._kept[number, name] = column
                     self._bytes += column.nbytes
+
                 while self._bytes > self._keep and len(self._kept) > len(names):
                     self._bytes -= self._kept.popitem(last=False)[1].nbytes
+
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -204,10 +218,12 @@ def _is_all(keys: Keys, block: Block) -> bool:
 def _in_order(schema: Schema, taken: Sequence[tuple[Block, Keys]], count: int) -> Block:
     if len(taken) == 1:
         return taken[0][0]
+
     order = np.empty(count, np.int64)
     order[np.concatenate([places for _, places in taken])] = np.arange(count)
     if (order == np.arange(count)).all():
         return Block(schema, {f.name: joined(f, [part.columns[f.name] for part, _ in taken]) for f in schema})
+
     columns: dict[str, Column] = {}
     for field in schema:
         if field.kind == "fixed":
@@ -217,4 +233,5 @@ def _in_order(schema: Schema, taken: Sequence[tuple[Block, Keys]], count: int) -
             columns[field.name] = out
         else:
             columns[field.name] = joined(field, [part.columns[field.name] for part, _ in taken]).take(order)
+
     return Block(schema, columns)

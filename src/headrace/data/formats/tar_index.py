@@ -94,19 +94,23 @@ def _kept(file: str) -> TarIndex | None:
         data = read_side_file(path, limit)
     except FileNotFoundError:
         return None
+
     start = len(MAGIC) + 8
     if data[:8] != MAGIC or int.from_bytes(data[8:start], "little") != zlib.crc32(memoryview(data)[start:]):
         error = ValueError(f"{len(data):,} bytes whose checksum is wrong")
         raise unreadable(path, "index of a shard", error, "delete it: it is only there to save time")
+
     head = np.frombuffer(data, "<i8", 5, start).tolist()
     length, samples, columns, names, endings = head
     if length != Path(file).stat().st_size:
         return None
+
     table = np.frombuffer(data, "<i8", samples + 1 + 2 * samples * columns, start + 40).astype(np.int64, copy=False)
     text = start + 40 + table.nbytes
     if not _hang_together(table, length, samples, names):
         error = ValueError("files or names that overlap, or lie outside of the shard")
         raise unreadable(path, "index of a shard", error, "delete it: it is only there to save time")
+
     starts, sizes = table[samples + 1 :].reshape(2, samples, columns)
     parts = data[text + names : text + names + endings].split(b"\0")[:columns]
     found = tuple(ending.decode("utf-8", "surrogateescape") for ending in parts)
@@ -115,7 +119,8 @@ def _kept(file: str) -> TarIndex | None:
 
 def _hang_together(table: Array, length: int, samples: int, names: int) -> bool:
     """Tells whether names follow each other, and files lie in a shard of this length and fill no more than it."""
-    ends, (starts, sizes) = table[: samples + 1], table[samples + 1 :].reshape(2, -1)
+    ends = table[: samples + 1]
+    (starts, sizes) = table[samples + 1 :].reshape(2, -1)
     there = sizes >= 0
     ordered = int(ends[0]) == 0 and int(ends[-1]) == names and bool((np.diff(ends) >= 0).all())
     inside = bool(((starts >= 0) & (sizes <= length) & (starts <= length - sizes))[there].all())
@@ -138,14 +143,17 @@ class _Samples:
             stem, dot, ending = base.partition(b".")
             if not stem or not ending:
                 return
-            self.prefix, self.seen = folder + slash + stem + dot, 0
+            self.prefix = folder + slash + stem + dot
+            self.seen = 0
             self.names.append(self.prefix[:-1])
         else:
             ending = name[len(self.prefix) :]
+
         column = self.columns.setdefault(ending, len(self.columns))
         if self.seen >> column & 1:  # the same name once more: another sample
             self.names.append(self.prefix[:-1])
             self.seen = 0
+
         self.seen |= 1 << column
         self.files.append((len(self.names) - 1, column, start, size))
 
@@ -153,12 +161,16 @@ class _Samples:
         shape = len(self.names), len(self.columns)
         if shape[0] * shape[1] > max(CELLS, EMPTY * len(self.files)):
             found = f"{len(self.files):,} files of {shape[0]:,} samples with {shape[1]:,} different endings"
-            what, expected = "the files of a shard do not form samples", "nearly the same endings for each sample"
+            what = "the files of a shard do not form samples"
+            expected = "nearly the same endings for each sample"
             cure = "rename the files: what follows the first dot of a name is its column"
             raise FormatError(explain(what, place=place, found=found, expected=expected, cure=cure))
-        starts, sizes = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
+
+        starts = np.zeros(shape, np.int64)
+        sizes = np.full(shape, -1, np.int64)
         table = np.array(self.files, np.int64).reshape(-1, 4)
-        starts[table[:, 0], table[:, 1]], sizes[table[:, 0], table[:, 1]] = table[:, 2], table[:, 3]
+        starts[table[:, 0], table[:, 1]] = table[:, 2]
+        sizes[table[:, 0], table[:, 1]] = table[:, 3]
         ends = np.cumsum([0, *map(len, self.names)])
         endings = tuple(ending.decode("utf-8", "surrogateescape") for ending in self.columns)
         return TarIndex(np.frombuffer(b"".join(self.names), np.uint8), ends, endings, starts, sizes)
@@ -166,8 +178,13 @@ class _Samples:
 
 def _walk(descriptor: int, place: str) -> TarIndex:
     """Reads header after header. Their checksums are compared many at a time, since that is quicker."""
-    length, read, samples = os.fstat(descriptor).st_size, os.pread, _Samples()
-    position, window, origin, count = 0, b"", 0, 1
+    length = os.fstat(descriptor).st_size
+    read = os.pread
+    samples = _Samples()
+    position = 0
+    window = b""
+    origin = 0
+    count = 1
     headers: list[bytes] = []
     places: list[int] = []
     long_name: bytes | None = None
@@ -176,14 +193,17 @@ def _walk(descriptor: int, place: str) -> TarIndex:
         if inner <= len(window) - RECORD:
             header = window[inner : inner + RECORD]
         elif position < NEAR * count:
-            origin, window = position, read(descriptor, WINDOW, position)
+            origin = position
+            window = read(descriptor, WINDOW, position)
             header = window[:RECORD]
         else:
             header = read(descriptor, RECORD, position)
+
         if len(header) < RECORD or header[0] == 0:
             _compare(headers, places, place)
             _check_end(header, position, place, length)
             return samples.index(place)
+
         size = _size(header, place, position)
         count += 1
         headers.append(header)
@@ -192,6 +212,7 @@ def _walk(descriptor: int, place: str) -> TarIndex:
         if start + size > length:
             _compare(headers, places, place)
             raise _damaged(place, start, f"a file of {size:,} bytes, of which {max(length - start, 0):,} are there")
+
         position = start + (size + RECORD - 1) // RECORD * RECORD
         kind = header[156]
         if kind in REGULAR:
@@ -201,6 +222,7 @@ def _walk(descriptor: int, place: str) -> TarIndex:
             long_name = _long_name(kind, read(descriptor, min(size, LONGEST_NAME), start)) or long_name
         else:
             long_name = None
+
         if len(headers) == AT_ONCE:
             _compare(headers, places, place)
 
@@ -208,8 +230,12 @@ def _walk(descriptor: int, place: str) -> TarIndex:
 def _check_end(header: bytes, position: int, place: str, length: int) -> None:
     if header and header.count(0) == RECORD:
         return
+
     if header or position == 0 or position > length:
-        found = f"{length:,} bytes: the file was cut off" if len(header) < RECORD else f"a header of {header[:16]!r}"
+        if len(header) < RECORD:
+            found = f"{length:,} bytes: the file was cut off"
+        else:
+            found = f"a header of {header[:16]!r}"
         raise _damaged(place, position, found)
 
 
@@ -220,6 +246,7 @@ def _compare(headers: list[bytes], places: list[int], place: str) -> None:
     for header, position, found in zip(headers, places, sums.tolist(), strict=True):
         if _number(header[148:156]) != found:
             raise _damaged(place, position, f"a header whose checksum is wrong, that begins with {header[:16]!r}")
+
     headers.clear()
     places.clear()
 
@@ -228,7 +255,11 @@ def _size(header: bytes, place: str, position: int) -> int:
     try:
         return int(header[124:135], 8)  # as nearly all are written
     except ValueError:
-        size = int.from_bytes(header[125:136], "big") if header[124] == 0x80 else _number(header[124:136])
+        if header[124] == 0x80:
+            size: int | None = int.from_bytes(header[125:136], "big")
+        else:
+            size = _number(header[124:136])
+
     if size is None or size < 0:
         raise _damaged(place, position, f"a size of {header[124:136]!r}")
     return size
@@ -249,7 +280,9 @@ def _name(header: bytes) -> bytes:
 
 
 def _long_name(kind: int, extension: bytes) -> bytes | None:
-    return extension.rstrip(b"\0") if kind == ord("L") else _pax_path(extension)
+    if kind == ord("L"):
+        return extension.rstrip(b"\0")
+    return _pax_path(extension)
 
 
 def _pax_path(extension: bytes) -> bytes | None:
@@ -262,6 +295,7 @@ def _pax_path(extension: bytes) -> bytes | None:
         if record.startswith(b"path="):
             return record[5:]
         extension = extension[int(digits) :]
+
     return None
 
 

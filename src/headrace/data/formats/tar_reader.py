@@ -104,31 +104,38 @@ class TarReader:
         indices = self._opened.get().indices
         for number in [number for number in indices if number < pieces[0][0]]:
             del indices[number]  # a stream does not come back
+
         return self._fetch(groups, int(edges[-1]), self.schema.only(names), empty)
 
     def _fetch(self, groups: Sequence[tuple[int, Keys, Keys]], count: int, schema: Schema, empty: Empty) -> Block:
         """Reads the samples of `groups`, each (shard, keys within it, places in the result), into one buffer."""
         wanted = [field for field in schema if field.name != KEY]
-        starts, sizes = np.zeros((len(wanted), count), np.int64), np.zeros((len(wanted), count), np.int64)
+        starts = np.zeros((len(wanted), count), np.int64)
+        sizes = np.zeros((len(wanted), count), np.int64)
         runs: list[tuple[int, int, int]] = []
         total = 0
         for number, keys, places in groups:
             index = self.index(number)
             for row, field in enumerate(wanted):
                 column = self._place(index, number, field)
-                starts[row, places], sizes[row, places] = index.starts[keys, column], index.sizes[keys, column]
+                starts[row, places] = index.starts[keys, column]
+                sizes[row, places] = index.sizes[keys, column]
                 if (missing := index.sizes[keys, column] < 0).any():
                     raise self._missing(number, index, int(keys[missing][0]), self._endings[field.name])
+
             if wanted:
-                first, last = starts[:, places].min(axis=0), (starts + sizes)[:, places].max(axis=0)
+                first = starts[:, places].min(axis=0)
+                last = (starts + sizes)[:, places].max(axis=0)
                 for start, stop, members in _runs(first, last):
                     starts[:, places[members]] += total - start
                     runs.append((number, start, stop))
                     total += stop - start
+
         buffer = self._read(runs, empty(total))
         columns: dict[str, Column] = {}
         for row, field in enumerate(wanted):
             columns[field.name] = self._column(field, groups[0][0] if groups else 0, buffer, starts[row], sizes[row])
+
         if KEY in schema.names:
             columns[KEY] = self._keys(groups, count)
         return Block(schema, columns)
@@ -138,8 +145,10 @@ class TarReader:
         for number, keys, _ in groups:
             index = self.index(number)
             parts.append(Ragged(index.names, index.name_ends).take(keys))
+
         if len(parts) == 1:
             return parts[0]  # type: ignore[return-value]
+
         order = np.empty(count, np.int64)
         if groups:
             order[np.concatenate([places for _, _, places in groups])] = np.arange(count)
@@ -147,11 +156,13 @@ class TarReader:
 
     def _read(self, runs: Sequence[tuple[int, int, int]], buffer: Array) -> Array:
         """Reads runs of bytes, each (shard, start, stop), one behind the other."""
-        opened, at = self._opened.get(), 0
+        opened = self._opened.get()
+        at = 0
         for number, start, stop in runs:
             descriptor = opened.descriptor(number, self.files[number])
             self._pread(descriptor, number, buffer[at : at + stop - start], start)
             at += stop - start
+
         return buffer
 
     def _place(self, index: TarIndex, number: int, field: Field) -> int:
@@ -160,6 +171,7 @@ class TarReader:
             if index.count == 0:
                 return -1
             raise self._missing(number, index, 0, ending)
+
         return index.endings.index(ending)
 
     def _missing(self, number: int, index: TarIndex, sample: int, ending: str) -> FormatError:
@@ -184,6 +196,7 @@ class TarReader:
         plain = field.kind in ("bytes", "text")
         if plain:
             return Ragged(data, None, starts, starts + sizes)
+
         place = self.files[number]
         values = [
             decoded(ending, data[start : start + size].data, place)
@@ -195,6 +208,7 @@ class TarReader:
                 found = f"{array.dtype.name} {list(array.shape)}"
                 what = f"column {field.name!r} of a sample differs"
                 raise FormatError(explain(what, place=place, found=found, expected=str(field)))
+
         return column_from(field, values)
 
 
@@ -226,7 +240,8 @@ def _close_all(descriptors: dict[int, int]) -> None:
 def _runs(starts: Array, stops: Array) -> list[tuple[int, int, Array]]:
     """Groups samples into runs of bytes to read: (start, stop, samples), with small gaps read along."""
     order = np.argsort(starts, kind="stable")
-    firsts, ends = starts[order], np.maximum.accumulate(stops[order])
+    firsts = starts[order]
+    ends = np.maximum.accumulate(stops[order])
     edges = [0, *(np.flatnonzero(firsts[1:] - ends[:-1] > GAP) + 1).tolist(), len(order)]
     return [(int(firsts[a]), int(ends[b - 1]), order[a:b]) for a, b in itertools.pairwise(edges) if b > a]
 
@@ -245,4 +260,5 @@ def decoded(ending: str, data: Any, place: str) -> Any:
         raise unreadable(
             f"{place}, a file ending in .{ending}", "file of a tar shard", error, cure_of(error)
         ) from error
+
     return bytes(data)

@@ -45,16 +45,27 @@ def refusal(field: Field) -> str | None:
     """See `Format.refusal`."""
     if field.kind != "fixed":
         return "a TensorDict holds samples of one size"
+
     plain = re.fullmatch(r"[A-Za-z0-9_\-]+", field.name) and field.name not in ("meta", "data")
-    return None if plain else "its name holds what TensorDict or file names have another meaning for"
+    if plain:
+        return None
+    return "its name holds what TensorDict or file names have another meaning for"
 
 
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
-    schema = None if manifest is None else manifest.schema
+    if manifest is None:
+        schema = None
+    else:
+        schema = manifest.schema
+
     schema, columns = columns_from(_arrays(path, trust), path, schema)
-    length = len(next(iter(columns.values()))) if columns else 0
+    if columns:
+        length = len(next(iter(columns.values())))
+    else:
+        length = 0
+
     return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema, trust))
 
 
@@ -64,6 +75,7 @@ def _arrays(path: str, trust: bool) -> dict[str, Array]:
         if not trust:
             _refuse_code(folder)
         _check_sizes(folder)
+
     try:
         stored = tensordict.TensorDict.load_memmap(path)
         leaves = stored.items(include_nested=True, leaves_only=True)
@@ -74,7 +86,8 @@ def _arrays(path: str, trust: bool) -> dict[str, Array]:
 
 def _folders(path: str) -> Iterator[Path]:
     """Yields the folder and those below it, through links too, each once."""
-    pending, seen = [Path(path)], set[Path]()
+    pending = [Path(path)]
+    seen = set[Path]()
     while pending:
         folder = pending.pop()
         real = folder.resolve()
@@ -90,9 +103,11 @@ def _refuse_code(folder: Path) -> None:
     kind = _entries(folder).get("_type")
     if kind is not None and not PLAIN.fullmatch(str(kind)):
         found.append(f"a {kind}")
+
     if found:
         cure = "save tensors alone; or, if you trust whoever made it, open it with trust=True"
-        what, expected = "a TensorDict holds more than tensors, which could execute anything", "tensors"
+        what = "a TensorDict holds more than tensors, which could execute anything"
+        expected = "tensors"
         raise FormatError(explain(what, place=folder, found=", ".join(sorted(found)), expected=expected, cure=cure))
 
 
@@ -109,6 +124,7 @@ def _entries(folder: Path) -> dict[str, Any]:
         if isinstance(error, FormatError):
             raise
         raise unreadable(meta, "TensorDict", error) from error
+
     return dict(plain)
 
 
@@ -127,7 +143,8 @@ def _check_sizes(folder: Path) -> None:
             file = folder / f"{name}.memmap"
             if file.stat().st_size < expected:
                 found = f"{file.stat().st_size:,} bytes"
-                expected_text, cure = f"{expected:,} bytes", "restore the file"
+                expected_text = f"{expected:,} bytes"
+                cure = "restore the file"
                 raise FormatError(
                     explain("a file was cut off", place=file, found=found, expected=expected_text, cure=cure)
                 )
@@ -149,8 +166,13 @@ def open_writer(path: str, schema: Schema) -> Writer:
 
 def _finish(arrays: dict[str, Array], path: Path) -> None:
     tensordict = extra("tensordict", "tensordict")
-    length = len(next(iter(arrays.values()))) if arrays else 0
+    if arrays:
+        length = len(next(iter(arrays.values())))
+    else:
+        length = 0
+
     stored = tensordict.TensorDict({}, batch_size=[length])
     for name, array in arrays.items():
         stored[name] = torch.from_numpy(array.copy() if not array.flags.writeable else array)
+
     stored.memmap(str(path))

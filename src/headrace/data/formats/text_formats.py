@@ -52,7 +52,8 @@ class TextFormat:
 
 
 def _delimited(name: str, title: str, delimiter: str) -> TextFormat:
-    parse, write = functools.partial(parse_csv, delimiter), functools.partial(CsvFile, delimiter)
+    parse = functools.partial(parse_csv, delimiter)
+    write = functools.partial(CsvFile, delimiter)
     return TextFormat(name, title, (f".{name}",), parse, write, refusal_of_csv)
 
 

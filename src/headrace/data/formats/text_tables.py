@@ -66,9 +66,18 @@ def open_table(
             "`headrace pack` makes a form of it that opens at once",
             stacklevel=3,
         )
-    known = None if manifest is None else manifest.schema
+
+    if manifest is None:
+        known = None
+    else:
+        known = manifest.schema
+
     table = _parsed(files, known, parse)
-    schema = known if known is not None else schema_from(table.schema, path)
+    if known is not None:
+        schema = known
+    else:
+        schema = schema_from(table.schema, path)
+
     return TableReader(name, path, schema, table.num_rows, _Parsed(files, known, parse, table))
 
 
@@ -80,7 +89,9 @@ class _Parsed:
         self._table: pa.Table | None = table
 
     def __call__(self) -> pa.Table:
-        return self._table if self._table is not None else self._parse()
+        if self._table is not None:
+            return self._table
+        return self._parse()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_parse": self._parse, "_table": None}
@@ -93,6 +104,7 @@ def _parsed(files: list[str], known: Schema | None, parse: Callable[[str, Schema
     what = files[0]
     if len(files) > 1:
         what = f"{files[0]} and {len(files) - 1} more"
+
     with decoding_whole(what, sum(sizes)) as report:
         for at, file in enumerate(files):
             try:
@@ -101,8 +113,10 @@ def _parsed(files: list[str], known: Schema | None, parse: Callable[[str, Schema
                 if isinstance(error, FormatError):
                     raise
                 raise unreadable(file, "text table", error, "correct the line that the message names") from error
+
             rows += len(tables[-1])
             report(rows, round(rows * sum(sizes) / max(sum(sizes[: at + 1]), 1)))
+
     try:
         return pa.concat_tables(tables).combine_chunks()
     except FAILURES as error:
@@ -111,13 +125,20 @@ def _parsed(files: list[str], known: Schema | None, parse: Callable[[str, Schema
 
 def parse_csv(delimiter: str, file: str, known: Schema | None) -> pa.Table:
     """Reads a file whose first line names the columns."""
-    types = None if known is None else {field.name: _csv_type(field) for field in known}
+    if known is None:
+        types = None
+    else:
+        types = {field.name: _csv_type(field) for field in known}
+
     if Path(file).stat().st_size == 0:
         raise ValueError("an empty file, without a line of column names")
+
     with Path(file).open("rb") as stream:
         names = stream.readline(BLOCK).count(delimiter.encode()) + 1
+
     if names > COLUMNS:
         raise ValueError(f"{names:,} columns, of {COLUMNS:,} at most")
+
     _check_threads(file)
     read = pyarrow.csv.ReadOptions(block_size=BLOCK, encoding="utf8")
     parse = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
@@ -144,13 +165,16 @@ def _check_threads(file: str) -> None:
     except RuntimeError as error:
         check_shortage(error, file, "reading this text table")
         raise
+
     probe.join()
 
 
 def _csv_type(field: Field) -> pa.DataType:
     if field.kind == "text":
         return pa.large_string()
-    return pa.float32() if field.dtype == np.float16 else pa.from_numpy_dtype(field.dtype)
+    if field.dtype == np.float16:
+        return pa.float32()
+    return pa.from_numpy_dtype(field.dtype)
 
 
 def parse_json(file: str, known: Schema | None) -> pa.Table:
@@ -159,11 +183,13 @@ def parse_json(file: str, known: Schema | None) -> pa.Table:
         if known is None:
             raise ValueError("an empty file")
         return pa.schema([(field.name, _json_type(field)) for field in known]).empty_table()
+
     _check_depth(file)
     options = pyarrow.json.ParseOptions(newlines_in_values=False)
     if known is not None:
         explicit = pa.schema([(field.name, _json_type(field)) for field in known])
         options = pyarrow.json.ParseOptions(explicit_schema=explicit, unexpected_field_behavior="error")
+
     table = pyarrow.json.read_json(file, pyarrow.json.ReadOptions(block_size=BLOCK), options)
     if known is None:
         check_json(file, table)
@@ -178,8 +204,12 @@ def _check_depth(file: str) -> None:
             found = max(data.rfind(end, start, start + LONG_ROW) for end in (b"}\n{", b"}\r\n{"))
             if found < start:  # a long row: all others are passed many at a time
                 end = ROW_END.search(data, start)
-                found = len(data) if end is None else end.start()
+                if end is None:
+                    found = len(data)
+                else:
+                    found = end.start()
                 _check_row(data[start : found + 1])
+
             start = found + 1
 
 
@@ -193,6 +223,7 @@ def _check_row(row: bytes) -> None:
         depth = int(depths[-1])
         if depths.max() > DEPTH:
             raise ValueError(f"a row of {depths.max():,} levels of lists and objects, of {DEPTH:,} at most")
+
     if row.count(b":") > COLUMNS and (keys := len({one[1] for one in KEY.finditer(row)})) > COLUMNS:
         raise ValueError(f"{keys:,} different keys, of {COLUMNS:,} at most")
 
@@ -200,10 +231,16 @@ def _check_row(row: bytes) -> None:
 def _json_type(field: Field) -> pa.DataType:
     if field.kind == "text":
         return pa.large_string()
-    element = pa.float32() if field.dtype == np.float16 else pa.from_numpy_dtype(field.dtype)
+
+    if field.dtype == np.float16:
+        element = pa.float32()
+    else:
+        element = pa.from_numpy_dtype(field.dtype)
+
     kind = element
     for _ in range(len(field.shape) + (field.kind == "ragged")):
         kind = pa.list_(kind)
+
     return kind
 
 
@@ -232,10 +269,11 @@ def _cells(field: Field, block: Block) -> list[Any]:
     column = block.columns[field.name]
     if field.kind == "text":
         return [_text(field, block, index) for index in range(len(block))]
+
     values = np.asarray(column)
-    return (
-        ["true" if value else "false" for value in values] if values.dtype.kind == "b" else [repr_of(v) for v in values]
-    )
+    if values.dtype.kind == "b":
+        return ["true" if value else "false" for value in values]
+    return [repr_of(v) for v in values]
 
 
 def repr_of(value: Any) -> str:
@@ -252,6 +290,7 @@ def _text(field: Field, block: Block, index: int) -> str:
         raise FormatError(
             explain("text is no UTF-8", place=place, found=repr(value), cure="store it as bytes")
         ) from error
+
     return value
 
 
@@ -267,16 +306,22 @@ class JsonFile:
         """Adds samples at the end. Raises `FormatError` for what JSON has no word for."""
         for field in self._schema:
             column = block.columns[field.name]
-            values = column if isinstance(column, np.ndarray) else column.packed()[0]
+            if isinstance(column, np.ndarray):
+                values = column
+            else:
+                values = column.packed()[0]
+
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 found = "infinite, or not a number"
                 raise FormatError(explain("JSON cannot hold this", place=f"column {field.name!r}", found=found))
+
         for index in range(len(block)):
             row = {name: _plain(value) for name, value in block.row(index).items()}
             for field in self._schema:
                 if field.kind == "text":
                     _text(field, block, index)
             self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
         self.length += len(block)
 
     def close(self) -> None:
@@ -285,18 +330,24 @@ class JsonFile:
 
 
 def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return value
 
 
 def refusal_of_csv(field: Field) -> str | None:
     """Returns why delimited text cannot hold a field."""
     if field.kind == "text":
         return None
-    return None if field.kind == "fixed" and not field.shape else "delimited text holds one number or string a cell"
+    if field.kind == "fixed" and not field.shape:
+        return None
+    return "delimited text holds one number or string a cell"
 
 
 def refusal_of_json(field: Field) -> str | None:
     """Returns why JSON lines cannot hold a field."""
     if field.kind == "bytes":
         return "JSON has no bytes"
-    return "lists of a length of 0 have no shape in JSON" if 0 in field.shape else None
+    if 0 in field.shape:
+        return "lists of a length of 0 have no shape in JSON"
+    return None

@@ -55,11 +55,9 @@ def refusal(field: Field) -> str | None:
         return "names of columns become endings of file names: letters, digits, _, - and + only"
     if field.name == KEY and field.kind != "text":
         return f"{KEY} is the name of the sample, and is text"
-    return (
-        "an .npy file of 0 dimensions is a number of its own"
-        if field.kind == "ragged" and field.name == "cls"
-        else None
-    )
+    if field.kind == "ragged" and field.name == "cls":
+        return "an .npy file of 0 dimensions is a number of its own"
+    return None
 
 
 def open_reader(path: str, trust: bool) -> Reader:
@@ -69,16 +67,19 @@ def open_reader(path: str, trust: bool) -> Reader:
     index = index_of(files[0])
     if not trust:
         _refuse_pickles(files[0], index)
+
     if manifest is not None:
         endings = {field.name: ending_of(field) for field in manifest.schema if field.name != KEY}
         if len(files) == 1 and index.count != manifest.length:
             error = ValueError(f"{index.count:,} samples where the manifest says {manifest.length:,}")
             raise unreadable(files[0], "tar shard", error)
         return TarReader(path, files, manifest.schema, endings)
+
     if index.count == 0:
         if len(files) > 1:
             raise unreadable(files[0], "tar shard", ValueError("a shard without samples"))
         return TarReader(path, files, Schema((Field(KEY, "text"),)), {})
+
     schema, endings = _guessed(files[0], index)
     return TarReader(path, files, schema, endings)
 
@@ -96,39 +97,53 @@ def _refuse_pickles(file: str, index: TarIndex) -> None:
 
 
 def _guessed(file: str, index: TarIndex) -> tuple[Schema, dict[str, str]]:
-    fields, endings = [Field(KEY, "text")], {}
+    fields = [Field(KEY, "text")]
+    endings = {}
     looked_at = np.linspace(0, index.count - 1, min(index.count, LOOKED_AT)).astype(np.int64)
     with Path(file).open("rb") as stream:
         for column, ending in enumerate(index.endings):
             values = []
             for sample in looked_at.tolist():
-                start, size = index.starts[sample, column], index.sizes[sample, column]
+                start = index.starts[sample, column]
+                size = index.sizes[sample, column]
                 if size < 0:
                     continue
                 stream.seek(start)
                 values.append(decoded(ending, stream.read(size), file))
+
             if values:
                 name = _column_name(ending)
                 fields.append(field_of(name, values, file))
                 endings[name] = ending
+
     return Schema(tuple(fields)), endings
 
 
 def _column_name(ending: str) -> str:
     """Returns the column of a file: our own double endings lose the second one."""
     stem, _, last = ending.rpartition(".")
-    return stem if stem and last in ("npy", "txt", "bin") else ending
+    if stem and last in ("npy", "txt", "bin"):
+        return stem
+    return ending
 
 
 def ending_of(field: Field) -> str:
     """Returns the ending of the files that hold a field."""
     name = field.name
     if field.kind == "bytes":
-        return name if MEDIA.match(name) else f"{name}.bin"
+        if MEDIA.match(name):
+            return name
+        return f"{name}.bin"
+
     if field.kind == "text":
-        return name if name in ("txt", "json") else f"{name}.txt"
+        if name in ("txt", "json"):
+            return name
+        return f"{name}.txt"
+
     whole = field.kind == "fixed" and not field.shape and field.dtype == np.int64
-    return name if (name == "cls" and whole) or name == "npy" else f"{name}.npy"
+    if (name == "cls" and whole) or name == "npy":
+        return name
+    return f"{name}.npy"
 
 
 class _TarFile:
@@ -153,6 +168,7 @@ class _TarFile:
                 raise FormatError(
                     explain("a sample's name cannot be used", place=KEY, found=repr(key), expected=expected)
                 )
+
             for field in self._schema:
                 if field.name != KEY:
                     self._add(f"{key}.{ending_of(field)}", _encoded(field, row[field.name]))
@@ -160,7 +176,8 @@ class _TarFile:
 
     def _add(self, name: str, data: bytes) -> None:
         info = tarfile.TarInfo(name)
-        info.size, info.mode = len(data), 0o644
+        info.size = len(data)
+        info.mode = 0o644
         try:
             self._tar.addfile(info, io.BytesIO(data))
         except ValueError as error:
@@ -179,13 +196,16 @@ class _TarFile:
 def _encoded(field: Field, value: Any) -> bytes:
     if field.kind == "bytes":
         return bytes(value)
+
     if field.kind == "text":
         if isinstance(value, bytes):
             return value
         encoded: bytes = value.encode("utf-8", "surrogateescape")
         return encoded
+
     if ending_of(field) == "cls":
         return str(int(value)).encode()
+
     stream = io.BytesIO()
     np.lib.format.write_array(stream, np.asarray(value), allow_pickle=False)
     return stream.getvalue()

@@ -28,10 +28,14 @@ def fetch(staged: Staged, keys: Any, out: BatchMemory) -> Any:
             columns = staged.stored.fetch_batch(keys, out)
             count = len(keys)
             return built(node, lambda leaf: [None] * count if leaf.type == "none" else columns[leaf.name])
-    pipeline, data, place = staged.pipeline(batches=True), staged.before_steps(keys), named(keys)
+
+    pipeline = staged.pipeline(batches=True)
+    data = staged.before_steps(keys)
+    place = named(keys)
     writer = _direct(pipeline.steps)
     if writer is not None:
         return _written(pipeline, writer, data, place, staged.ragged, out)
+
     data = pipeline.run(data, place)
     if isinstance(data, Rows) and pipeline.last not in pipeline.known:
         return torch_default_collate(data.samples)
@@ -54,6 +58,7 @@ def _written(
     done = pipeline.part((*pipeline.steps[:-1], stand_in), pipeline.first, data, place)
     if writer.on is None:
         return tensor
+
     batch = collate(as_columns(done, place), ragged, out)
     batch[writer.on] = tensor
     return batch
@@ -61,7 +66,11 @@ def _written(
 
 def _direct(steps: tuple[Step, ...]) -> Step | None:
     """Returns the last step, if it is one that writes arrays of one size where it is told to."""
-    last = steps[-1] if steps else None
+    if steps:
+        last = steps[-1]
+    else:
+        last = None
+
     if last is None or last.batched or not all(hasattr(last.function, word) for word in ("into", "shape", "dtype")):
         return None
     return last
@@ -77,9 +86,11 @@ def collate(columns: Columns, ragged: gather.RaggedAs, out: BatchMemory) -> Any:
             return [None] * columns.count
         if leaf.type == "str" and leaf.name in columns.lists:
             return list(columns.lists[leaf.name])
+
         column = columns.block.columns[leaf.name]
         if leaf.form == SHAPED:
             return _shaped(leaf, column, columns.block.columns[leaf.name + SHAPE], ragged, out)
+
         field = leaf.fields()[0]
         return gather.whole(field, column, field.dtype, ragged, out, padder)
 
@@ -90,8 +101,11 @@ def built(node: Node, make: Callable[[Leaf], Any]) -> Any:
     """Returns the structure of a batch, where torch has lists for tuples, too."""
     if isinstance(node, Leaf):
         return make(node)
+
     parts = [built(part, make) for part in node.parts]
-    return dict(zip(node.keys, parts, strict=True)) if node.type == "dict" else parts
+    if node.type == "dict":
+        return dict(zip(node.keys, parts, strict=True))
+    return parts
 
 
 def _shaped(leaf: Leaf, column: Any, shapes: Any, ragged: gather.RaggedAs, out: BatchMemory) -> Any:
@@ -103,10 +117,12 @@ def _shaped(leaf: Leaf, column: Any, shapes: Any, ragged: gather.RaggedAs, out: 
         cure = 'crop or resize them in a step, or set ragged="list"'
         message = explain("arrays of one batch differ in shape", place=f"column {leaf.name!r}", found=found, cure=cure)
         raise SampleError(message)
+
     values, offsets = column.packed()
     if ragged != "list":
         tensor, array = gather.allocate(out, (len(shapes), *distinct[0].tolist()), dtype)
         array[...] = values.reshape(array.shape)
         return tensor
+
     flat = gather.ragged(Ragged(values, offsets), leaf.fields()[0], dtype, "list")(np.arange(len(shapes)), out)
     return [part.reshape(shape) for part, shape in zip(flat, shapes.tolist(), strict=True)]

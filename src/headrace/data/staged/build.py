@@ -89,10 +89,14 @@ class Work:
             except OSError as error:  # to be told from those of the disk that the cache is written to
                 error.of_a_step = True  # type: ignore[attr-defined]
                 raise
+
             made = one_layout(parts)
+
         if self.room is None:
             return made
-        room, block = self.room, made.block
+
+        room = self.room
+        block = made.block
 
         def write(path: Path) -> None:
             from headrace.data.formats import arrow  # with pyarrow, which takes long to load
@@ -113,11 +117,14 @@ class Work:
             data = self.pipeline.run(copied(self.source.load(keys)), place)
             begin_stream(None)
             return as_columns(data, place)
+
         with refused_draws("the data set itself"):
             data = copied(self.source.load(keys))
+
         for number, step in enumerate(self.pipeline.steps, self.pipeline.first):
             with refused_draws(f"the step {step.name!r}", declared=step.random):
                 data = self.pipeline.part((step,), number, data, place)
+
         return as_columns(data, place)
 
 
@@ -128,7 +135,11 @@ LAYOUT = ".layout"
 @contextlib.contextmanager
 def refused_draws(who: str, *, declared: bool | None = None) -> Iterator[None]:
     """Raises `UsageError` if anybody draws random numbers in the block, unless they say that it does not matter."""
-    before = None if declared is False else (comparable_states(), drawing())
+    if declared is False:
+        before = None
+    else:
+        before = (comparable_states(), drawing())
+
     yield
     if before is not None and before != (comparable_states(), drawing()):
         raise draws_error(who)
@@ -169,8 +180,10 @@ def plan_work(source: Source, steps: tuple[Step, ...], length: int, *, freeze_ra
     for step in steps:
         if step.random and not freeze_random:
             raise draws_error(f"the step {step.name!r}")
+
     if not length:
         return work, 0.0
+
     keys = looked_at(length)
     with global_states_kept():
         begin_stream(None)
@@ -179,8 +192,10 @@ def plan_work(source: Source, steps: tuple[Step, ...], length: int, *, freeze_ra
         data = work.computed(keys)
         work.node = data.node
         if not data.block.schema.fields:
-            found, cure = "no arrays, numbers or strings", "have the steps return some, or leave cache= out"
+            found = "no arrays, numbers or strings"
+            cure = "have the steps return some, or leave cache= out"
             raise SampleError(explain("samples hold nothing that could be kept", found=found, cure=cure))
+
         seconds = time.perf_counter() - began
         if not freeze_random:
             _check_steady(work, keys)
@@ -188,6 +203,7 @@ def plan_work(source: Source, steps: tuple[Step, ...], length: int, *, freeze_ra
             found = "another result for the same random streams: a step has a generator of its own"
             cure = "have it draw from headrace.rng(), or from the global generators"
             raise UsageError(explain("random steps cannot be computed once", found=found, cure=cure))
+
     size = max(data.block.nbytes / len(keys), _bytes_loaded(source, keys), 1.0)
     work.piece = int(min(max(PIECE / size, 1), LONGEST_PIECE))
     work.block = max(min(work.piece, LONGEST_BLOCK), 1)
@@ -209,7 +225,8 @@ def _bytes_loaded(source: Source, keys: Keys) -> float:
 
 def _check_steady(work: Work, keys: Keys) -> None:
     """Raises `UsageError` if a step gives something else each time, or to a sample that is alone."""
-    once, again = _trail(work, keys), _trail(work, keys)
+    once = _trail(work, keys)
+    again = _trail(work, keys)
     for place, step in enumerate(work.pipeline.steps):
         if step.random is None and not _same(once[place + 1], again[place + 1]):
             raise draws_error(f"the step {step.name!r}")
@@ -227,7 +244,8 @@ def _trail(work: Work, keys: Keys) -> list[Data]:
 
 def _check_apart(pipeline: Pipeline, at: int, before: Data, together: Data) -> None:
     """Raises `UsageError` if a batched step gives a sample another result when it is alone."""
-    step, number = pipeline.steps[at], pipeline.first + at
+    step = pipeline.steps[at]
+    number = pipeline.first + at
     many = pipeline.columns(before, number, str)
     for place in range(min(len(before), TRIED)):
         one = Columns(many.node, many.block.take(np.array([place])), 1)
@@ -251,24 +269,31 @@ def _near(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(_near(*pair) for pair in zip(one, other, strict=True))
     if not isinstance(one, (np.ndarray, float, np.floating, torch.Tensor)):
         return bool(one == other)
-    first, second = np.asarray(one), np.asarray(other)
+
+    first = np.asarray(one)
+    second = np.asarray(other)
     return first.shape == second.shape and bool(np.allclose(first, second, rtol=1e-3, atol=1e-5, equal_nan=True))
 
 
 def _same(one: Data, other: Data) -> bool:
     """Compares samples bit by bit; what cannot be held in columns is taken for the same."""
     try:
-        first, second = as_columns(one, str), as_columns(other, str)
+        first = as_columns(one, str)
+        second = as_columns(other, str)
     except SampleError:
         return True
+
     if first.node != second.node:
         return False
+
     pairs = ((column, second.block.columns[name]) for name, column in first.block.columns.items())
     return all(pickle.dumps(_packed(one)) == pickle.dumps(_packed(two)) for one, two in pairs)
 
 
 def _packed(column: Any) -> Any:
-    return column.packed() if hasattr(column, "packed") else np.ascontiguousarray(column)
+    if hasattr(column, "packed"):
+        return column.packed()
+    return np.ascontiguousarray(column)
 
 
 # -- the work ----------------------------------------------------------------------------------------------------------
@@ -280,12 +305,14 @@ def workers_for(work: Work, missing: int, seconds: float) -> tuple[int, str]:
     count = min(cores(), missing)
     if seconds < ALONE or multiprocessing.current_process().daemon:
         return 1, method
+
     if method != "fork":
         try:
             pickle.dumps(work)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             LOGGER.info("headrace: one process builds this cache, since the steps cannot be pickled: %s", error)
             return 1, method
+
     return count, method
 
 
@@ -326,6 +353,7 @@ def assemble(work: Work, room: Room, target: Path, format: str) -> Node:
     for piece in range(work.pieces):
         path = room.file(piece)
         nodes.append(from_json(json.loads(path.with_name(path.name + LAYOUT).read_text()), path))
+
     node = joined(nodes)
     writer = open_writer(target, schema_of(node), format)
     try:
@@ -334,8 +362,10 @@ def assemble(work: Work, room: Room, target: Path, format: str) -> Node:
             for run_of in part.blocks():
                 block = part.fetch(np.arange(run_of.start, run_of.stop), part.schema.names)
                 writer.append(fitted(block, own, node))
+
         writer.seal()
     except BaseException:
         writer.abort()
         raise
+
     return node

@@ -105,7 +105,10 @@ class Folder:
     """A cache on the disk."""
 
     def __init__(self, path: Path, format: str, fingerprint: Fingerprint, stale: Stale) -> None:
-        self.path, self._format, self._fingerprint, self._stale = path, format, fingerprint, stale
+        self.path = path
+        self._format = format
+        self._fingerprint = fingerprint
+        self._stale = stale
         self._said = False
 
     def opened(self) -> Cached | None:
@@ -131,12 +134,14 @@ class Folder:
         if note is None:
             self._check_free()
             return None
+
         changes = self._fingerprint.changes_since(note.fingerprint)
         if note.format != self._format:
             changes.append(f"the format was {note.format}, is {self._format}")
         if not changes:
             self._tidy(note)
             return self._open(note)
+
         if self._stale == "error":
             raise StaleCacheError(
                 explain(
@@ -147,6 +152,7 @@ class Folder:
                     cure='undo the change, delete the folder, choose another, or have it built anew: stale="rebuild"',
                 )
             )
+
         self._say("; ".join(changes))
         return None
 
@@ -158,22 +164,31 @@ class Folder:
     def _open(self, note: Note) -> Cached:
         data = self.path / note.data
         try:
-            reader = open_reader(data, format=note.format) if note.length or data.exists() else None
+            if note.length or data.exists():
+                reader = open_reader(data, format=note.format)
+            else:
+                reader = None
         except (DatasetNotFoundError, FormatError) as error:
             lines = [line.strip() for line in str(error).splitlines() if "cure:" not in line]
             raise FormatError(explain("a cache is damaged", place=data, found="; ".join(lines), cure=ANEW)) from error
+
         if reader is not None and (len(reader) != note.length or not _holds(reader, note.node)):
             found = f"{len(reader):,} samples of {', '.join(f'{one.name} ({one})' for one in reader.schema)}"
             wanted = ", ".join(f"{one.name} ({one})" for one in schema_of(note.node))
             expected = f"{note.length:,} samples of {wanted}"
             raise FormatError(explain("a cache is damaged", place=data, found=found, expected=expected, cure=ANEW))
+
         return Cached(note.node, reader, note.length)
 
     def _check_free(self) -> None:
         if self.path.is_dir():
             others = sorted(one.name for one in self.path.iterdir() if not _is_ours(one.name))
         else:
-            others = [self.path.name] if os.path.lexists(self.path) else []
+            if os.path.lexists(self.path):
+                others = [self.path.name]
+            else:
+                others = []
+
         if others:
             found = f"{', '.join(others[:3])}{' ...' if len(others) > 3 else ''}, which is no cache"
             cure = "choose another folder, or remove what is there"
@@ -191,7 +206,11 @@ class Folder:
             if isinstance(error, HeadraceError) or getattr(error, "of_a_step", False):
                 raise
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            cure = "make room" if full else "choose a folder that can be written"
+            if full:
+                cure = "make room"
+            else:
+                cure = "choose a folder that can be written"
+
             cure += ", and run the same again: what is computed so far is kept"
             raise self._disk_error("a cache could not be built", error, cure) from error
 
@@ -205,6 +224,7 @@ class Folder:
     def _build(self, work: Work, seconds: float, report: Report) -> Cached:
         if work.node is not None:
             check_holds(self._format, schema_of(work.node), self.path)
+
         name = DATA + hashlib.blake2b(f"{self._fingerprint.digest} {self._format}".encode(), digest_size=8).hexdigest()
         target = self.path / name
         room = Room(target, f"{self._fingerprint.digest} {work.length} {work.piece}", work.pieces, ".arrow")
@@ -215,6 +235,7 @@ class Folder:
             work.room = room
             compute(work, missing, seconds, self.path, report)
             node = assemble(work, room, target, self._format)
+
         note = Note(name, self._format, work.length, node, self._fingerprint)
         write_note(self.path, note)
         self._remove_others("", name)
@@ -225,6 +246,7 @@ class Folder:
         beside = [one.name for one in self.path.iterdir() if OURS.fullmatch(one.name)]
         if all(name.startswith(note.data) for name in beside):
             return
+
         with contextlib.suppress(OSError), locked(self.path / LOCK, _give_up):
             if now := self._data_now():  # another process may have put new data in place since
                 self._remove_others(now)
@@ -235,7 +257,10 @@ class Folder:
             note = read_note(self.path)
         except FormatError:
             return ""
-        return "" if note is None else note.data
+
+        if note is None:
+            return ""
+        return note.data
 
     def _remove_others(self, *kept: str) -> None:
         """Removes data that nothing points to: of an older cache, or of a build that was given up."""
@@ -249,10 +274,12 @@ def _holds(reader: Reader, node: Node) -> bool:
     """Tells whether stored data have the columns of a layout; formats of text may hold numbers in wider types."""
     if set(schema_of(node).names) != set(reader.schema.names):
         return False
+
     for wanted in schema_of(node):
         have = reader.schema[wanted.name]
         if have.kind != wanted.kind or have.shape != wanted.shape:
             return False
+
     return True
 
 
@@ -299,7 +326,8 @@ def read_note(folder: Path) -> Note | None:
         return Note(data, plain["format"], plain["length"], from_json(plain["layout"], path), fingerprint)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         lines = str(error).splitlines() or [""]
-        found, cure = f"{type(error).__name__}: {lines[0]}", ANEW
+        found = f"{type(error).__name__}: {lines[0]}"
+        cure = ANEW
         raise FormatError(
             explain("the description of a cache is damaged", place=path, found=found, cure=cure)
         ) from error

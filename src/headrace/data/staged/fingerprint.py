@@ -64,6 +64,7 @@ class Fingerprint:
                     said.append(f"{what}{name} is new")
                 elif old[name] != new[name]:
                     said.append(f"{what}{name} was {old[name]}, is {new[name]}")
+
         return said
 
 
@@ -85,6 +86,7 @@ def fingerprint_of(named: Iterable[tuple[str, Any]]) -> Fingerprint:
                     "do; a data set may have a method fingerprint() that returns text",
                 )
                 raise UsageError(message) from error
+
     digester.libraries["python"] = ".".join(platform.python_version_tuple()[:2])
     return Fingerprint(parts, dict(sorted(digester.libraries.items())))
 
@@ -97,13 +99,16 @@ def _opened(thing: Any) -> list[tuple[str, Any]]:
     """Returns the parts of an object under which a user would look for a change, each with its name."""
     if isinstance(thing, types.MethodType):
         return [*_opened(thing.__func__), *_opened(thing.__self__)]
+
     if isinstance(thing, functools.partial):
         named = [(f", argument {name}", value) for name, value in sorted(thing.keywords.items())]
         listed = [(f", argument {place}", value) for place, value in enumerate(thing.args)]
         return [*_opened(thing.func), *listed, *named]
+
     if isinstance(thing, types.FunctionType) and not is_installed(thing.__module__):
         used = [(f", value of {name}", value) for name, value in values_used(thing)]
         return [(", code", thing.__code__), *used]
+
     state = getattr(thing, "__dict__", None)
     kind = type(thing)
     if not isinstance(state, dict) or isinstance(thing, type) or _is_own(thing) or is_installed(kind.__module__):
@@ -131,6 +136,7 @@ def values_used(function: types.FunctionType) -> list[tuple[str, Any]]:
             found += [(f"{name}.{part}", getattr(value, part)) for part in named if part in vars(value)]
         else:
             found.append((name, value))
+
     return [*defaults, *closed, *found]
 
 
@@ -155,6 +161,7 @@ def is_installed(module: str | None) -> bool:
         return True
     if top in ("", "__main__", "__mp_main__"):
         return False
+
     file = getattr(sys.modules.get(module or ""), "__file__", None) or getattr(sys.modules.get(top), "__file__", None)
     if file is None:
         return getattr(sys.modules.get(top), "__spec__", None) is not None
@@ -167,6 +174,7 @@ def version_of(top: str) -> str:
     known = getattr(sys.modules.get(top), "__version__", None)
     if isinstance(known, str):
         return known
+
     try:
         return importlib.metadata.version(top)
     except importlib.metadata.PackageNotFoundError:
@@ -195,6 +203,7 @@ class _Digester:
             return self._done[id(value)][0]
         if id(value) in self._open:  # it contains itself
             return _hash("again", kind.__qualname__.encode())
+
         self._open.add(id(value))
         try:
             digest = next((rule(self, value) for kinds, rule in RULES if isinstance(value, kinds)), None)
@@ -202,6 +211,7 @@ class _Digester:
                 digest = self._object(value)
         finally:
             self._open.discard(id(value))
+
         self._done[id(value)] = digest, value
         return digest
 
@@ -246,6 +256,7 @@ class _Digester:
         """Returns the checksum of a class: its code, where it is the user's own, and that of the classes above it."""
         if is_installed(value.__module__):
             return self.installed(value.__module__, value.__qualname__)
+
         skipped = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__",
                    "__annotations__", "__annotate_func__", "__annotations_cache__", "_abc_impl")  # fmt: skip
         members = {name: one for name, one in vars(value).items() if name not in skipped and _is_member(one)}
@@ -272,13 +283,19 @@ class _Digester:
             if not isinstance(text, str):
                 raise Incomparable(f"fingerprint() of {type(value).__name__} returned {type(text).__name__}, not text")
             return _hash("fingerprint", text.encode("utf-8", "surrogatepass"))
+
         try:
             registered = copyreg.dispatch_table.get(type(value))
-            reduced = value.__reduce_ex__(4) if registered is None else registered(value)
+            if registered is None:
+                reduced = value.__reduce_ex__(4)
+            else:
+                reduced = registered(value)
         except (TypeError, NotImplementedError, RuntimeError) as error:
             raise Incomparable(f"an object of type {type(value).__name__}: {error}") from error
+
         if isinstance(reduced, str):
             return self.installed(type(value).__module__, reduced)
+
         parts: list[Any] = [type(value), *reduced[1:3], *(list(part) for part in reduced[3:5] if part is not None)]
         return self.several("object", [reduced[0], *parts])
 

@@ -42,18 +42,22 @@ class Leaf:
             return ()
         if self.type in ("str", "bytes"):
             return (Field(self.name, "text" if self.type == "str" else "bytes"),)
+
         dtype = np.dtype(self.dtype)
         if self.form == FIXED:
             return (Field(self.name, "fixed", dtype, self.shape),)
         if self.form == RAGGED:
             return (Field(self.name, "ragged", dtype, self.shape),)
+
         shapes = Field(self.name + SHAPE, "fixed", np.dtype(np.int64), (len(self.shape),))
         return Field(self.name, "ragged", dtype), shapes
 
     def __str__(self) -> str:
         if self.form == SHAPED:
             return f"{self.dtype} of {len(self.shape)} dimensions"
-        return str(self.fields()[0]) if self.type not in ("none",) else "None"
+        if self.type not in ("none",):
+            return str(self.fields()[0])
+        return "None"
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ def joined(nodes: Sequence[Node]) -> Node:
 def _joined(one: Node, other: Node) -> Node:
     if one == other:
         return one
+
     if isinstance(one, Branch) and isinstance(other, Branch):
         if one.type == other.type and set(one.keys) == set(other.keys):
             theirs = dict(zip(other.keys, other.parts, strict=True))
@@ -101,6 +106,7 @@ def _joined(one: Node, other: Node) -> Node:
             if SHAPED not in (one.form, other.form) and _rest(one) == _rest(other):
                 return replace(one, form=RAGGED, shape=_rest(one))
             return replace(one, form=SHAPED, shape=(0,) * _ndim(one))
+
     name = next(leaves(one), Leaf("value", "none")).name
     raise SampleError(
         explain(
@@ -114,7 +120,9 @@ def _joined(one: Node, other: Node) -> Node:
 
 
 def _said(node: Node) -> str:
-    return f"{node.type} of {node}" if isinstance(node, Leaf) else f"a {node.type} of {list(node.keys)}"
+    if isinstance(node, Leaf):
+        return f"{node.type} of {node}"
+    return f"a {node.type} of {list(node.keys)}"
 
 
 def _ndim(leaf: Leaf) -> int:
@@ -122,7 +130,9 @@ def _ndim(leaf: Leaf) -> int:
 
 
 def _rest(leaf: Leaf) -> tuple[int, ...]:
-    return leaf.shape if leaf.form == RAGGED else leaf.shape[1:]
+    if leaf.form == RAGGED:
+        return leaf.shape
+    return leaf.shape[1:]
 
 
 def layout_of_schema(schema: Schema) -> Branch:
@@ -132,9 +142,18 @@ def layout_of_schema(schema: Schema) -> Branch:
         if field.kind in ("bytes", "text"):
             parts.append(Leaf(field.name, "str" if field.kind == "text" else "bytes"))
             continue
-        kind = "array" if field.kind == "ragged" or field.shape else "scalar"
-        form = RAGGED if field.kind == "ragged" else FIXED
+
+        if field.kind == "ragged" or field.shape:
+            kind = "array"
+        else:
+            kind = "scalar"
+
+        if field.kind == "ragged":
+            form = RAGGED
+        else:
+            form = FIXED
         parts.append(Leaf(field.name, kind, field.dtype.name, form, field.shape))
+
     return Branch("dict", schema.names, tuple(parts))
 
 
@@ -156,6 +175,7 @@ def from_json(plain: Any, place: object) -> Node:
             if np.dtype(dtype) not in NUMBERS:
                 raise ValueError(f"a column of {dtype!r}")
             return Leaf(str(name), kind, np.dtype(dtype).name, form, sizes)
+
         parts = tuple(from_json(part, place) for part in plain["parts"])
         keys = tuple(plain["keys"])
         if plain["type"] not in ("dict", "tuple", "list") or len(set(keys)) != len(parts) or len(keys) != len(parts):

@@ -105,8 +105,13 @@ class Plan:
         none = self.cuts[0]
         if best.cut == 0:
             return f"Keep nothing: no cache pays for itself within {self.epochs} epochs."
+
         gain = none.total(self.epochs) / max(best.total(self.epochs), 1e-12)
-        where = 'cache="memory" or a folder' if best.bytes < 0.5 * self.memory else "a folder"
+        if best.bytes < 0.5 * self.memory:
+            where = 'cache="memory" or a folder'
+        else:
+            where = "a folder"
+
         return (
             f"Cut behind step {best.cut} ({self.steps[best.cut].name}), in {where}: {self.epochs} epochs and the build "
             f"take {in_words(best.total(self.epochs))} instead of {in_words(none.total(self.epochs))} ({gain:.1f}x)."
@@ -131,31 +136,49 @@ class Plan:
         )
         for name in ("step", "us a sample", "bytes a sample"):
             steps.add_column(name, justify="left" if name == "step" else "right")
+
         for number, one in enumerate(self.steps):
-            size = "-" if one.bytes is None else f"{one.bytes:,.0f}"
+            if one.bytes is None:
+                size = "-"
+            else:
+                size = f"{one.bytes:,.0f}"
             steps.add_row(f"{number} {one.name}" if number else one.name, f"{one.seconds * 1e6:,.1f}", size)
+
         steps.add_row("into a batch", f"{self.batch * 1e6:,.1f}", "")
         cuts = Table(box=SIMPLE_HEAD, title="Predicted for each cut, without workers", title_justify="left")
         for name in ("cut behind", "build", "disk or RAM", "epoch", f"{self.epochs} epochs and build"):
             cuts.add_column(name, justify="left" if name == "cut behind" else "right")
+
         for cut in self.cuts:
-            name = f"{cut.cut} {self.steps[cut.cut].name}" if cut.cut else "nothing kept"
+            if cut.cut:
+                name = f"{cut.cut} {self.steps[cut.cut].name}"
+            else:
+                name = "nothing kept"
+
             if cut.refused is not None:
                 cuts.add_row(name, "-", "-", "-", "not possible")
                 continue
-            mark = " <" if cut == self.recommended else ""
+
+            if cut == self.recommended:
+                mark = " <"
+            else:
+                mark = ""
+
             cuts.add_row(name, in_words(cut.build) if cut.cut else "-", decimal(int(cut.bytes)) if cut.cut else "-",
                          in_words(cut.epoch), in_words(cut.total(self.epochs)) + mark)  # fmt: skip
+
         return [steps, cuts]
 
     def show(self, console: Console) -> None:
         """Prints the tables, why some cuts are not possible, and the advice."""
         for table in self.tables():
             console.print(table)
+
         for cut in self.cuts:
             if cut.refused is not None:
                 text = f"A cut behind step {cut.cut} is not possible: {cut.refused}."
                 console.print(text, highlight=False, markup=False, soft_wrap=True)
+
         console.print(self.advice, highlight=False, markup=False, soft_wrap=True)
 
     def __str__(self) -> str:
@@ -164,9 +187,12 @@ class Plan:
 
 def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:
     """Measures the steps of a data set, whatever its cut is now; see `Staged.plan`."""
-    source, steps, length = source_of(staged.dataset), staged.steps, len(staged.dataset)
+    source = source_of(staged.dataset)
+    steps = staged.steps
+    length = len(staged.dataset)
     if not length:
         raise UsageError("there is nothing to plan for an empty data set")
+
     pipeline = Pipeline(steps, source.streams)
     batches = _batches(length, batch_size)
     with global_states_kept(), tempfile.TemporaryDirectory(prefix="headrace-plan-") as folder:
@@ -178,6 +204,7 @@ def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:
             measured.batch(functools.partial(_loaded, source, keys), staged)
         refused = _refused(staged)
         caches = [_through_cache(parts, batch_size, staged, Path(folder)) for parts in measured.columns]
+
     seconds = [float(np.median(times)) for times in measured.seconds]
     per_batch = float(np.median(measured.collating))
     names = [f"the data set ({type(staged.dataset).__name__})", *(str(step) for step in steps)]
@@ -189,10 +216,12 @@ def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:
         if refused[cut] is not None or cache is None:
             cuts.append(Cut(cut, refused[cut] or "its samples cannot be held in columns"))
             continue
+
         size, read, write = cache
         build = length * (sum(seconds[: cut + 1]) / cores() + write)
         rest = sum(seconds[cut + 1 :]) + (per_batch if cut < len(steps) else 0.0)
         cuts.append(Cut(cut, None, build, size * length, length * (read + rest)))
+
     free = shutil.disk_usage(tempfile.gettempdir()).free
     return Plan(length, sum(map(len, batches)), epochs, costs, per_batch, tuple(cuts), free, machine_memory())
 
@@ -222,11 +251,14 @@ class _Measured:
         """Measures one batch."""
         data = self._timed(0, load)
         for place, step in enumerate(self._pipeline.steps):
-            number, before = self._pipeline.first + place, data
+            number = self._pipeline.first + place
+            before = data
             data = self._timed(place + 1, functools.partial(self._pipeline.part, (step,), number, before, str))
+
         began = time.perf_counter()
         with contextlib.suppress(SampleError):  # torch collates such samples, which costs about as much
             collate(self._pipeline.columns(data, self._pipeline.last, str), staged.ragged, OwnMemory())
+
         self.collating.append((time.perf_counter() - began) / len(data))
 
     def _timed(self, place: int, work: Callable[[], Data]) -> Data:
@@ -239,16 +271,20 @@ class _Measured:
                 kept.append(as_columns(copied(data), str))
             except SampleError:
                 self.columns[place] = None
+
         return data
 
 
 def _refused(staged: Staged) -> list[str | None]:
     """Returns for each cut why it may not be, as far as randomness goes."""
-    source, steps, length = source_of(staged.dataset), staged.steps, len(staged.dataset)
+    source = source_of(staged.dataset)
+    steps = staged.steps
+    length = len(staged.dataset)
     refused: list[str | None] = [None] * (len(steps) + 1)
     declared = next((place for place, step in enumerate(steps) if step.random), len(steps))
     for cut in range(declared + 1, len(steps) + 1):
         refused[cut] = f"step {declared + 1} ({steps[declared].name}) is random"
+
     for cut in range(declared, 0, -1):
         try:
             plan_work(source, steps[:cut], length, freeze_random=False)
@@ -258,6 +294,7 @@ def _refused(staged: Staged) -> list[str | None]:
         except UsageError as error:
             lines = dict(line.strip().split(":", 1) for line in str(error).splitlines()[1:] if ":" in line)
             refused[cut] = f"{lines.get('place', '').strip()}: {lines.get('found', str(error)).strip()}"
+
     return refused
 
 
@@ -269,12 +306,15 @@ def _through_cache(
 
     if not parts:
         return None
+
     try:
         whole = one_layout(parts)
     except SampleError:
         return None
+
     if not whole.block.schema.fields:
         return None
+
     path = folder / "written.arrow"
     began = time.perf_counter()
     file = arrow.write_file(path, whole.block.schema)
@@ -284,6 +324,7 @@ def _through_cache(
     cached = cached_block(whole.node, whole.block, len(whole))
     if cached.reader is None:
         return None
+
     stored = StoredDataset(cached.reader, cached.schema, decode=False, ragged=staged.ragged)
     order = np.random.default_rng(0).permutation(len(whole))
     times = []
@@ -292,4 +333,5 @@ def _through_cache(
         began = time.perf_counter()
         stored.fetch_batch(keys, OwnMemory())
         times.append((time.perf_counter() - began) / len(keys))
+
     return whole.block.nbytes / len(whole), float(np.median(times)), write / len(whole)

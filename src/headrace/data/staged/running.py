@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -61,12 +61,16 @@ def named(keys: Any) -> Place:
 
 def as_rows(data: Data) -> list[Any]:
     """Returns samples one by one."""
-    return data.samples if isinstance(data, Rows) else samples_of(data.node, data.block, data.count)
+    if isinstance(data, Rows):
+        return data.samples
+    return samples_of(data.node, data.block, data.count)
 
 
 def as_columns(data: Data, place: Place) -> Columns:
     """Returns samples, of which there is at least one, column by column. Raises `SampleError`."""
-    return data if isinstance(data, Columns) else Columns(*columns_of_samples(data.samples, place), len(data))
+    if isinstance(data, Columns):
+        return data
+    return Columns(*columns_of_samples(data.samples, place), len(data))
 
 
 @dataclass
@@ -100,9 +104,11 @@ class Pipeline:
                 data = _on_columns(steps[at], first + at, self.columns(data, first + at, place), place)
                 at += 1
                 continue
+
             stop = next((number for number in range(at, len(steps)) if steps[number].batched), len(steps))
             data = Rows(_one_by_one(steps[at:stop], first + at, as_rows(data), place))
             at = stop
+
         return data
 
     def columns(self, data: Data, number: int, place: Place) -> Columns:
@@ -114,6 +120,7 @@ class Pipeline:
         known = self.known.get(number)
         if known is None or known == own.node or isinstance(data, Columns):
             return own
+
         both = joined([known, own.node])
         if both != known:
             differ = next(leaf for leaf, one in zip(leaves(both), leaves(known), strict=True) if leaf != one)
@@ -121,6 +128,7 @@ class Pipeline:
             cure = "have the step before it return arrays of one shape, or declare that as batched and return "
             raise SampleError(explain(what, place=f"column {differ.name!r}", found=str(differ),
                                       expected="one shape for all", cure=cure + "headrace.Ragged"))  # fmt: skip
+
         return Columns(known, fitted(own.block, own.node, known), own.count)
 
     def must_learn(self, *, batches: bool) -> bool:
@@ -130,18 +138,21 @@ class Pipeline:
 
     def learn(self, data: Data, place: Place) -> None:
         """Runs the steps on some samples, and notes how those are built that come one by one."""
-        self.known, self.learned = {}, True
+        self.known = {}
+        self.learned = True
         for number, step in enumerate(self.steps, self.first):
             if isinstance(data, Rows) and step.batched:
                 self.known[number] = as_columns(data, place).node
             data = self.part((step,), number, data, place)
+
         if isinstance(data, Rows):
             with contextlib.suppress(SampleError):  # samples that columns cannot hold may leave a pipeline, one by one
                 self.known[self.last] = as_columns(data, place).node
 
 
 def _one_by_one(steps: Sequence[Step], first: int, samples: list[Any], place: Place) -> list[Any]:
-    done, enters = [], follows_streams()
+    done = []
+    enters = follows_streams()
     numbered = [(step.function if step.on is None else step.apply, step.random is not False and enters, number)
                 for number, step in enumerate(steps, first)]  # fmt: skip
     index = number = 0
@@ -155,6 +166,7 @@ def _one_by_one(steps: Sequence[Step], first: int, samples: list[Any], place: Pl
     except Exception as error:
         error.add_note(f"headrace: raised by the step {steps[number - first].name!r} on {place(index)}")
         raise
+
     return done
 
 
@@ -164,6 +176,7 @@ def _one_by_one(steps: Sequence[Step], first: int, samples: list[Any], place: Pl
 def _on_columns(step: Step, number: int, data: Columns, place: Place) -> Columns:
     if step.random is not False:
         enter_step(0, number)
+
     shown: dict[int, Shown] = {}
     tree = _shown(data.node, data, shown)
     try:
@@ -171,12 +184,14 @@ def _on_columns(step: Step, number: int, data: Columns, place: Place) -> Columns
     except Exception as error:
         error.add_note(f"headrace: raised by the step {step.name!r} on {data.count} samples, the first {place(0)}")
         raise
+
     taken = _Taken(step, data, shown, place)
     try:
         node = taken.take(tree, ())
     except SampleError as error:
         error.add_note(f"headrace: in what the step {step.name!r} has returned")
         raise
+
     return Columns(node, Block(schema_of(node), taken.columns), data.count, taken.lists)
 
 
@@ -192,15 +207,24 @@ def _shown(node: Node, data: Columns, shown: dict[int, Shown]) -> Any:
     """Returns columns as a batched step sees them, and notes under their ids what each one is."""
     if isinstance(node, Branch):
         parts = [_shown(part, data, shown) for part in node.parts]
-        return dict(zip(node.keys, parts, strict=True)) if node.type == "dict" else tuple(parts)
+        if node.type == "dict":
+            return dict(zip(node.keys, parts, strict=True))
+        return tuple(parts)
+
     column = data.block.columns.get(node.name)
     one: Any
     if node.type in ("str", "bytes", "none") or node.form == SHAPED or column is None:
         one = data.lists.get(node.name)
-        one = samples_of(node, data.block, data.count) if one is None else one
+        if one is None:
+            one = samples_of(node, data.block, data.count)
         shown[id(one)] = Shown(node, one, list(one) if node.type in ("str", "bytes") else None)
         return one
-    one = Ragged(*column.packed()) if isinstance(column, Ragged) else column
+
+    if isinstance(column, Ragged):
+        one = Ragged(*column.packed())
+    else:
+        one = column
+
     shown[id(one)] = Shown(node, one, None)
     return one
 
@@ -209,44 +233,65 @@ class _Taken:
     """The columns that a batched step has returned."""
 
     def __init__(self, step: Step, data: Columns, shown: dict[int, Shown], place: Place) -> None:
-        self._step, self._data, self._shown, self._place = step, data, shown, place
+        self._step = step
+        self._data = data
+        self._shown = shown
+        self._place = place
         self._names = Names()
         self.columns: dict[str, Column] = {}
         self.lists: dict[str, list[Any]] = {}
 
     def take(self, tree: Any, path: tuple[Any, ...]) -> Node:
         """Returns the layout of one part, and keeps its columns."""
-        if type(tree) in (dict, tuple):
-            keys = tuple(tree) if type(tree) is dict else tuple(range(len(tree)))
-            parts = tuple(self.take(tree[key], (*path, key)) for key in keys)
-            return Branch(type(tree).__name__, keys, parts)
+        if type(tree) is dict:
+            return self._branch(tree, tuple(tree), path)
+        if type(tree) is tuple:
+            return self._branch(tree, tuple(range(len(tree))), path)
+
         known = self._shown.get(id(tree))
         if not isinstance(tree, (np.ndarray, Ragged, torch.Tensor, list)) or (
             isinstance(tree, (np.ndarray, torch.Tensor)) and tree.ndim == 0
         ):
             raise self._wrong(path, f"{type(tree).__name__}", "arrays, tensors, Ragged or lists, one entry per sample")
+
         if len(tree) != self._data.count:
             raise self._wrong(path, f"{len(tree)} samples", f"{self._data.count} samples, as many as it was given")
+
         if isinstance(tree, list):
             unchanged = known is not None and known.copy == tree
-            return self._unchanged(known.leaf, tree, path) if known and unchanged else self._list(tree, path)
+            if known and unchanged:
+                return self._unchanged(known.leaf, tree, path)
+            return self._list(tree, path)
+
         name = self._names.take(path)
-        self.columns[name] = self._array(tree, path) if isinstance(tree, torch.Tensor) else tree
+        if isinstance(tree, torch.Tensor):
+            self.columns[name] = self._array(tree, path)
+        else:
+            self.columns[name] = tree
+
         if known is not None:
             return replace(known.leaf, name=name)
+
         if isinstance(tree, Ragged):
-            if tree.values.dtype not in NUMBERS:
-                raise self._wrong(path, f"values of {tree.values.dtype}", "numbers; strings as a list")
-            try:
-                tree.pieces(np.arange(len(tree)))
-            except FormatError as error:
-                raise self._wrong(path, "offsets that descend, or lead outside of the values", "sound ones") from error
-            return Leaf(name, "array", tree.values.dtype.name, RAGGED, tree.values.shape[1:])
-        kind = "tensor" if isinstance(tree, torch.Tensor) else "array" if tree.ndim > 1 else "scalar"
+            return self._ragged(name, tree, path)
         column: Any = self.columns[name]
         if column.dtype not in NUMBERS:
             raise self._wrong(path, f"an array of {column.dtype}", "numbers; strings as a list")
-        return Leaf(name, kind, column.dtype.name, FIXED, column.shape[1:])
+        return Leaf(name, _kind_of(tree), column.dtype.name, FIXED, column.shape[1:])
+
+    def _branch(self, tree: Any, keys: tuple[Any, ...], path: tuple[Any, ...]) -> Branch:
+        parts = tuple(self.take(tree[key], (*path, key)) for key in keys)
+        return Branch(type(tree).__name__, keys, parts)
+
+    def _ragged(self, name: str, values: Ragged, path: tuple[Any, ...]) -> Leaf:
+        dtype = values.values.dtype
+        if dtype not in NUMBERS:
+            raise self._wrong(path, f"values of {dtype}", "numbers; strings as a list")
+        try:
+            values.pieces(np.arange(len(values)))
+        except FormatError as error:
+            raise self._wrong(path, "offsets that descend, or lead outside of the values", "sound ones") from error
+        return Leaf(name, "array", dtype.name, RAGGED, values.values.shape[1:])
 
     def _array(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> Array:
         try:
@@ -254,12 +299,14 @@ class _Taken:
         except (TypeError, RuntimeError) as error:
             expected = "a dense tensor of a type that NumPy knows"
             raise self._wrong(path, f"a tensor of {tensor.dtype}, {tensor.layout}", expected) from error
+
         return array
 
     def _unchanged(self, leaf: Leaf, values: list[Any], path: tuple[Any, ...]) -> Leaf:
         """Keeps strings that the step passed on, which then need not be put together again."""
         name = self._names.take(path)
-        self.columns[name], self.lists[name] = self._data.block.columns[leaf.name], values
+        self.columns[name] = self._data.block.columns[leaf.name]
+        self.lists[name] = values
         return replace(leaf, name=name)
 
     def _list(self, values: list[Any], path: tuple[Any, ...]) -> Node:
@@ -271,6 +318,7 @@ class _Taken:
             for suffix in ("", SHAPE):
                 if leaf.name + suffix in block.columns:
                     self.columns[own[leaf.name] + suffix] = block.columns[leaf.name + suffix]
+
         return _renamed(node, own)
 
     def _wrong(self, path: tuple[Any, ...], found: str, expected: str) -> SampleError:
@@ -282,3 +330,11 @@ def _renamed(node: Node, names: dict[str, str]) -> Node:
     if isinstance(node, Leaf):
         return Leaf(names[node.name], node.type, node.dtype, node.form, node.shape)
     return Branch(node.type, node.keys, tuple(_renamed(part, names) for part in node.parts))
+
+
+def _kind_of(tree: np.ndarray | torch.Tensor) -> Literal["tensor", "array", "scalar"]:
+    if isinstance(tree, torch.Tensor):
+        return "tensor"
+    if tree.ndim > 1:
+        return "array"
+    return "scalar"

@@ -62,20 +62,26 @@ def _built(values: list[Any], path: tuple[Any, ...], names: Names, columns: dict
     kind = type(first)
     if kind is np.memmap:
         values = [np.asarray(value) if type(value) is np.memmap else value for value in values]
-        kind, first = np.ndarray, values[0]
+        kind = np.ndarray
+        first = values[0]
+
     if kind is np.ndarray:
         return _arrays(values, "array", path, names, columns, place)
+
     if kind is dict or kind is tuple or kind is list:
         keys = _keys(values, path, place)
         parts = [_built([value[key] for value in values], (*path, key), names, columns, place) for key in keys]
         return Branch(kind.__name__, keys, tuple(parts))
+
     others = [index for index, value in enumerate(values) if type(value) is not kind]
     if others:
         found = f"{_kind_of(values[others[0]])} in {place(others[0])}, {_kind_of(first)} in {place(0)}"
         raise _differ(path, found, "the same type in each sample")
+
     if kind is torch.Tensor:
         return _arrays([_array_of(one, path, place(i)) for i, one in enumerate(values)], "tensor", path, names,
                        columns, place)  # fmt: skip
+
     return _plain(values, kind, path, names, columns, place)
 
 
@@ -87,7 +93,12 @@ def _keys(values: list[Any], path: tuple[Any, ...], place: Any) -> tuple[Any, ..
         if type(value) is not kind or (value.keys() != first.keys() if kind is dict else len(value) != len(first)):
             found = f"{_kind_of(value)} in {place(index)}, {_kind_of(first)} in {place(0)}"
             raise _differ(path, found, "the same parts in each sample")
-    keys = tuple(first) if kind is dict else tuple(range(len(first)))
+
+    if kind is dict:
+        keys = tuple(first)
+    else:
+        keys = tuple(range(len(first)))
+
     if not all(type(key) is int or (type(key) is str and is_name(key)) for key in keys):
         raise _unfit(path, place(0), f"keys {list(keys)!r}", "keys that are whole numbers, or strings of valid text")
     return keys
@@ -107,20 +118,24 @@ def _plain(
     values: list[Any], kind: type, path: tuple[Any, ...], names: Names, columns: dict[str, Column], place: Any
 ) -> Leaf:
     """Builds the column of numbers, strings, or nothing."""
-    first, name = values[0], names.take(path)
+    first = values[0]
+    name = names.take(path)
     if first is None:
         return Leaf(name, "none")
     if kind in (str, bytes):
         columns[name] = _texts(values, path, place)
         return Leaf(name, kind.__name__)
+
     dtype = PLAIN.get(kind) or (first.dtype.name if isinstance(first, np.generic) and first.dtype in NUMBERS else None)
     if dtype is None:
         raise _unfit(path, place(0), _kind_of(first), "dicts, tuples and lists of arrays, tensors, numbers and strings")
+
     try:
         columns[name] = np.array(values, dtype)
     except OverflowError as error:
         wrong = next(index for index, value in enumerate(values) if not -(1 << 63) <= value < 1 << 63)
         raise _unfit(path, place(wrong), str(error), "whole numbers that fit into 64 bits") from error
+
     return Leaf(name, kind.__name__ if kind in PLAIN else "scalar", dtype)
 
 
@@ -131,6 +146,7 @@ def _texts(values: list[Any], path: tuple[Any, ...], place: Any) -> Ragged:
             texts.append(value.encode("utf-8", "surrogateescape") if type(value) is str else value)
         except UnicodeEncodeError as error:
             raise _unfit(path, place(index), str(error), "text that can be written as UTF-8") from error
+
     return Ragged(
         np.frombuffer(b"".join(texts), np.uint8), offsets_of(np.array([len(text) for text in texts], np.int64))
     )
@@ -143,24 +159,38 @@ def _arrays(
     arrays: list[Any], kind: str, path: tuple[Any, ...], names: Names, columns: dict[str, Column], place: Any
 ) -> Leaf:
     first = arrays[0]
-    dtype, ndim, shape, count = first.dtype, first.ndim, first.shape, len(arrays)
-    shapes = list(map(SHAPE_OF, arrays)) if list(map(type, arrays)).count(np.ndarray) == count else []
+    dtype = first.dtype
+    ndim = first.ndim
+    shape = first.shape
+    count = len(arrays)
+    if list(map(type, arrays)).count(np.ndarray) == count:
+        shapes = list(map(SHAPE_OF, arrays))
+    else:
+        shapes = []
+
     distinct = set(shapes)
     if not shapes or list(map(DTYPE, arrays)).count(dtype) < count or {len(one) for one in distinct} != {ndim}:
         index, one = next((index, one) for index, one in enumerate(arrays)
                           if type(one) is not np.ndarray or one.dtype != dtype or one.ndim != ndim)  # fmt: skip
         found = f"{_kind_of(one)} in {place(index)}, {_kind_of(first)} in {place(0)}"
         raise _differ(path, found, "arrays of one type, with the same number of dimensions")
+
     if dtype not in NUMBERS:
         expected = "an array of " + ", ".join(map(str, NUMBERS))
         raise _unfit(path, place(0), f"an array of {dtype}", expected)
+
     name = names.take(path)
     if len(distinct) == 1:
-        columns[name] = np.array(arrays) if ndim == 0 else np.stack(arrays)
+        if ndim == 0:
+            columns[name] = np.array(arrays)
+        else:
+            columns[name] = np.stack(arrays)
         return Leaf(name, kind, dtype.name, FIXED, shape)
+
     if len({one[1:] for one in distinct}) == 1:
         columns[name] = Loose(arrays, np.fromiter(map(len, arrays), np.int64, count))
         return Leaf(name, kind, dtype.name, RAGGED, first.shape[1:])
+
     columns[name] = Ragged(np.concatenate([one.ravel() for one in arrays]),
                            offsets_of(np.array([one.size for one in arrays], np.int64)))  # fmt: skip
     columns[name + SHAPE] = np.array(shapes, np.int64)
@@ -174,6 +204,7 @@ def _array_of(tensor: torch.Tensor, path: tuple[Any, ...], place: str) -> Array:
         cause = str(error).splitlines()[0]
         expected = "a dense tensor on the CPU, of a type that NumPy knows, without a gradient"
         raise _unfit(path, place, f"{tensor.dtype} on {tensor.device}: {cause}", expected) from error
+
     return array
 
 
@@ -207,16 +238,22 @@ def samples_of(node: Node, block: Block, count: int) -> list[Any]:
     """Returns the samples that columns hold. Arrays and tensors are views of the columns."""
     if isinstance(node, Leaf):
         return _values(node, block, count)
+
     parts = [samples_of(part, block, count) for part in node.parts]
     if node.type == "dict":
         keys = node.keys
-        return (
-            [dict(zip(keys, values, strict=True)) for values in zip(*parts, strict=True)]
-            if parts
-            else _empty(dict, count)
-        )
-    kind = tuple if node.type == "tuple" else list
-    return [kind(values) for values in zip(*parts, strict=True)] if parts else _empty(kind, count)
+        if parts:
+            return [dict(zip(keys, values, strict=True)) for values in zip(*parts, strict=True)]
+        return _empty(dict, count)
+
+    if node.type == "tuple":
+        kind: type[Any] = tuple
+    else:
+        kind = list
+
+    if parts:
+        return [kind(values) for values in zip(*parts, strict=True)]
+    return _empty(kind, count)
 
 
 def _empty(kind: Any, count: int) -> list[Any]:
@@ -226,25 +263,36 @@ def _empty(kind: Any, count: int) -> list[Any]:
 def _values(leaf: Leaf, block: Block, count: int) -> list[Any]:
     if leaf.type == "none":
         return [None] * count
+
     column = block.columns[leaf.name]
     if leaf.type in ("int", "float", "bool"):
         return list(column.tolist())  # type: ignore[union-attr]
+
     if not isinstance(column, Ragged):
         if leaf.type == "scalar":
             return list(column)
         # an array of no dimensions would come as a number, if it were asked for by its place alone
-        values = [column[place, ...] for place in range(count)] if column.ndim == 1 else list(column)
+        if column.ndim == 1:
+            values = [column[place, ...] for place in range(count)]
+        else:
+            values = list(column)
     else:
         starts, lengths = column.pieces(np.arange(count))
         ends = (starts + lengths).tolist()
         values = [column.values[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
         if leaf.type in ("str", "bytes"):
             texts = [value.tobytes() for value in values]
-            return [text.decode("utf-8", "surrogateescape") for text in texts] if leaf.type == "str" else texts
+            if leaf.type == "str":
+                return [text.decode("utf-8", "surrogateescape") for text in texts]
+            return texts
+
         if leaf.form == SHAPED:
             shapes: Any = block.columns[leaf.name + SHAPE]
             values = [value.reshape(shape) for value, shape in zip(values, shapes.tolist(), strict=True)]
-    return [torch.from_numpy(value) for value in values] if leaf.type == "tensor" else values
+
+    if leaf.type == "tensor":
+        return [torch.from_numpy(value) for value in values]
+    return values
 
 
 # -- into a wider layout -----------------------------------------------------------------------------------------------
@@ -254,6 +302,7 @@ def fitted(block: Block, node: Node, wanted: Node) -> Block:
     """Returns columns in the wider form of another layout, which `joined` made of theirs and others."""
     if node == wanted:
         return block
+
     columns: dict[str, Column] = {}
     for have, want in zip(_leaves_in(node, wanted), leaves(wanted), strict=True):
         if want.type == "none":
@@ -264,18 +313,25 @@ def fitted(block: Block, node: Node, wanted: Node) -> Block:
             if want.form == SHAPED:
                 columns[want.name + SHAPE] = block.columns[have.name + SHAPE]
             continue
+
         shapes = _shapes(have, column, len(block))
         if want.form == RAGGED:
-            values = (
-                column.values
-                if isinstance(column, Ragged)
-                else column.reshape(len(column) * column.shape[1], *column.shape[2:])
-            )
+            if isinstance(column, Ragged):
+                values = column.values
+            else:
+                values = column.reshape(len(column) * column.shape[1], *column.shape[2:])
+
             columns[want.name] = Ragged(values, offsets_of(shapes[:, 0]))
             continue
-        values = column.packed()[0].reshape(-1) if isinstance(column, Ragged) else column.reshape(-1)
+
+        if isinstance(column, Ragged):
+            values = column.packed()[0].reshape(-1)
+        else:
+            values = column.reshape(-1)
+
         columns[want.name] = Ragged(values, offsets_of(shapes.prod(axis=1)))
         columns[want.name + SHAPE] = shapes
+
     return Block(schema_of(wanted), columns)
 
 

@@ -63,9 +63,12 @@ class RowsSource:
             together = list(several([_plain(key) for key in keys]))
             if len(together) != len(keys):
                 asked = f"{type(self._dataset).__name__}.__getitems__"
-                what, found = "a data set returned another number of samples", f"{len(together)} for {len(keys)} keys"
+                what = "a data set returned another number of samples"
+                found = f"{len(together)} for {len(keys)} keys"
                 raise DatasetError(explain(what, place=asked, found=found, expected="one sample for each key"))
+
             return Rows(together)
+
         samples = []
         for place, key in enumerate(keys):
             if self.draws:
@@ -75,6 +78,7 @@ class RowsSource:
             except Exception as error:
                 error.add_note(f"headrace: raised by the data set for sample {_plain(key)!r}")
                 raise
+
         return Rows(samples)
 
 
@@ -83,7 +87,8 @@ class SubsetSource:
 
     def __init__(self, source: Source, indices: Sequence[int]) -> None:
         self._source, self._indices = source, np.asarray(indices, np.int64)
-        self.draws, self.streams = source.draws, source.streams
+        self.draws = source.draws
+        self.streams = source.streams
 
     def load(self, keys: Any) -> Data:
         """See `Source.load`."""
@@ -92,7 +97,9 @@ class SubsetSource:
 
 
 def _plain(key: Any) -> Any:
-    return key.item() if isinstance(key, np.generic) else key
+    if isinstance(key, np.generic):
+        return key.item()
+    return key
 
 
 def copied(data: Data, *, columns: bool = False) -> Data:
@@ -101,7 +108,10 @@ def copied(data: Data, *, columns: bool = False) -> Data:
     columns: copy columns as well, which no source hands out twice.
     """
     if isinstance(data, Columns):
-        return Columns(data.node, data.block.take(np.arange(len(data))), len(data)) if columns else data
+        if columns:
+            return Columns(data.node, data.block.take(np.arange(len(data))), len(data))
+        return data
+
     try:
         return Rows(copy.deepcopy(data.samples))
     except (TypeError, NotImplementedError, RuntimeError):  # what cannot be copied, such as an open file
@@ -115,6 +125,7 @@ def source_of(dataset: Any) -> Source:
     if callable(own := getattr(dataset, "as_source", None)):
         source: Source = own()
         return source
+
     if type(dataset) is StoredDataset:
         return StoredSource(dataset)
     return RowsSource(dataset)

@@ -91,6 +91,7 @@ class Staged(Fluent, Dataset[Any]):
             raise UsageError(
                 explain("steps need samples that have numbers", found=found, expected="a map-style data set", cure=cure)
             )
+
         self.dataset = dataset
         self.initial_transform = as_steps(initial_transform)
         self.get_item_transform = as_steps(get_item_transform)
@@ -107,7 +108,9 @@ class Staged(Fluent, Dataset[Any]):
     @classmethod
     def of(cls, dataset: Any) -> Staged:
         """Returns a data set itself if it has steps already, otherwise without any."""
-        return dataset if isinstance(dataset, Staged) else cls(dataset, ragged=getattr(dataset, "ragged", "pad"))
+        if isinstance(dataset, Staged):
+            return dataset
+        return cls(dataset, ragged=getattr(dataset, "ragged", "pad"))
 
     def with_step(self, step: Step) -> Staged:
         """Returns the data with one more step at the end."""
@@ -130,6 +133,7 @@ class Staged(Fluent, Dataset[Any]):
                     "wrong argument", place="cut", found=cut, expected=f"0 to {len(self.steps)}, the number of steps"
                 )
             )
+
         return Staged(self.dataset, self.steps[:cut], self.steps[cut:], cache, **{"ragged": self.ragged, **words})
 
     # -- what it is ----------------------------------------------------------------------------------------------------
@@ -142,7 +146,9 @@ class Staged(Fluent, Dataset[Any]):
     @property
     def cut(self) -> int:
         """How many steps are computed once."""
-        return len(self.initial_transform) if self._cached is not None else 0
+        if self._cached is not None:
+            return len(self.initial_transform)
+        return 0
 
     @property
     def cached(self) -> Cached | None:
@@ -182,7 +188,9 @@ class Staged(Fluent, Dataset[Any]):
         return self
 
     def _at_access(self) -> tuple[Step, ...]:
-        return self.get_item_transform if self._cached is not None else self.steps
+        if self._cached is not None:
+            return self.get_item_transform
+        return self.steps
 
     def fingerprint(self) -> str:
         """Returns a text that changes when samples do, as far as can be told: of the data, the steps, the libraries."""
@@ -196,6 +204,7 @@ class Staged(Fluent, Dataset[Any]):
             named += [
                 (f"{name}, {word}", value) for word, value in (("batched", step.batched), ("on", step.on)) if value
             ]
+
         return fingerprint_of(named)
 
     def __repr__(self) -> str:
@@ -204,13 +213,16 @@ class Staged(Fluent, Dataset[Any]):
             if number == self.cut and self._cached is not None:
                 lines.append(f"  ---- kept in {self._where}")
             lines.append(f"  {number + 1} {step}")
+
         if self._cached is not None and self.cut == len(self.steps):
             lines.append(f"  ---- kept in {self._where}")
         return "\n".join(lines)
 
     def _source_text(self) -> str:
         text = repr(self.dataset)
-        return text if len(text) <= SHOWN else f"{type(self.dataset).__name__} of {len(self.dataset):,}"
+        if len(text) <= SHOWN:
+            return text
+        return f"{type(self.dataset).__name__} of {len(self.dataset):,}"
 
     def plan(self, *, batch_size: int = 64, epochs: int = 10) -> Plan:
         """Measures the steps on a few batches, and predicts what each cut would cost; prints as a table.
@@ -222,6 +234,7 @@ class Staged(Fluent, Dataset[Any]):
         if not all(type(one) is int and one > 0 for one in (batch_size, epochs)):
             found = f"batch_size={batch_size}, epochs={epochs}"
             raise UsageError(explain("wrong argument", place="plan", found=found, expected="whole numbers above 0"))
+
         return plan(self, batch_size=batch_size, epochs=epochs)
 
     # -- the cache -----------------------------------------------------------------------------------------------------
@@ -230,11 +243,19 @@ class Staged(Fluent, Dataset[Any]):
         if not isinstance(where, (str, os.PathLike)) or not os.fspath(where):
             expected = '"memory", a path, or None'
             raise UsageError(explain("wrong argument", place="cache=", found=repr(where), expected=expected))
+
         if not hasattr(self.dataset, "__len__"):
-            found, expected = f"a {type(self.dataset).__name__} without a length", "one that has a length"
+            found = f"a {type(self.dataset).__name__} without a length"
+            expected = "one that has a length"
             raise UsageError(explain("only a data set of known length can be kept", found=found, expected=expected))
-        length, steps = len(self.dataset), self.initial_transform
-        self._where = MEMORY if where == MEMORY else folder_named(where)
+
+        length = len(self.dataset)
+        steps = self.initial_transform
+        if where == MEMORY:
+            self._where = MEMORY
+        else:
+            self._where = folder_named(where)
+
         from headrace.telemetry.progress import samples_bar  # with rich, which takes long to load
 
         format_named(format)
@@ -254,6 +275,7 @@ class Staged(Fluent, Dataset[Any]):
         else:
             with samples_bar("computing samples into memory", after=BAR_AFTER) as report:
                 cached = in_memory(*work(), report)
+
         self._cached, self._stored = cached, self._opened(cached)
         if self._stored is not None:
             _ = self._stored.lies_in_memory  # maps the files now, while they are there
@@ -261,15 +283,20 @@ class Staged(Fluent, Dataset[Any]):
     def _opened(self, cached: Cached) -> StoredDataset | None:
         if cached.reader is None:
             return None
+
         wanted = cached.schema
         stored = StoredDataset(cached.reader, cached.reader.schema.only(wanted.names), decode=False, ragged=self.ragged)
         differ = {one.name: one.dtype for one in wanted if one.dtype != stored.schema[one.name].dtype}
-        return stored.astype(**differ) if differ else stored
+        if differ:
+            return stored.astype(**differ)
+        return stored
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self.dataset) if self._cached is None else self._cached.length
+        if self._cached is None:
+            return len(self.dataset)
+        return self._cached.length
 
     def __getitem__(self, key: Any) -> Any:
         """Returns one sample, with all steps done. Raises what the data set and the steps raise."""
@@ -287,8 +314,13 @@ class Staged(Fluent, Dataset[Any]):
         """Returns samples as they are before the steps of each access."""
         if self._cached is None:
             return self._source.load(keys)
+
         checked = in_range(whole_numbers(keys), len(self))
-        block = self._stored.block(checked) if self._stored is not None else None
+        if self._stored is not None:
+            block = self._stored.block(checked)
+        else:
+            block = None
+
         if block is None:
             return Rows([])
         return Columns(self._cached.node, block, len(checked))
@@ -300,13 +332,18 @@ class Staged(Fluent, Dataset[Any]):
         steps get, and those that batches are made of. A loader does so before it starts workers, that these need not.
         """
         if self._pipeline is None:
-            computed = 0 if self._cached is None else len(self.initial_transform)
+            if self._cached is None:
+                computed = 0
+            else:
+                computed = len(self.initial_transform)
             self._pipeline = Pipeline(self._at_access(), self._source.streams + computed)
+
         pipeline = self._pipeline
         if not pipeline.learned and len(self) and pipeline.must_learn(batches=batches):
             with global_states_kept():
                 begin_stream(None)
                 self._learn(pipeline, looked_at(len(self)).tolist())
+
         return pipeline
 
     def _learn(self, pipeline: Pipeline, keys: list[int]) -> None:
@@ -354,6 +391,7 @@ def folder_named(where: Any) -> Path:
         raise UsageError(
             explain("this cannot be a folder", place="cache=", found=f"{where!r}: {error}", expected=expected)
         ) from error
+
     return path
 
 

@@ -33,7 +33,8 @@ class Step:
 
     def __reduce__(self) -> Any:
         """Pickles a function that was decorated by its name, which stands for the step."""
-        module, name = getattr(self.function, "__module__", None), getattr(self.function, "__qualname__", "")
+        module = getattr(self.function, "__module__", None)
+        name = getattr(self.function, "__qualname__", "")
         if module and _named(module, name) is self:
             return _named, (module, name)
         return Step, tuple(vars(self).values())
@@ -83,11 +84,17 @@ def step(
     if isinstance(function, Step):
         message = explain("this is a step already", place="headrace.step", found=str(function), cure="declare it once")
         raise UsageError(message)
+
     if not callable(function):
         raise _not_callable(function)
+
     if random is None:
         declared = getattr(function, "random", None)
-        random = declared if isinstance(declared, bool) else None
+        if isinstance(declared, bool):
+            random = declared
+        else:
+            random = None
+
     _check("random", random, (bool, type(None)), "True, False or None")
     _check("batched", batched, (bool,), "True or False")
     _check("on", on, (str, int, type(None)), "a key of a sample")
@@ -137,10 +144,14 @@ def replaced(sample: Any, key: str | int, value: Any) -> Any:
     """Returns a sample with another value in one part; the given one stays as it was."""
     if isinstance(sample, dict):
         return {**sample, key: value}
+
     if type(sample) in (tuple, list) and isinstance(key, int):
         parts = list(sample)
         parts[key] = value
-        return parts if type(sample) is list else tuple(parts)
+        if type(sample) is list:
+            return parts
+        return tuple(parts)
+
     raise _no_part(sample, key)
 
 
@@ -150,6 +161,7 @@ def _no_part(sample: Any, key: str | int) -> UsageError:
         found = f"a dict of {', '.join(map(repr, sample))}"
     elif type(sample) in (tuple, list):
         found = f"a {found} of {len(sample)}"
+
     return UsageError(explain("a sample has no such part", place=f"on={key!r}", found=found))
 
 

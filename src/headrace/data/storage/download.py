@@ -54,7 +54,8 @@ class _Failure(Exception):
 
     def __init__(self, reason: str, *, again: bool = False, anew: bool = False) -> None:
         super().__init__(reason)
-        self.again, self.anew = again, anew
+        self.again = again
+        self.anew = anew
 
 
 def silent(done: int, total: int | None) -> None:
@@ -86,6 +87,7 @@ def download_any(
             size = target.stat().st_size
             report(size, size)
             return target
+
         target.parent.mkdir(parents=True, exist_ok=True)
         with _opened(part, target) as file:
             _complete(file, part, urls, checksum, report, patience or Patience())
@@ -99,6 +101,7 @@ def download_any(
         raise DownloadError(
             explain("cannot store a download", place=error.filename or target, found=error.strerror or error, cure=cure)
         ) from error
+
     return target
 
 
@@ -107,6 +110,7 @@ def _check_arguments(urls: Sequence[str], checksum: str) -> None:
     if LENGTHS.get(kind) != len(digits) or re.fullmatch("[0-9a-fA-F]+", digits) is None:
         expected = "sha256: and 64, or md5: and 32 hexadecimal digits"
         raise UsageError(explain("wrong argument", place="checksum=", found=repr(checksum), expected=expected))
+
     wrong = [url for url in urls if not url.startswith(("http://", "https://"))]
     if wrong or not urls:
         found = ", ".join(map(repr, wrong)) or "nothing"
@@ -121,6 +125,7 @@ def _checksum(path: Path, like: str) -> str:
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
+
     return f"{kind}:{digest.hexdigest()}"
 
 
@@ -128,16 +133,19 @@ def _checksum(path: Path, like: str) -> str:
 def _opened(part: Path, target: Path) -> Iterator[IO[bytes]]:
     """Opens the file that grows, locked against other processes. An empty one is removed at the end."""
     if target.is_dir():
-        expected, cure = "a file, or nothing", "remove it, or choose another folder"
+        expected = "a file, or nothing"
+        cure = "remove it, or choose another folder"
         raise DownloadError(
             explain("cannot store a download", place=target, found="a folder", expected=expected, cure=cure)
         )
+
     with part.open("a+b") as file:
         if not _is_ours(file, part):
             cure = "wait until it has ended, then run this again"
             raise DownloadError(
                 explain("cannot store a download", place=part, found="another process writes it now", cure=cure)
             )
+
         try:
             yield file
         finally:
@@ -161,6 +169,7 @@ def _complete(
     """Fills the file from the first mirror that can, and checks it."""
     if _checksum(part, checksum) == checksum.lower():
         return  # a run ended after the last byte and before the new name
+
     failures = []
     for url in urls:
         try:
@@ -168,6 +177,7 @@ def _complete(
             return
         except _Failure as failure:
             failures.append(f"{url}: {failure}")
+
     message = explain(
         "cannot download a file",
         place=part.with_name(part.name.removeprefix(".").removesuffix(".part")),
@@ -191,8 +201,12 @@ def _from_mirror(url: str, file: IO[bytes], checksum: str, report: Report, patie
             if not failure.again:
                 raise
             if tries > patience.retries:
-                tried = f"; tried {tries} times" if tries > 1 else ""
+                if tries > 1:
+                    tried = f"; tried {tries} times"
+                else:
+                    tried = ""
                 raise _Failure(f"{failure}{tried}") from failure
+
         patience.wait(min(0.5 * 2 ** (tries - 1), LONGEST_WAIT))
 
 
@@ -209,9 +223,11 @@ def _try(url: str, file: IO[bytes], checksum: str, report: Report, timeout: floa
             file.write(chunk)
             done += len(chunk)
             report(done, total)
+
     file.flush()
     if total is not None and done != total:
         raise _Failure(f"the answer ended at {done:,} of {total:,} bytes", again=True)
+
     found = _checksum(Path(file.name), checksum)
     if found != checksum.lower():
         # What an earlier try left may be the wrong part of it; a whole answer that is wrong will stay so.
@@ -233,7 +249,11 @@ def _answer(url: str, have: int, timeout: float) -> Any:
 
 def _broken(error: Exception) -> _Failure:
     """What to do about a connection that cannot be made, or that breaks."""
-    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(error, urllib.error.URLError):
+        reason = error.reason
+    else:
+        reason = error
+
     final = (ssl.SSLCertVerificationError, http.client.InvalidURL, UnicodeError)
     return _Failure(f"{type(reason).__name__}: {reason}", again=not isinstance(reason, final))
 
@@ -251,6 +271,7 @@ def _span(response: Any, have: int) -> tuple[int, int | None]:
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         length = response.headers.get("Content-Length", "")
         return 0, int(length) if length.isdecimal() else None
+
     given = response.headers.get("Content-Range", "")
     match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", given.strip())
     if match is None or int(match[1]) != have:

@@ -32,6 +32,7 @@ def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
             except BlockingIOError:
                 busy()
                 lock(file, wait=True)
+
             if is_named(file, path):
                 try:
                     yield

@@ -30,17 +30,21 @@ def extended(crc: int, part: Any) -> int:
         for name, value in part.items():
             crc = extended(zlib.crc32(repr(name).encode(), crc), value)
         return crc
+
     if isinstance(part, (list, tuple, Blobs)):
         crc = zlib.crc32(str(len(part)).encode(), crc)
         for value in part:
             crc = extended(crc, value)
         return crc
+
     if isinstance(part, str):
         part = part.encode("utf-8", "surrogateescape")
     if isinstance(part, (bytes, memoryview)):
         return zlib.crc32(part, zlib.crc32(str(len(part)).encode(), crc))
+
     if isinstance(part, torch.Tensor):
         array = part.numpy()
         head = f"{array.dtype.name} {array.shape}".encode()
         return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, zlib.crc32(head, crc))
+
     raise TypeError(f"a {type(part).__name__} is no part of a batch of stored data")

@@ -70,13 +70,20 @@ def measure_cuts(
             except (UsageError, SampleError) as error:
                 cuts.append(MeasuredCut(cut, str(error).splitlines()[0]))
                 continue
+
             epochs = []
             for number in workers:
                 report(f"cut {cut}: epoch, {number} workers", (cut + 0.5) / count)
                 epochs.append(_epoch(data, batch_size, number, batches))
-            size = sum(one.stat().st_size for one in place.rglob("*") if one.is_file()) if cut else 0
+
+            if cut:
+                size = sum(one.stat().st_size for one in place.rglob("*") if one.is_file())
+            else:
+                size = 0
+
             cuts.append(MeasuredCut(cut, None, build if cut else 0.0, load if cut else 0.0, size, tuple(epochs)))
             shutil.rmtree(place, ignore_errors=True)
+
     return cuts
 
 
@@ -93,5 +100,7 @@ def _epoch(data: Staged, batch_size: int, workers: int, batches: int | None) -> 
             samples += min(batch_size, len(data) - samples)
             if done == batches:
                 break
+
         seconds = time.perf_counter() - began
+
     return MeasuredEpoch(workers, seconds, done, samples, memory.peak)

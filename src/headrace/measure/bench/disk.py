@@ -20,9 +20,18 @@ def files_at(place: str) -> list[Path]:
         return sorted(one for one in path.rglob("*") if one.is_file())
     if is_pattern(place):
         return [Path(one) for one in shards_of(place, ())]
-    files = [path] if path.is_file() else list(idx.files_of(place).values()) if path.parent.is_dir() else []
+
+    if path.is_file():
+        files = [path]
+    elif path.parent.is_dir():
+        files = list(idx.files_of(place).values())
+    else:
+        files = []
+
     manifest = manifest_path(path)
-    return [*files, manifest] if files and manifest.is_file() else files
+    if files and manifest.is_file():
+        return [*files, manifest]
+    return files
 
 
 def bytes_of_files(files: list[Path]) -> int:

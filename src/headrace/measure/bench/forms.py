@@ -98,6 +98,7 @@ def write_forms(source: StoredDataset, count: int, formats: Sequence[str], room:
                 _step(name, running, written, lambda writer, block=block: writer.append(block))  # type: ignore[misc]
             samples += len(block)
             report("writing the forms", samples / count)
+
         for number, name in enumerate(names := list(running)):
             report(f"completing {name}", number / len(names))
             _step(name, running, written, lambda writer: writer.seal())
@@ -110,6 +111,7 @@ def write_forms(source: StoredDataset, count: int, formats: Sequence[str], room:
         for name in formats:
             shutil.rmtree(room / name, ignore_errors=True)
         raise
+
     return written
 
 
@@ -119,6 +121,7 @@ def _begin(name: str, schema: Schema, room: Path, running: dict[str, _Writing], 
     if reasons:
         written.left_out[name] = "; ".join(f"{column}: {why}" for why, column in reversed(reasons.items()))
         return
+
     folder = room / name
     folder.mkdir()
     try:
@@ -139,6 +142,7 @@ def _step(name: str, running: dict[str, _Writing], written: Written, step: Calla
         del running[name]
         shutil.rmtree(one.folder, ignore_errors=True)
         written.left_out[name] = in_one_line(error)
+
     one.seconds += time.perf_counter() - began
 
 

@@ -68,17 +68,23 @@ class OwnCollate:
                 batch[name] = torch.from_numpy(np.stack(values))
             else:
                 batch[name] = default_collate(values)
+
         return batch
 
 
 def make_loader(way: Way, data: StoredDataset, count: int, batch_size: int, order: Order) -> TorchDataLoader[Any]:
     """Returns a loader of the first `count` samples. Random orders are the same for every form."""
-    given: Any = data if count == len(data) else Subset(data, range(count))
+    if count == len(data):
+        given: Any = data
+    else:
+        given = Subset(data, range(count))
+
     options: dict[str, Any] = {"batch_size": batch_size, "shuffle": order == "random", "num_workers": way.workers}
     options["generator"] = torch.Generator().manual_seed(0)
     options["persistent_workers"] = way.workers > 0
     if way.loader == "headrace":
         return DataLoader(given, original_errors=True, **options)
+
     collate = OwnCollate(data.schema)
     return TorchDataLoader(given, collate_fn=collate if collate.is_needed else None, **options)
 
@@ -105,6 +111,7 @@ def samples_per_second(loader: TorchDataLoader[Any], count: int, seconds: float)
                 if now - began >= seconds:
                     return seen / (now - began)
                 continue
+
             skipped -= 1
             first = first or now
             if skipped <= 0 or now - first >= seconds:

@@ -84,12 +84,16 @@ class Figures:
     def is_safe_with_workers(self) -> bool | None:
         """Whether epochs with workers were right; None if none was measured."""
         found = [self.checks.get(way, False) for way in (*self.checks, *self.failures) if way.workers]
-        return all(found) if found else None
+        if found:
+            return all(found)
+        return None
 
     def speed(self, way: Way, order: Order) -> float | None:
         """Returns the median speed; None if it could not be measured."""
         speeds = self.speeds.get((way, order))
-        return statistics.median(speeds) if speeds else None
+        if speeds:
+            return statistics.median(speeds)
+        return None
 
     def best_random(self) -> float:
         """Returns the speed of headrace's loader in random order, with its best number of workers; 0 if none."""
@@ -142,9 +146,11 @@ def compare(options: Options, report: Report | None = None) -> Comparison:
     except OSError as error:
         if isinstance(error, HeadraceError):
             raise
-        place, found = error.filename or options.keep or tempfile.gettempdir(), error.strerror or error
+        place = error.filename or options.keep or tempfile.gettempdir()
+        found = error.strerror or error
         cure = "make room, or choose another folder with --keep or the variable TMPDIR"
         raise DatasetError(explain("cannot write or read a form", place=place, found=found, cure=cure)) from error
+
     return comparison
 
 
@@ -163,6 +169,7 @@ def _formats(options: Options) -> list[str]:
 def _check(options: Options) -> None:
     for name in _formats(options):
         format_named(name)
+
     rules = {
         "batch size": (options.batch_size, options.batch_size >= 1, "1 or more"),
         "workers": (
@@ -176,6 +183,7 @@ def _check(options: Options) -> None:
     for name, (found, holds, expected) in rules.items():
         if not holds:
             raise UsageError(explain("cannot measure", place=name, found=found, expected=expected))
+
     if options.keep is not None:
         for name in _formats(options):
             if (taken := place_of(name, options.keep).parent).exists():
@@ -190,6 +198,7 @@ def _room(options: Options) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="headrace-bench-") as room:
             yield Path(room)
         return
+
     new = [one for one in (options.keep, *options.keep.parents) if not one.exists()]
     options.keep.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as undo:
@@ -215,6 +224,7 @@ def samples_of(options: Options, source: StoredDataset) -> int:
     if len(source) == 0:
         place = source.reader.place
         raise DatasetError(explain("there is nothing to measure", place=place, found="no samples", expected="some"))
+
     if options.samples is not None:
         return min(options.samples, len(source))
     return min(len(source), MOST, max(ENOUGH // max(bytes_of_sample(source), 1), 1))
@@ -236,18 +246,29 @@ def _measure(comparison: Comparison, forms: Sequence[Form], report: Report) -> N
         else:
             reasons = "; ".join(dict.fromkeys(figures.failures.values()))
             comparison.left_out[form.format] = f"it was written, but cannot be read: {reasons}"
+
     for number in range(ROUNDS):
-        turns = comparison.figures if number % 2 == 0 else comparison.figures[::-1]
+        if number % 2 == 0:
+            turns = comparison.figures
+        else:
+            turns = comparison.figures[::-1]
+
         for turn, figures in enumerate(turns):
             report(f"measuring {figures.form.format}", (number + turn / len(turns)) / ROUNDS)
             _take_turn(comparison, figures)
+
     comparison.figures.sort(key=lambda one: (all(one.checks.values()), one.best_random()), reverse=True)
 
 
 def _checked(comparison: Comparison, form: Form) -> Figures:
     """Runs one epoch in every way; that of the source, in torch's loader, says what is right."""
-    count, batch_size = comparison.samples, comparison.options.batch_size
-    files = files_at(form.place) if form.folder is None else files_at(str(form.folder))
+    count = comparison.samples
+    batch_size = comparison.options.batch_size
+    if form.folder is None:
+        files = files_at(form.place)
+    else:
+        files = files_at(str(form.folder))
+
     with _opened(form, comparison) as data:
         figures = Figures(form, bytes_of_files(files), len(files), len(data))
         for way in comparison.ways:
@@ -259,9 +280,11 @@ def _checked(comparison: Comparison, form: Form) -> Figures:
                     raise
                 figures.failures[way] = in_one_line(error)
                 continue
+
             if is_rule:
                 comparison.checksum = found
             figures.checks[way] = found == comparison.checksum
+
     return figures
 
 
@@ -284,12 +307,15 @@ def _take_turn(comparison: Comparison, figures: Figures) -> None:
 def _opened(form: Form, comparison: Comparison) -> Iterator[StoredDataset]:
     """Opens a form for one turn: what a turn read into memory is gone before the next form has its own."""
     options = comparison.options
-    extra: dict[str, Any] = (
-        {"format": options.format, "trust": options.trust} if form.is_source else {"format": form.format}
-    )
+    if form.is_source:
+        extra: dict[str, Any] = {"format": options.format, "trust": options.trust}
+    else:
+        extra = {"format": form.format}
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that a form is slow to parse is what is measured here
         data = stored.open(form.place, comparison.source.schema.names, decode=False, **extra)
+
     try:
         yield data
     finally:

@@ -23,6 +23,7 @@ class _AfterTorch:
         """Returns the spec of torch, whose loader is wrapped; None for all other modules."""
         if fullname != "torch":
             return None
+
         sys.meta_path.remove(cls)  # so that the search below asks the others only
         spec = importlib.util.find_spec("torch")
         if spec is not None and spec.loader is not None:
@@ -33,16 +34,19 @@ class _AfterTorch:
                 _join()
 
             setattr(spec.loader, "exec_module", exec_module)  # noqa: B010 - mypy takes it for a method that is fixed
+
         return spec
 
 
 def _join() -> None:
     if "HEADRACE_RUN" not in os.environ:
         return
+
     try:
         from headrace.measure.children import join
     except ImportError:
         return  # another Python than that of the run, without headrace
+
     join()
 
 
@@ -53,6 +57,7 @@ def _run_the_other_sitecustomize() -> None:
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:
         return
+
     module = importlib.util.module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)

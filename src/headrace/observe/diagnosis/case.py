@@ -91,8 +91,11 @@ class Case:
     def steady_share(self) -> float:
         """Share of the time that the training loop waited, the first batches of epochs left out."""
         later = self.rows["number"] > 0
-        waits, loops = float(self.stages["wait"][later].sum()), float(self.stages["loop"].sum())
-        return waits / (waits + loops) if waits + loops > 0 else 0.0
+        waits = float(self.stages["wait"][later].sum())
+        loops = float(self.stages["loop"].sum())
+        if waits + loops > 0:
+            return waits / (waits + loops)
+        return 0.0
 
     @property
     def is_long_enough(self) -> bool:
@@ -104,7 +107,9 @@ class Case:
         """How many cores other processes took, on average; 0 if it is not known."""
         totals = self.recording.totals
         looked = totals.get("looked", 0.0)
-        return totals.get("other_cores", 0.0) / looked if looked > 0 else 0.0
+        if looked > 0:
+            return totals.get("other_cores", 0.0) / looked
+        return 0.0
 
     @cached_property
     def queued(self) -> float:
@@ -148,12 +153,16 @@ class Case:
     @property
     def rate(self) -> float:
         """Samples per second of the loop."""
-        return float(self.recording.totals.get("samples", 0.0)) / self.looped if self.looped > 0 else 0.0
+        if self.looped > 0:
+            return float(self.recording.totals.get("samples", 0.0)) / self.looped
+        return 0.0
 
     @cached_property
     def base(self) -> float:
         """Seconds that the play takes as it is."""
-        return self.work.seconds() if self.work else 0.0
+        if self.work:
+            return self.work.seconds()
+        return 0.0
 
     @cached_property
     def ideal_gain(self) -> float:
@@ -162,7 +171,11 @@ class Case:
         At least by what it waited, but for what is prepared once; more where training shares its cores with the loader.
         """
         loop = float(self.recording.totals.get("loop", 0.0))
-        without_waiting = (self.looped - self.prepared_wait) / loop if loop > 0 else 1.0
+        if loop > 0:
+            without_waiting = (self.looped - self.prepared_wait) / loop
+        else:
+            without_waiting = 1.0
+
         if self.work and (ideal := self.work.ideal_seconds()) > 0:
             return max(self.base / ideal, without_waiting)
         return without_waiting
@@ -183,12 +196,14 @@ class Case:
         gain = self.gain(change, rules)
         if self.work is None:
             return gain, gain
+
         gains = [self._gain_of(work, change, rules) for work in self._draws]
         low, high = np.percentile(gains, (5, 95))
         narrower = math.sqrt(min(DRAWN / self.work.batches, 1.0))
         low = gain - (gain - float(low)) * narrower
         high = gain + (float(high) - gain) * narrower
-        low, high = min(low, gain * (1 - ERROR)), max(high, gain * (1 + ERROR))
+        low = min(low, gain * (1 - ERROR))
+        high = max(high, gain * (1 + ERROR))
         return low, max(min(high, self.ideal_gain), gain)
 
     @cached_property
@@ -200,13 +215,18 @@ class Case:
 
     def _gain_of(self, work: Workload, change: Change | None, rules: Rules | None) -> float:
         """Returns what a change gains for these batches."""
-        after = work if change is None else work.changed(change)
+        if change is None:
+            after = work
+        else:
+            after = work.changed(change)
+
         if rules is not None and rules.workers == 0 and self.rules.workers:
             # All that goes with workers is in what was measured. Their start is not: it is over once, and batches whose
             # making waits would lose what workers do at the same time.
             base = work.took_seconds()
         else:
             base = self._seconds_of(work)
+
         return base / max(after.seconds(rules), 1e-9)
 
     def _seconds_of(self, work: Workload) -> float:
@@ -220,7 +240,9 @@ class Case:
     @cached_property
     def rules(self) -> Rules:
         """By which the loader works."""
-        return self.work.rules if self.work else Rules(self.setting.num_workers)
+        if self.work:
+            return self.work.rules
+        return Rules(self.setting.num_workers)
 
     def rules_with(self, workers: int) -> Rules:
         """Returns the loader's rules with another number of workers."""
@@ -229,18 +251,25 @@ class Case:
     @cached_property
     def latency(self) -> float:
         """Seconds from the end of sending to the arrival, on average, if the main process waits for it."""
-        return float(np.mean([work.latency for work in self.work.epochs])) if self.work else 0.0
+        if self.work:
+            return float(np.mean([work.latency for work in self.work.epochs]))
+        return 0.0
 
     @cached_property
     def batch_bytes(self) -> float:
         """Bytes of a batch, on average."""
-        return float(self.rows["bytes"].mean()) if len(self.rows) else 0.0
+        if len(self.rows):
+            return float(self.rows["bytes"].mean())
+        return 0.0
 
     @cached_property
     def worker_bytes(self) -> float:
         """Bytes that a worker takes, shared pages counted once; 0 if it is not known."""
-        memory, count = self.recording.memory, self.setting.num_workers
-        return float(memory["workers"][-1]) / count if len(memory) and count else 0.0
+        memory = self.recording.memory
+        count = self.setting.num_workers
+        if len(memory) and count:
+            return float(memory["workers"][-1]) / count
+        return 0.0
 
     def memory_with(self, workers: int, prefetch: int) -> float:
         """Returns the bytes that so many workers and the batches ahead would take."""

@@ -23,6 +23,7 @@ def machine(case: Case) -> Iterator[Finding]:
     """Yields that other processes have the cores, if they do."""
     if not case.machine_is_busy:
         return
+
     cores = max(case.setting.cores, 1)
     yield Finding(
         BUSY,

@@ -35,6 +35,7 @@ def diagnose(recording: Recording) -> Diagnosis:
 def _of_rules(case: Case) -> list[Finding]:
     if case.work is None:
         return []
+
     found = [finding for rule in RULES for finding in rule(case)]
     if case.machine_is_busy:
         return held_on_a_busy_machine(found)
@@ -44,6 +45,7 @@ def _of_rules(case: Case) -> list[Finding]:
 def _summary(case: Case, found: list[Finding]) -> str:
     if not len(case.rows):
         return "No batch was delivered."
+
     waits = f"The loop waited {case.wait_share:.0%} of the time for data"
     if case.prepared_wait > 0:
         waits = f"{waits}, {seconds(case.prepared_wait)} of it for what is prepared once"
@@ -51,12 +53,18 @@ def _summary(case: Case, found: list[Finding]) -> str:
         return f"{waits}: the loader keeps up, at {case.rate:,.0f} samples/s."
     if case.machine_is_busy:
         return f"{waits}, on a machine where other processes took {case.other_cores:.1f} cores."
-    gain = f"{case.ideal_gain:.1f}" if case.ideal_gain < 100 else "more than 100"
+
+    if case.ideal_gain < 100:
+        gain = f"{case.ideal_gain:.1f}"
+    else:
+        gain = "more than 100"
+
     ideal = f"with a loader that costs nothing it would be {gain} times as fast"
     if case.work is not None and not case.is_long_enough:
         return f"{waits}; {some(case.work.batches, 'batch', 'batches')} are too few to predict what would help."
     if case.prepared_wait > 0:
         ideal = f"{ideal} from then on"
+
     best = next((one for one in found if one.gain is not None and one.gain >= WORTH and one.advice), None)
     if best is None or best.gain is None:
         return f"{waits}; {ideal}."
@@ -73,12 +81,21 @@ def _limit(case: Case, found: list[Finding]) -> str:
         return "training"
     if case.machine_is_busy:
         return "machine"
+
     gains = {stage: max(one.gain or 0.0 for one in found if one.stage == stage) for stage in {f.stage for f in found}}
     best = max(gains.values(), default=0.0)
     for stage in STRUCTURE:
         if gains.get(stage, 0.0) >= max(0.8 * best, WORTH):
             return stage
+
     if gains.get("workers", 0.0) >= max(min(0.85 * case.ideal_gain, best), WORTH):
         return "workers"
-    parts = case.work.parts if case.work is not None else {}
-    return max(parts, key=lambda part: parts[part]) if parts else "load"
+
+    if case.work is not None:
+        parts = case.work.parts
+    else:
+        parts = {}
+
+    if parts:
+        return max(parts, key=lambda part: parts[part])
+    return "load"

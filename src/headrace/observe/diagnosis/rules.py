@@ -41,8 +41,13 @@ Rule = Callable[[Case], Iterator[Finding]]
 def _training(case: Case) -> Iterator[Finding]:
     if not case.keeps_up:
         return
+
     loop = float(np.median(case.stages["loop"]))
-    when = "of the time" if not case.prepared.seconds else "of the time behind the first batches"
+    if not case.prepared.seconds:
+        when = "of the time"
+    else:
+        when = "of the time behind the first batches"
+
     yield Finding(
         "training-limits",
         "training",
@@ -57,9 +62,18 @@ def _first_batch(case: Case) -> Iterator[Finding]:
     found = case.prepared
     if not found.seconds:
         return
+
     count = int(found.at.sum())
-    which = "The first batch" if count == 1 else f"Each of {count} first batches of a worker"
-    took = f"took {seconds(found.seconds)}" if count == 1 else f"took up to {seconds(found.seconds)}"
+    if count == 1:
+        which = "The first batch"
+    else:
+        which = f"Each of {count} first batches of a worker"
+
+    if count == 1:
+        took = f"took {seconds(found.seconds)}"
+    else:
+        took = f"took up to {seconds(found.seconds)}"
+
     yield Finding(
         "slow-first-batch",
         "start",
@@ -74,11 +88,13 @@ def _start(case: Case) -> Iterator[Finding]:
     done = [one for one in case.recording.epochs if not math.isnan(one.first)]
     if not done or case.work is None or not case.setting.num_workers:
         return
+
     took = [one.first - one.began for one in done]
     share = sum(took) / max(case.looped, 1e-9)
     fresh = [one for one in done if one.fresh]
     if share < LONG_START or len(fresh) < 2:
         return
+
     gain = case.gain(Kept())
     if gain >= WORTH:
         yield Finding(
@@ -99,14 +115,17 @@ def _too_few(case: Case) -> Iterator[Finding]:
     now = case.rules.workers
     if case.setting.tuned or not case.setting.splits or count <= now or gain < WORTH:
         return  # more workers of a stream that is not split repeat it
+
     change: dict[str, object] = {"num_workers": count}
     if now == 0 and len(case.recording.epochs) > 1:
         change["persistent_workers"] = True
+
     advice = ", ".join(f"{name}={value}" for name, value in change.items())
     if case.work is not None and case.work.parts["read"] > 0.5:
         advice += ", which mostly wait, so that they need no further core"
     elif count <= case.rules.cores:
         advice += ", for which there are cores"
+
     yield Finding(
         "too-few-workers",
         "workers",
@@ -124,6 +143,7 @@ def _too_many(case: Case) -> Iterator[Finding]:
     now = case.rules.workers
     if case.setting.tuned or count >= now or (now < 2 and count > 0):
         return
+
     if count == 0:
         if gain < WORTH:
             return
@@ -166,20 +186,24 @@ def _stragglers(case: Case) -> Iterator[Finding]:
     slow = made[made > 3 * usual]
     if case.rules.workers < 2 or not len(slow) or case.gain(Even()) < WORTH:
         return
+
     options: list[tuple[float, str, dict[str, object], Rules]] = []
     for prefetch in (4, 8, 16):
         if case.memory_with(case.rules.workers, prefetch) < case.setting.memory / 2 or not case.setting.memory:
             rules = replace(case.rules, prefetch=prefetch)
             advice = f"prefetch_factor={prefetch}: more batches ahead."
             options.append((case.gain(rules=rules), advice, {"prefetch_factor": prefetch}, rules))
+
     if not case.rules.free and not case.setting.is_stream:
         rules = replace(case.rules, free=True)
         advice = "seed=0: then batches go to whichever worker is free, in the same order."
         options.append((case.gain(rules=rules), advice, {"seed": 0}, rules))
+
     if case.rules.in_order:
         rules = replace(case.rules, in_order=False)
         advice = "in_order=False: batches come as they are ready."
         options.append((case.gain(rules=rules), advice, {"in_order": False}, rules))
+
     best = max(gain for gain, _, _, _ in options)
     gain, advice, change, rules = next(one for one in options if one[0] >= 0.97 * best)
     if gain >= WORTH:
@@ -197,11 +221,16 @@ def _stragglers(case: Case) -> Iterator[Finding]:
 
 
 def _batches(case: Case) -> Iterator[Finding]:
-    known = [len(work) for work in case.work.epochs] if case.work else [0]
+    if case.work:
+        known = [len(work) for work in case.work.epochs]
+    else:
+        known = [0]
+
     length = case.setting.length or int(np.median(known))
     samples = case.setting.batch_size
     if not samples or samples < 8 or not length or length > 4 * max(case.rules.workers, 1):
         return
+
     gain = case.gain(Split(4))
     if gain >= WORTH:
         yield Finding(
@@ -264,6 +293,7 @@ def cure_for(part: str, setting: Setting) -> str:
 def _stages(case: Case) -> Iterator[Finding]:
     if case.work is None or case.keeps_up:
         return
+
     for part, change in stage_changes(case.work).items():
         gain = case.gain(change)
         if gain < WORTH or case.work.parts[part] < 0.1:
@@ -292,15 +322,18 @@ def stage_changes(work: Workload) -> dict[str, Without]:
             changes[part] = Without(send=1.0)
         else:
             changes[part] = Without(cpu=min(share / cpu_whole, 1.0))
+
     return changes
 
 
 def _delivery(case: Case) -> Iterator[Finding]:
     if case.work is None:
         return
+
     gain = case.gain(Without(open=1.0))
     stages = case.stages
-    pinned, opened = float(stages["pin"].mean()), float(stages["open"].mean())
+    pinned = float(stages["pin"].mean())
+    opened = float(stages["open"].mean())
     if gain >= WORTH and pinned + opened > 0:
         pins = pinned > opened
         yield Finding(
@@ -318,9 +351,11 @@ def _delivery(case: Case) -> Iterator[Finding]:
 
 def _threads(case: Case) -> Iterator[Finding]:
     """Work that mostly waits leaves the interpreter to others, so that threads can do it, without handing over."""
-    work, setting = case.work, case.setting
+    work = case.work
+    setting = case.setting
     if work is None or setting.backend != "process" or not case.rules.workers or work.parts["read"] < WAITING_WORK:
         return
+
     gain = case.gain(Without(send=1.0, open=1.0))
     if gain >= WORTH:
         yield Finding(
@@ -336,9 +371,11 @@ def _threads(case: Case) -> Iterator[Finding]:
 
 
 def _memory(case: Case) -> Iterator[Finding]:
-    memory, setting = case.recording.memory, case.setting
+    memory = case.recording.memory
+    setting = case.setting
     if not len(memory) or not setting.memory:
         return
+
     taken = int(memory["main"][-1] + memory["workers"][-1])
     if taken > 0.85 * setting.memory and setting.num_workers > 1:
         yield Finding(
@@ -349,6 +386,7 @@ def _memory(case: Case) -> Iterator[Finding]:
             None,
             {"num_workers": max(setting.num_workers // 2, 1)},
         )
+
     if len(memory) >= 8 and setting.num_workers:
         half = len(memory) // 2
         before, after = (float(np.median(memory["workers"][part])) for part in (slice(1, half), slice(half, None)))
@@ -371,7 +409,9 @@ def _made(case: Case) -> np.ndarray:
 def _pace(case: Case) -> float:
     """Seconds from one batch to the next, as the workers make them."""
     here = case.rows["worker"] == MAIN
-    return float(np.mean(_made(case))) / max(case.rules.workers, 1) if not here.all() else float(np.mean(_made(case)))
+    if not here.all():
+        return float(np.mean(_made(case))) / max(case.rules.workers, 1)
+    return float(np.mean(_made(case)))
 
 
 def _workers(count: int) -> str:

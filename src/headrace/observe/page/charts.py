@@ -23,16 +23,22 @@ WIDE_SPREAD = 12.0
 def stacked_bar(pieces: Sequence[Piece], of_what: str) -> str:
     """Returns a horizontal bar of the pieces' shares, with a legend that has their seconds and percent."""
     total = sum(piece.seconds for piece in pieces)
-    bars, rows = [], []
+    bars = []
+    rows = []
     for piece in pieces:
         share = piece.seconds / total
-        name = f"{percent(share)}" if share >= 0.12 else ""
+        if share >= 0.12:
+            name = f"{percent(share)}"
+        else:
+            name = ""
+
         if piece.seconds > 0:
             bars.append(f'<span class="s-{piece.stage}" style="flex-grow:{share:.5f}"><b>{name}</b></span>')
         rows.append(
             f'<tr><th scope="row"><i class="swatch s-{piece.stage}"></i>{text(piece.label)}</th>'
             f"<td>{seconds(piece.seconds)}</td><td>{percent(share)}</td></tr>"
         )
+
     spoken = ", ".join(f"{piece.label} {percent(piece.seconds / total)}" for piece in pieces)
     return (
         f'<div class="stack" role="img" aria-label="{text(of_what)}: {text(spoken)}">{"".join(bars)}</div>'
@@ -46,8 +52,10 @@ def histogram(values: Floats, title: str, stage: str) -> str:
     """Returns a histogram of times in seconds, with its median and the time that 95 of 100 stay below; "" of none."""
     if not len(values):
         return ""
+
     shown = np.maximum(values, 1e-7)
-    low, high = float(shown.min()), float(shown.max())
+    low = float(shown.min())
+    high = float(shown.max())
     is_log = high > WIDE_SPREAD * low
     edges = _edges(low, high, is_log)
     heights, _ = np.histogram(shown, edges)
@@ -73,7 +81,11 @@ def histogram(values: Floats, title: str, stage: str) -> str:
         f'<span><i class="dash slow"></i>95 of 100 below <b>{seconds(slow)}</b></span>'
         f"<span>longest <b>{seconds(float(values.max()))}</b></span>"
     )
-    scale = ", logarithmic scale" if is_log else ""
+    if is_log:
+        scale = ", logarithmic scale"
+    else:
+        scale = ""
+
     caption = f'<figcaption><b>{text(title)}</b><span class="quiet">batches per bar{scale}</span></figcaption>'
     return f'<figure>{caption}<div class="plot">{svg}{labels}</div><p class="figures">{figures}</p></figure>'
 
@@ -83,13 +95,20 @@ def memory_area(memory: npt.NDArray[np.void], began: float) -> str:
     memory = memory[np.isfinite(memory["time"])]
     if len(memory) < 2 or memory["time"][-1] <= memory["time"][0]:
         return ""
+
     points = _highest(memory, POINTS)
-    start = began if np.isfinite(began) else float(points["time"][0])
-    low, high = float(points["time"][0]), float(points["time"][-1])
+    if np.isfinite(began):
+        start = began
+    else:
+        start = float(points["time"][0])
+
+    low = float(points["time"][0])
+    high = float(points["time"][-1])
     whole = points["main"] + points["workers"]
     top, rungs = _ladder(float(whole.max()))
     x = (points["time"] - low) / (high - low) * 1000
-    upper, lower = 100 - 100 * whole / top, 100 - 100 * points["main"] / top
+    upper = 100 - 100 * whole / top
+    lower = 100 - 100 * points["main"] / top
     grid = "".join(f'<line class="grid" x1="0" x2="1000" y1="{y:.2f}" y2="{y:.2f}"/>' for y in _heights(rungs, top))
     svg = _svg(
         f'{grid}<path class="f-load" d="M{_path(x, upper)}L{_path(x[::-1], lower[::-1])}Z"/>'
@@ -110,7 +129,12 @@ def memory_area(memory: npt.NDArray[np.void], began: float) -> str:
             '<span><i class="swatch s-train"></i>main process, below, now '
             f"<b>{size(float(points['main'][-1]))}</b></span>{figures}"
         )
-    caption = "<b>Main process and workers</b>" if has_workers else "<b>Main process</b>"
+
+    if has_workers:
+        caption = "<b>Main process and workers</b>"
+    else:
+        caption = "<b>Main process</b>"
+
     caption = f'<figcaption>{caption}<span class="quiet">shared pages counted once</span></figcaption>'
     return f'<figure>{caption}<div class="plot wide">{svg}{labels}</div><p class="figures">{figures}</p></figure>'
 
@@ -127,6 +151,7 @@ def _x_labels(places: Sequence[tuple[float, str]]) -> str:
     for at, label in places:
         if 0 <= at <= 1 and all(abs(at - other) >= 0.16 for other, _ in kept):
             kept.append((at, label))
+
     return "".join(
         f'<span class="x{_side(at)}" style="left:{at * 100:.2f}%">{text(label)}</span>' for at, label in kept
     )
@@ -136,7 +161,9 @@ def _side(at: float) -> str:
     """Returns the class that keeps a label at the edge of the plot inside of it."""
     if at < 0.06:
         return " first"
-    return " last" if at > 0.94 else ""
+    if at > 0.94:
+        return " last"
+    return ""
 
 
 def _edges(low: float, high: float, is_log: bool) -> Floats:
@@ -157,10 +184,15 @@ def _ticks(low: float, high: float, is_log: bool) -> list[float]:
     """Returns round times from low to high, those first that matter most."""
     if is_log:
         decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-        factors = (1, 5, 2) if len(decades) < 6 else (1,)
+        if len(decades) < 6:
+            factors: tuple[int, ...] = (1, 5, 2)
+        else:
+            factors = (1,)
+
         return [
             factor * 10.0**decade for factor in factors for decade in decades if low <= factor * 10.0**decade <= high
         ]
+
     step = _round_step(high - low, 5)
     first = int(np.ceil(low / step))
     return [place * step for place in range(first, int(np.floor(high / step)) + 1)]
@@ -199,6 +231,7 @@ def _highest(memory: npt.NDArray[np.void], most: int) -> npt.NDArray[np.void]:
     """Returns at most about so many points: of each stretch of time the one with the most memory, and the last one."""
     if len(memory) <= most:
         return memory
+
     whole = memory["main"] + memory["workers"]
     cuts = np.linspace(0, len(memory) - 1, most).astype(int)
     kept = [begin + int(np.argmax(whole[begin:end])) for begin, end in itertools.pairwise(cuts)]

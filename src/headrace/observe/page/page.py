@@ -65,7 +65,10 @@ def _diagnosis_of(place: int, recording: Recording, diagnoses: Sequence[Diagnosi
 
 
 def _subtitle(seconds: float, recordings: int) -> str:
-    loaders = "1 loader" if recordings == 1 else f"{count(recordings)} loaders"
+    if recordings == 1:
+        loaders = "1 loader"
+    else:
+        loaders = f"{count(recordings)} loaders"
     return f"{loaders}, measured for {in_words(seconds)}"
 
 

@@ -23,11 +23,16 @@ def contents(recordings: Sequence[Recording], diagnoses: Sequence[Diagnosis | No
     """Returns the list of the recordings for the top of the page; "" if there are not several."""
     if len(recordings) < 2:
         return ""
+
     items = []
     for place, (recording, diagnosis) in enumerate(zip(recordings, diagnoses, strict=True)):
         share = stats_of(recording).wait_share
-        waits = f' <span class="quiet">waits {percent(share)}</span>' if diagnosis else ""
+        if diagnosis:
+            waits = f' <span class="quiet">waits {percent(share)}</span>'
+        else:
+            waits = ""
         items.append(f'<li>{place + 1}. <a href="#loader-{place}">{text(recording.label)}</a>{waits}</li>')
+
     return f'<nav aria-label="Loaders"><ol>{"".join(items)}</ol></nav>'
 
 
@@ -40,7 +45,12 @@ def section(
     is_one_of_several: bool,
 ) -> str:
     """Returns the section of one recording; drawing: what its timeline draws, see `timeline.timeline`."""
-    name, number = f"loader-{place}", f"{place + 1}. " if is_one_of_several else ""
+    name = f"loader-{place}"
+    if is_one_of_several:
+        number = f"{place + 1}. "
+    else:
+        number = ""
+
     parts = [
         f'<h2 id="{name}-name">{number}{text(recording.label)}</h2>',
         f'<p class="summary">{prose(diagnosis.summary)}</p>' if diagnosis and diagnosis.summary else "",
@@ -58,13 +68,19 @@ def section(
 def pairs(given: Mapping[str, str]) -> str:
     """Returns a small table of names and values."""
     rows = "".join(f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>' for name, value in given.items())
-    return f'<table class="pairs"><tbody>{rows}</tbody></table>' if rows else ""
+    if rows:
+        return f'<table class="pairs"><tbody>{rows}</tbody></table>'
+    return ""
 
 
 def _key_figures(recording: Recording, diagnosis: Diagnosis | None) -> str:
     stats = stats_of(recording)
     is_known = stats.looped > 0
-    per_second = diagnosis.samples_per_second if diagnosis else stats.samples_per_second
+    if diagnosis:
+        per_second = diagnosis.samples_per_second
+    else:
+        per_second = stats.samples_per_second
+
     figures = [
         ("samples per second", digits(per_second) if is_known else UNKNOWN),
         ("of the time waiting", percent(stats.wait_share) if is_known else UNKNOWN),
@@ -83,11 +99,13 @@ def _key_figures(recording: Recording, diagnosis: Diagnosis | None) -> str:
 def _findings(diagnosis: Diagnosis | None, setting: Setting) -> str:
     if not diagnosis:
         return ""
+
     if not diagnosis.findings:
         words = "Nothing to change was found."
         if setting.loader == "torch":
             words = "torch's loader takes no times of its own: without --plain the reasons are looked for, too."
         return f'<h3>Findings</h3><p class="none">{words}</p>'
+
     cards = "".join(_card(finding) for finding in diagnosis.findings)
     return f'<h3>Findings</h3><div class="cards">{cards}</div>'
 
@@ -96,9 +114,18 @@ def _card(finding: Finding) -> str:
     gain = ""
     if finding.gain is not None and math.isfinite(finding.gain):
         gain = f'<span class="gain"><b>{gain_in_words(finding.gain, finding.interval)}</b> predicted</span>'
-    advice = f'<p class="advice">{prose(finding.advice)}</p>' if finding.advice else ""
+
+    if finding.advice:
+        advice = f'<p class="advice">{prose(finding.advice)}</p>'
+    else:
+        advice = ""
+
     arguments = ", ".join(f"{name}={value!r}" for name, value in finding.change.items())
-    change = f'<p class="change"><code>DataLoader(..., {text(arguments)})</code></p>' if arguments else ""
+    if arguments:
+        change = f'<p class="change"><code>DataLoader(..., {text(arguments)})</code></p>'
+    else:
+        change = ""
+
     top = f'<p class="tags"><span class="tag">{text(finding.stage)}</span>{gain}</p>'
     return f'<article class="card">{top}<h4>{prose(finding.sentence)}</h4>{advice}{change}</article>'
 
@@ -129,6 +156,7 @@ SIGNS = {"started": "▸", "died": "✕", "hung": "‖", "added": "+", "retired"
 def _timeline(place: int, recording: Recording, drawing: Mapping[str, Any] | None) -> str:
     if drawing is None:
         return '<h3>Timeline</h3><p class="none">There is nothing to draw: no delivery was timed.</p>'
+
     buttons = "".join(
         f'<button type="button" data-do="{what}" aria-label="{label}" title="{label}">{sign}</button>'
         for what, sign, label in BUTTONS
@@ -146,7 +174,12 @@ def _timeline(place: int, recording: Recording, drawing: Mapping[str, Any] | Non
         )
     elif recording.totals.get("batches", 0) > drawing["count"]:
         notes.append(f"It shows the latest {count(drawing['count'])} of {count(recording.totals['batches'])} batches.")
-    said = f'<p class="quiet">{" ".join(notes)}</p>' if notes else ""
+
+    if notes:
+        said = f'<p class="quiet">{" ".join(notes)}</p>'
+    else:
+        said = ""
+
     hint = (
         "Wheel or pinch to zoom, drag to move; keys: + - ← → and 0 for all of it. "
         "Where batches are too short to be told apart, colours share the height as they share the time."
@@ -172,14 +205,21 @@ def _is_drawn(stage: str, drawing: Mapping[str, Any]) -> bool:
 
 
 def _stages(recording: Recording) -> str:
-    main, workers = shares.main_pieces(recording), shares.worker_pieces(recording)
+    main = shares.main_pieces(recording)
+    workers = shares.worker_pieces(recording)
     if not main and not workers:
         return ""
+
     left = ""
     if main:
         waits = _inside(main, stats_of(recording).wait_share)
         left = f"<div><h4>Main process</h4>{stacked_bar(main, 'Time of the main process')}{waits}</div>"
-    right = f"<div><h4>Workers, together</h4>{stacked_bar(workers, 'Time of the workers')}</div>" if workers else ""
+
+    if workers:
+        right = f"<div><h4>Workers, together</h4>{stacked_bar(workers, 'Time of the workers')}</div>"
+    else:
+        right = ""
+
     if not right and not shares.is_inline(recording):
         right = '<div><h4>Workers</h4><p class="none">What the workers do was not measured.</p></div>'
     return f'<h3>Where the time goes</h3><div class="two">{left}{right}</div>'
@@ -190,15 +230,26 @@ def _inside(pieces: Sequence[shares.Piece], waiting: float) -> str:
     names = [piece.label for piece in pieces if piece.stage not in ("train", "wait", "first")]
     if not names:
         return ""
-    said = f"{', '.join(names[:-1])} and {names[-1]} happen" if len(names) > 1 else f"{names[0]} happens"
+
+    if len(names) > 1:
+        said = f"{', '.join(names[:-1])} and {names[-1]} happen"
+    else:
+        said = f"{names[0]} happens"
+
     return f'<p class="quiet">{said.capitalize()} while the loop waits, in all {percent(waiting)} of the time.</p>'
 
 
 def _distributions(recording: Recording) -> str:
-    who = "Making a batch" if shares.is_inline(recording) else "A worker's time per batch"
+    if shares.is_inline(recording):
+        who = "Making a batch"
+    else:
+        who = "A worker's time per batch"
+
     charts = histogram(shares.between_deliveries(recording.batches), "From delivery to delivery", "train")
     charts += histogram(shares.making(recording.batches), who, "load")
-    return f'<h3>How long batches take</h3><div class="two">{charts}</div>' if charts else ""
+    if charts:
+        return f'<h3>How long batches take</h3><div class="two">{charts}</div>'
+    return ""
 
 
 def _memory_and_places(recording: Recording) -> str:
@@ -206,13 +257,19 @@ def _memory_and_places(recording: Recording) -> str:
     places = _places(recording.places)
     if not memory and not places:
         return ""
-    memory = f"<div><h3>Memory over time</h3>{memory}</div>" if memory else ""
+
+    if memory:
+        memory = f"<div><h3>Memory over time</h3>{memory}</div>"
+    else:
+        memory = ""
+
     return f'<div class="two">{memory}{places}</div>'
 
 
 def _places(places: Sequence[Place]) -> str:
     if not places:
         return ""
+
     rows = "".join(
         f'<tr><td>{text(place.kind)}</td><td class="where">{text(place.where)}</td><td class="amount">'
         f'<span class="bar"><span style="width:{min(1.0, max(0.0, place.share)):.1%}"></span></span>'
@@ -225,10 +282,18 @@ def _places(places: Sequence[Place]) -> str:
 
 
 def _details(recording: Recording, diagnosis: Diagnosis | None) -> str:
-    named = {finding.name for finding in diagnosis.findings} if diagnosis else set()
+    if diagnosis:
+        named = {finding.name for finding in diagnosis.findings}
+    else:
+        named = set()
+
     traps = [trap for trap in recording.setting.traps if trap.name not in named]
     said = "".join(f"<li><b>{text(trap.name)}</b>: {text(trap.text)}</li>" for trap in traps)
-    known = f'<h3>Known to go wrong</h3><ul class="traps">{said}</ul>' if said else ""
+    if said:
+        known = f'<h3>Known to go wrong</h3><ul class="traps">{said}</ul>'
+    else:
+        known = ""
+
     setting = f"<div><h3>How the loader is set up</h3>{pairs(_setting(recording.setting))}</div>"
     beside = _epochs(recording.epochs) + _events(recording.events, began(recording))
     return f'{known}<div class="two">{setting}<div>{beside}</div></div>'
@@ -237,6 +302,7 @@ def _details(recording: Recording, diagnosis: Diagnosis | None) -> str:
 def _epochs(epochs: Sequence[EpochTimes]) -> str:
     if not epochs:
         return ""
+
     rows = "".join(
         f'<tr><th scope="row">{one.epoch}</th><td>{count(one.batches)}</td><td>{seconds(one.first - one.began)}</td>'
         f"<td>{seconds(one.ended - one.began)}</td><td>{one.workers}{'' if one.fresh or not one.workers else ' kept'}"
@@ -254,6 +320,7 @@ def _epochs(epochs: Sequence[EpochTimes]) -> str:
 def _events(events: Sequence[Event], zero: float) -> str:
     if not events:
         return ""
+
     rows = "".join(
         f'<tr><td>{seconds(event.time - zero)}</td><th scope="row">{text(event.kind)}</th>'
         f"<td>{text(event.text)}</td></tr>"
@@ -267,7 +334,12 @@ def _events(events: Sequence[Event], zero: float) -> str:
 def _latest(held: int, shown: int, on_timeline: int | None = None) -> str:
     if held <= shown:
         return ""
-    more = f", {count(min(held, on_timeline))} of them on the timeline" if on_timeline else ""
+
+    if on_timeline:
+        more = f", {count(min(held, on_timeline))} of them on the timeline"
+    else:
+        more = ""
+
     return f'<p class="quiet">The latest {count(shown)} of {count(held)}{more}.</p>'
 
 
@@ -283,9 +355,21 @@ def _setting(setting: Setting) -> dict[str, str]:
     }
     if setting.num_workers:
         rows["prefetch_factor"] = count(setting.prefetch_factor)
-        rows["work goes to"] = "whichever worker is free" if setting.free else "the workers in turn"
-        rows["workers are"] = "kept between epochs" if setting.persistent_workers else "started for each epoch"
-    rows["batches made by"] = "the data set, whole" if setting.makes_batches else _collating(setting)
+        if setting.free:
+            rows["work goes to"] = "whichever worker is free"
+        else:
+            rows["work goes to"] = "the workers in turn"
+
+        if setting.persistent_workers:
+            rows["workers are"] = "kept between epochs"
+        else:
+            rows["workers are"] = "started for each epoch"
+
+    if setting.makes_batches:
+        rows["batches made by"] = "the data set, whole"
+    else:
+        rows["batches made by"] = _collating(setting)
+
     rows["page-locked memory"] = _yes(setting.pin_memory)
     rows["accelerator"] = setting.accelerator or "none"
     rows["cores"] = count(setting.cores)
@@ -297,15 +381,30 @@ def _setting(setting: Setting) -> dict[str, str]:
 def _workers(setting: Setting) -> str:
     if not setting.num_workers:
         return "none: the main process loads"
+
     kinds = {"process": "process", "thread": "thread", "inline": "lane"}
-    more = "" if setting.num_workers == 1 else "es" if setting.backend == "process" else "s"
-    started = f", {setting.start_method}" if setting.backend == "process" else ""
+    if setting.num_workers == 1:
+        more = ""
+    elif setting.backend == "process":
+        more = "es"
+    else:
+        more = "s"
+
+    if setting.backend == "process":
+        started = f", {setting.start_method}"
+    else:
+        started = ""
+
     return f"{setting.num_workers} {kinds[setting.backend]}{more}{started}"
 
 
 def _collating(setting: Setting) -> str:
-    return "a collate_fn of your own" if setting.own_collate else "torch's rules"
+    if setting.own_collate:
+        return "a collate_fn of your own"
+    return "torch's rules"
 
 
 def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+    if value:
+        return "yes"
+    return "no"

@@ -41,12 +41,17 @@ def main_pieces(recording: Recording) -> list[Piece]:
     totals = recording.totals
     once = _once(recording)
     starting = max(0.0, stats_of(recording).waited - totals.get("wait", 0.0)) + once["wait"]
-    making = ("load", "collate") if is_inline(recording) else ()
+    if is_inline(recording):
+        making: tuple[str, ...] = ("load", "collate")
+    else:
+        making = ()
+
     inside = []
     for stage in (*making, "open", "pin"):
         seconds = totals.get(stage, 0.0) - once.get(stage, 0.0)
         if seconds > 0:
             inside.append(Piece(stage, _LABELS[stage], seconds))
+
     waited = max(0.0, totals.get("wait", 0.0) - once["wait"] - sum(piece.seconds for piece in inside))
     pieces = [
         Piece("train", "training loop", totals.get("loop", 0.0) - once["loop"]),
@@ -57,12 +62,15 @@ def main_pieces(recording: Recording) -> list[Piece]:
         pieces.append(Piece("start", "starting and preparing", starting))
     if once["loop"] > 0:
         pieces.append(Piece("first", "first training step", once["loop"]))
-    return pieces if sum(piece.seconds for piece in pieces) > 0 else []
+    if sum(piece.seconds for piece in pieces) > 0:
+        return pieces
+    return []
 
 
 def _once(recording: Recording) -> dict[str, float]:
     """Returns for each stage the seconds of what is done once, in front of a first batch or in the first step."""
-    whole, steady = stage_seconds(recording.batches), steady_stages(recording.batches)
+    whole = stage_seconds(recording.batches)
+    steady = steady_stages(recording.batches)
     return {stage: float((seconds - steady[stage]).sum()) for stage, seconds in whole.items()}
 
 
@@ -72,10 +80,12 @@ def by_line(places: Sequence[Place]) -> list[Place]:
     for place in places:
         found = SOURCE_LINE.search(place.where)
         lines.setdefault(found.group(1) if found else place.where, []).append(place)
+
     joined = []
     for same in lines.values():
         kinds = ", ".join(dict.fromkeys(place.kind for place in same))
         joined.append(Place(kinds, same[0].where, sum(place.share for place in same)))
+
     return sorted(joined, key=lambda place: -place.share)
 
 
@@ -89,12 +99,14 @@ def worker_pieces(recording: Recording) -> list[Piece]:
     busy = sum(piece.seconds for piece in pieces)
     if is_inline(recording) or busy <= 0:
         return []
+
     held = recording.batches[recording.batches["worker"] != MAIN]
     stages = stage_seconds(held)
     busy_held = float(sum(stages[name].sum() for name in ("load", "collate", "send")))
     if busy_held > 0:
         idle = max(0.0, _worker_seconds(recording, held) - busy_held)
         pieces.append(Piece("idle", _LABELS["idle"], idle * busy / busy_held))
+
     return pieces
 
 
@@ -110,6 +122,7 @@ def _worker_seconds(recording: Recording, held: Batches) -> float:
         if len(begun) and len(ends):
             known = workers.get(int(epoch), 0) or len(np.unique(rows["worker"]))
             total += known * float(ends.max() - begun.min())
+
     return total
 
 

@@ -49,6 +49,7 @@ def began(recording: Recording) -> float:
     for name in MOMENTS:
         values = recording.batches[name]
         known += [float(values[np.isfinite(values)].min())] if np.isfinite(values).any() else []
+
     finite = [value for value in known if np.isfinite(value)]
     return min(finite, default=float("nan"))
 
@@ -59,6 +60,7 @@ def timeline(recording: Recording, most: int = MOST_BATCHES) -> dict[str, Any] |
     rows, left_out = drawn(recording.batches, most)
     if not np.isfinite(rows["delivered"]).any():
         return None
+
     columns: dict[str, Any] = {name: rows[name].tolist() for name in COUNTS}
     columns |= {name: _micros(rows[name] - zero) for name in MOMENTS}
     columns |= {name: _micros(rows[name]) for name in LENGTHS}

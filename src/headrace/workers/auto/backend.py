@@ -56,7 +56,11 @@ def choose(loader: Any) -> Choice:
     """
     hindrance = _hindrance(loader)
     with global_states_kept():
-        choice = Choice("process", hindrance) if hindrance else _measured(loader)
+        if hindrance:
+            choice = Choice("process", hindrance)
+        else:
+            choice = _measured(loader)
+
     LOGGER.info("backend='auto' chose %s: %s", choice.backend, choice.why)
     return choice
 
@@ -66,18 +70,23 @@ def advise(loader: Any) -> None:
 
     Only of a data set that makes whole batches from memory: that is often quicker than handing them over.
     """
-    dataset, size = loader.dataset, loader.batch_size
+    dataset = loader.dataset
+    size = loader.batch_size
     if not getattr(dataset, "lies_in_memory", False) or not size or not len(dataset) or dataset.place in _said:
         return
+
     fetch = whole_batches(dataset, loader.collate_fn)
     if fetch is None:
         return
-    keys, seconds = np.linspace(0, len(dataset) - 1, size).astype(np.int64), []
+
+    keys = np.linspace(0, len(dataset) - 1, size).astype(np.int64)
+    seconds = []
     with global_states_kept():
         for _ in range(2):
             started = time.perf_counter()
             fetch(keys)
             seconds.append(time.perf_counter() - started)
+
     place = dataset.place
     if min(seconds) < QUICK:
         _said.add(place)
@@ -94,12 +103,15 @@ def _hindrance(loader: Any) -> str:
         return "the samples of a stream cannot be looked at beforehand"
     if is_stateful(loader.dataset):
         return "the data set has a state, which a trial would change"
+
     sampler = getattr(loader._index_sampler, "sampler", loader._index_sampler)
     if not isinstance(sampler, WHOLE_NUMBERS):
         return f"the keys of a {type(sampler).__name__} are not known beforehand"
     if loader.worker_init_fn is not None:
         return "worker_init_fn may prepare what samples need"
-    return "" if len(loader.dataset) else "the data set is empty"
+    if len(loader.dataset):
+        return ""
+    return "the data set is empty"
 
 
 def _measured(loader: Any) -> Choice:
@@ -114,6 +126,7 @@ def _measured(loader: Any) -> Choice:
         both = trial.run(2)
     except Exception as error:  # noqa: BLE001 - the epoch itself will raise it, with its place
         return Choice("process", f"the first samples raise {type(error).__name__}")
+
     return judged(alone, both)
 
 
@@ -162,7 +175,9 @@ class _Trial:
         return min(runs, key=lambda run: run.seconds)
 
     def _run_once(self, count: int) -> Run:
-        digests, failures, times = list[int](), list[Exception](), list[float]()
+        digests = list[int]()
+        failures = list[Exception]()
+        times = list[float]()
         fetchers = [self._fetcher(SampleStreams(0, seed_globals=False)) for _ in range(count)]
         together = threading.Barrier(count)
 
@@ -180,10 +195,13 @@ class _Trial:
         threads = [threading.Thread(target=load, args=(fetch,), daemon=True) for fetch in fetchers]
         for thread in threads:
             thread.start()
+
         for thread in threads:
             thread.join()
+
         for failure in failures:
             raise failure
+
         return Run(max(times) - min(times), digests)
 
     def _fetch(self, keys: list[int]) -> Any:
@@ -200,6 +218,7 @@ class _Trial:
         def fetch(keys: list[int]) -> Any:
             if batched:
                 return fetcher.fetch(keys if streams is None else Positioned(keys, range(len(keys))))
+
             return [
                 fetcher.fetch(key if streams is None else Positioned(key, range(place, place + 1)))
                 for place, key in enumerate(keys)

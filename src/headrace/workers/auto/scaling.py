@@ -10,6 +10,7 @@ import copy
 import logging
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -53,9 +54,14 @@ def tuner_for(loader: Any, *, workers: bool, prefetch: bool) -> Tuner | None:
     """Returns what decides on `workers`, `prefetch` or both, within this process's share of the machine."""
     if not workers and not prefetch:
         return None
+
     ranks = local_world_size()
     budget = loader.memory_budget or free_memory() // 2 // ranks
-    most = min(LANES, max(cores() // ranks, 1) * FOR_A_CORE) if workers else loader.num_workers
+    if workers:
+        most = min(LANES, max(cores() // ranks, 1) * FOR_A_CORE)
+    else:
+        most = loader.num_workers
+
     alone = loader.worker_init_fn is None and loader.sample_timeout is None and loader.timeout == 0
     limits = Limits(most, budget, workers and alone, workers, prefetch)
     return Tuner(limits, Choice(1 if workers else loader.num_workers, 2 if prefetch else loader.prefetch_factor or 2))
@@ -65,7 +71,8 @@ class AutomaticIterator(ProcessIterator):
     """Epochs through as many workers as `tuner` says, also none. The tuner outlives the iterator."""
 
     def __init__(self, loader: Any, arena: Arena, zygotes: ZygoteKeeper, memory: LocalMemory, tuner: Tuner) -> None:
-        self._tuner, self._memory = tuner, memory
+        self._tuner = tuner
+        self._memory = memory
         self._loader = weakref.ref(loader)  # which holds this iterator
         self._look_due = self._taken_at = 0.0
         self._taken = Taken(0.0, 0.0)
@@ -76,7 +83,9 @@ class AutomaticIterator(ProcessIterator):
     # -- what ProcessIterator asks -------------------------------------------------------------------------------------
 
     def _lanes_of(self, loader: Any) -> int:
-        return LANES if self._tuner.limits.tunes_workers else int(loader.num_workers)
+        if self._tuner.limits.tunes_workers:
+            return LANES
+        return int(loader.num_workers)
 
     def _read_options(self, loader: Any) -> None:
         if loader.prefetch_factor is None:  # as it is while there are no workers
@@ -99,14 +108,17 @@ class AutomaticIterator(ProcessIterator):
         return self._tuner.now.workers * self._tuner.now.prefetch
 
     def _prime(self) -> None:
-        self._ended, self._here = False, None
+        self._ended = False
+        self._here = None
         super()._prime()
 
     def _order_one(self) -> None:
         """Gives out as many indices as there is room for: the limit may have changed since."""
         window = self._window
         window.limit = self._limit
-        window.open_lanes = self._tuner.now.workers if self.any_lane_will_do else window.open_lanes
+        if self.any_lane_will_do:
+            window.open_lanes = self._tuner.now.workers
+
         while window.outstanding < window.limit:
             before = window.outstanding
             super()._order_one()
@@ -130,13 +142,16 @@ class AutomaticIterator(ProcessIterator):
     def _at_end(self) -> Any:
         if self._ended or self._tuner.now.workers:
             return super()._at_end()
+
         number, index = self.take()
         if self._here is None:
             self._here = Here(self._cargo, self.beginning(), self._memory)
+
         made, self._journey = self._here.make(index, self._pin_memory, self._pin_memory_device)
         if isinstance(made, Exception):
             self.leaves(number, 0, None, self._here.host.losses(0))
             raise made
+
         self.leaves(number, 0, made.state, made.losses)
         return made.batch
 
@@ -144,7 +159,8 @@ class AutomaticIterator(ProcessIterator):
 
     def _tune(self, now: float) -> None:
         self._dismiss_idle()
-        recording, settled = self._recorder.recording(SHOWN), self._tuner.settled
+        recording = self._recorder.recording(SHOWN)
+        settled = self._tuner.settled
         self._look_at_memory(now, recording.batches[-16:])
         choice = self._tuner.look(now, recording, self._taken)
         if choice is not None:
@@ -155,16 +171,22 @@ class AutomaticIterator(ProcessIterator):
     def _look_at_memory(self, now: float, latest: Batches) -> None:
         if now < self._taken_at + self._taken_cost / SHARE or self._tuner.now.workers == 0:
             return
+
         pids = [member.process.pid for member in self._team.members if not member.buried]
         began = time.perf_counter()
         workers = memory_of(pids)
         self._taken_at = time.perf_counter()
         self._taken_cost = max(self._taken_at - began, LOOK_SETTLED * SHARE if self._tuner.settled else 0.0)
-        batch = float(latest["bytes"].max()) if len(latest) else self._taken.batch
+        if len(latest):
+            batch = float(latest["bytes"].max())
+        else:
+            batch = self._taken.batch
+
         self._taken = Taken(workers / max(len(pids), 1), batch)
 
     def _change_to(self, choice: Choice) -> None:
-        team, begin = self._team, self.beginning()
+        team = self._team
+        begin = self.beginning()
         for worker_id in range(choice.workers):
             if worker_id >= len(team.members):
                 team.hire(begin, self._epoch)
@@ -172,9 +194,16 @@ class AutomaticIterator(ProcessIterator):
                 team.replace(worker_id, begin, self._epoch)
             else:
                 continue
+
             self._recorder.happened("added", f"worker {worker_id} was added", worker_id)
+
         if (loader := self._loader()) is not None:
-            loader.num_workers, loader.prefetch_factor = choice if choice.workers else (0, None)
+            if choice.workers:
+                loader.num_workers, loader.prefetch_factor = choice
+            else:
+                loader.num_workers = 0
+                loader.prefetch_factor = None
+
         self._recorder.adjust(*choice)
         self._order_one()
         self._flush()
@@ -202,7 +231,11 @@ class Here:
     """
 
     def __init__(self, cargo: Cargo, begin: Begin, memory: LocalMemory) -> None:
-        collate = SlotCollate(memory) if cargo.collate_fn is torch_default_collate else cargo.collate_fn
+        if cargo.collate_fn is torch_default_collate:
+            collate: Callable[[Any], Any] = SlotCollate(memory)
+        else:
+            collate = cargo.collate_fn
+
         mark = private_mark()
         self._watch = Stopwatch(mark, here=True)
         cargo = replace(cargo, dataset=copy.copy(cargo.dataset))
@@ -220,11 +253,14 @@ class Here:
                 made = self.host.fetch(0, index)
         except Exception as error:  # noqa: BLE001 - the caller raises it, after it has recorded the delivery
             return error, ()
+
         times = self._watch.made_here()
-        nbytes, pinning = batch_bytes(made.batch), 0.0
+        nbytes = batch_bytes(made.batch)
+        pinning = 0.0
         if pinned:
             made = made._replace(batch=pin(made.batch, device))
             pinning = time.perf_counter() - times[2]
+
         return made, journey_here(times, nbytes, pinning)
 
 

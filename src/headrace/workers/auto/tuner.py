@@ -118,15 +118,18 @@ class Tuner:
             return self._go(tight, f"the memory: a worker takes {size(taken.worker)}")
         if not self._is_enough(rows):
             return None
+
         rate = _rate(rows)
         if self.settled:
             return self._watch(rate, now)
+
         self._rates[self.now] = rate
         if self._to_try is None:
             self._to_try = list(self._promising(recording, taken))
         if _wait_share(rows) < KEEPS_UP:  # nothing can be faster than training itself
             self._enough = min(self._enough, self.now.workers)
             self._to_try = [one for one in self._to_try if one[0].workers < self.now.workers]
+
         return self._next(taken)
 
     def _measured(self, rows: Batches) -> Batches:
@@ -143,11 +146,18 @@ class Tuner:
     def _watch(self, rate: float, now: float) -> Choice | None:
         """Looks whether what was settled on still holds."""
         self._since = now
-        self._slow = self._slow + 1 if rate < DRIFT * self._rates.get(self.now, 0.0) else 0
+        if rate < DRIFT * self._rates.get(self.now, 0.0):
+            self._slow = self._slow + 1
+        else:
+            self._slow = 0
+
         if self._slow >= 3:
-            self._slow, self.settled, self._to_try = 0, False, None
+            self._slow = 0
+            self.settled = False
+            self._to_try = None
             self._rates.clear()
             self._enough = self.limits.most
+
         return None
 
     # -- where to look -------------------------------------------------------------------------------------------------
@@ -158,6 +168,7 @@ class Tuner:
         work = workload_of(replace(recording, epochs=(), batches=recording.batches[-SHOWN:]))
         if work is None or not self.limits.tunes_workers:
             return
+
         rules = replace(work.rules, workers=self.now.workers, prefetch=self.now.prefetch, free=True)
         counts = [count for count in COUNTS if (not self.limits.may_be_none) <= count <= self.limits.most]
         seconds = {count: work.seconds(replace(rules, workers=count)) for count in counts if self._fits(count, taken)}
@@ -167,6 +178,7 @@ class Tuner:
             gain = work.seconds(rules) / max(seconds[count], 1e-9)
             self._promised = Choice(count, self.now.prefetch), gain * self._rates[self.now]
             yield Choice(count, self.now.prefetch), f"predicted to be {gain:.2f} times as fast"
+
         if 0 in seconds and count != 0 and seconds[0] <= 1.2 * best:
             yield Choice(0, self.now.prefetch), "a batch may be made sooner than handed over"
 
@@ -177,6 +189,7 @@ class Tuner:
             choice, reason = to_try.pop(0)
             if choice not in self._rates and self._fits(choice.workers, taken, choice.prefetch):
                 return self._go(choice, reason)
+
         best = self.best
         beside = next((one for one in self._beside(best, taken) if one not in self._rates), None)
         if beside is not None and self._fits(beside.workers, taken, beside.prefetch):
@@ -184,10 +197,13 @@ class Tuner:
         if beside is not None:
             self._rates[beside] = 0.0  # it does not fit
             return self._next(taken)
+
         if self._promised is not None and self._rates[best] < BROKEN * self._promised[1]:
-            (choice, _), self._promised = self._promised, None
+            (choice, _) = self._promised
+            self._promised = None
             self._rates = {one: rate for one, rate in self._rates.items() if one.workers != choice.workers}
             return self._go(choice, "once more: it was much slower than predicted")
+
         self.settled = True
         return self._go(best, "the best of " + ", ".join(self._figures()))
 
@@ -209,8 +225,13 @@ class Tuner:
                 yield Choice(more, best.prefetch)
             if best.workers > 1 or (best.workers and self.limits.may_be_none):
                 yield Choice(best.workers - step, best.prefetch)
+
         if self.limits.tunes_prefetch and 0 < best.workers and self._enough == self.limits.most:
-            longer = AHEAD[min(AHEAD.index(best.prefetch) + 1, len(AHEAD) - 1)] if best.prefetch in AHEAD else 2
+            if best.prefetch in AHEAD:
+                longer = AHEAD[min(AHEAD.index(best.prefetch) + 1, len(AHEAD) - 1)]
+            else:
+                longer = 2
+
             if self._rates.get(Choice(best.workers, longer)) is None:
                 yield Choice(best.workers, longer)
 
@@ -240,18 +261,23 @@ class Tuner:
             return None
         if prefetch > 1 and taken.batch > taken.worker and self.limits.tunes_prefetch:
             return Choice(workers, max(prefetch // 2, 1))
-        return Choice(workers - 1, prefetch) if workers > 1 and self.limits.tunes_workers else None
+        if workers > 1 and self.limits.tunes_workers:
+            return Choice(workers - 1, prefetch)
+        return None
 
 
 def _rate(rows: Batches) -> float:
     """Returns batches per second, of the training loop with its waiting."""
     count, seconds = _spent(rows)
-    return count / seconds if seconds > 0 else 0.0
+    if seconds > 0:
+        return count / seconds
+    return 0.0
 
 
 def _spent(rows: Batches) -> tuple[int, float]:
     """Returns how many batches were delivered in how many seconds, without pauses and what lies between epochs."""
-    count, seconds = 0, 0.0
+    count = 0
+    seconds = 0.0
     for epoch in np.unique(rows["epoch"]):
         own = rows[rows["epoch"] == epoch]
         whole = own["number"][0] == 0
@@ -259,6 +285,7 @@ def _spent(rows: Batches) -> tuple[int, float]:
         seconds += float(own["delivered"][-1] - (own["asked"] if whole else own["delivered"])[0])
         loops = own["asked"][1:] - own["delivered"][:-1]
         seconds -= float(loops[loops > max(PAUSE, PAUSES * float(np.median(loops)))].sum()) if len(loops) else 0.0
+
     return count, seconds
 
 
@@ -266,9 +293,13 @@ def _wait_share(rows: Batches) -> float:
     """Returns the share of waiting, the first batches of epochs left out."""
     _, seconds = _spent(rows)
     later = rows[1:][rows["number"][1:] > 0]
-    return float((later["delivered"] - later["asked"]).sum()) / seconds if seconds > 0 else 0.0
+    if seconds > 0:
+        return float((later["delivered"] - later["asked"]).sum()) / seconds
+    return 0.0
 
 
 def _words(choice: Choice) -> str:
     workers = f"{choice.workers} worker{'' if choice.workers == 1 else 's'}"
-    return workers if choice.prefetch == 2 or not choice.workers else f"{workers} x {choice.prefetch} batches ahead"
+    if choice.prefetch == 2 or not choice.workers:
+        return workers
+    return f"{workers} x {choice.prefetch} batches ahead"

@@ -37,10 +37,15 @@ class BlackBox:
 
     def __init__(self, descriptor: int | None = None) -> None:
         """Makes a new one; with `descriptor`, opens one that came from another process."""
-        self._fd = nameless_file() if descriptor is None else descriptor
+        if descriptor is None:
+            self._fd = nameless_file()
+        else:
+            self._fd = descriptor
+
         close_with(self, self._fd)
         if descriptor is None:
             os.ftruncate(self._fd, mmap.PAGESIZE)
+
         self._page = mmap.mmap(self._fd, mmap.PAGESIZE)
         self.mark: Mark = memoryview(self._page).cast("q")[:LENGTH]  # type: ignore[assignment]  # but for its length
 
@@ -62,15 +67,18 @@ class BlackBox:
         """Has a running worker write down its stacks, and returns them; empty if it cannot."""
         if self.mark[STAGE] == UNBORN:
             return ""  # it does not listen yet, and the signal would end it
+
         before = os.fstat(self._fd).st_size
         send_signal(process, TELL_STACKS)
-        deadline, written = time.monotonic() + WRITING, before
+        deadline = time.monotonic() + WRITING
+        written = before
         while time.monotonic() < deadline:
             time.sleep(0.02)
             size = os.fstat(self._fd).st_size
             if size == written > before:
                 break  # nothing was added for a while
             written = size
+
         return of_the_user(os.pread(self._fd, LARGEST, before).decode(errors="replace"))
 
 
@@ -79,7 +87,8 @@ def of_the_user(stacks: str) -> str:
 
     Without that of the thread that only looks on (`telemetry.stack_sampler`).
     """
-    kept, ours = [], False
+    kept = []
+    ours = False
     threads = re.split(r"^(?=(?:Current thread|Thread) 0x)", stacks.strip(), flags=re.MULTILINE)
     text = "".join(thread for thread in threads if STACK_SAMPLER not in thread)
     for line in text.strip().splitlines():
@@ -87,6 +96,7 @@ def of_the_user(stacks: str) -> str:
         if not (ours and is_call):
             kept.append(line)
         ours = is_call and (ours or OURS in line)
+
     return "\n".join(kept)
 
 

@@ -95,6 +95,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         for worker_id, member in enumerate(self._team.members):
             if member.buried and worker_id < self.wanted_workers:
                 self._team.replace(worker_id, begin, self._epoch + 1)
+
         self._prime()
 
     def _post(self, worker: int, task: int, lane: int, index: Any) -> None:
@@ -107,10 +108,15 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         """Waits until at least one result has come. Raises if workers cannot go on or the loader's timeout passed."""
         if self._team.closed:
             raise RuntimeError("this iterator has been shut down; make a new one with iter(loader)")
+
         self._flush()
         watch = self._supervisor.watch
         watch.begin()
-        deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
+        if self._timeout > 0:
+            deadline = time.monotonic() + self._timeout
+        else:
+            deadline = None
+
         came = False
         while not came:
             came |= self._take_in(self._team.receive(self._patience(deadline)))
@@ -119,6 +125,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
             if self._doom is not None and not came and not self._comes_before(self._doom):
                 self._shutdown_workers()
                 raise self._doom.error
+
             if deadline is not None and not came and time.monotonic() >= deadline:
                 came = self._time_out()
                 deadline = time.monotonic() + self._timeout
@@ -129,8 +136,13 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         """See `WindowedIterator._await_beginnings`. What goes wrong meanwhile is raised where batches are asked for."""
         if not self._untold:
             return
+
         self._supervisor.watch.begin()
-        deadline = time.monotonic() + self._timeout if self._timeout > 0 else None
+        if self._timeout > 0:
+            deadline = time.monotonic() + self._timeout
+        else:
+            deadline = None
+
         while self._untold and self._doom is None:
             self._take_in(self._team.receive(self._patience(deadline)))
             self._end_those_that_hang()
@@ -143,13 +155,19 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         """Returns for how many seconds to wait for results; None: for ever."""
         if self._doom is not None and not self._comes_before(self._doom):
             return 0.0
+
         look_again = self._supervisor.look_again
-        left = None if deadline is None else max(deadline - time.monotonic(), 0)
+        if deadline is None:
+            left = None
+        else:
+            left = max(deadline - time.monotonic(), 0)
+
         if look_again is None and left is not None and self._policy is not None:
             look_again = self._timeout / 4  # so that it is known who does what all the while
         if look_again is not None:
             for worker_id in self._busy():
                 self._supervisor.watch.waited(worker_id)
+
         return min((one for one in (look_again, left) if one is not None), default=None)
 
     def _take_in(self, results: Iterable[tuple[int, Result]]) -> bool:
@@ -176,15 +194,18 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         if result.status == "replay":
             self._bar.report(*decode(arrived.header, arrived.buffers))
             return False
+
         if result.status == "begun":
             self.note_beginnings(decode(arrived.header, arrived.buffers))
             return False
+
         if result.status == "end":
             if not self._persistent_workers and self.record.lanes == self._num_workers:
                 self._team.retire(worker_id)
             self._file_end(result.task, decode(arrived.header, arrived.buffers))
         else:
             self._file(result.task, arrived)
+
         return True
 
     def _open_result(self, task: int, lane: int, result: Arrived) -> Any:
@@ -202,6 +223,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         """Tells whether batches are being made that come before the one that cannot be."""
         if not self._in_order:
             return False
+
         return any(
             task < doom.task and self._indices_out[task][0] % self._num_workers != doom.worker
             for task in self._window.unanswered()
@@ -218,14 +240,20 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     def _time_out(self) -> bool:
         """Raises torch's error for a `timeout`; with a policy for bad samples, ends workers that hang instead."""
         busy = self._busy()
-        hanging = self._supervisor.idle_for(busy, self._timeout) if self._policy is not None else []
+        if self._policy is not None:
+            hanging = self._supervisor.idle_for(busy, self._timeout)
+        else:
+            hanging = []
+
         if not hanging:
             raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from _what_they_do(
                 self._supervisor.stacks(busy)
             )
+
         came = False
         for worker_id in hanging:
             came |= self._take_in(self._supervisor.end(worker_id, self._timeout))
+
         self._bury_the_dead()
         return came
 
@@ -234,6 +262,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         dead = self._team.take_dead()
         if dead and python_is_exiting():
             leave_daemon_thread()
+
         for worker_id in dead:
             tasks = self._unanswered(worker_id)
             keys = None
@@ -249,6 +278,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
                 if self._doom is None or doom.task < self._doom.task:
                     self._doom = doom
                 continue
+
             if verdict == "isolate":
                 self._ledger.killers[repr(obituary.key)] = obituary.sentence + ", again and again"
             self._replace(worker_id, tasks, obituary, carefully=verdict == "carefully")
@@ -264,8 +294,13 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         except BaseException:  # no process to be had, or Ctrl-C: there is nobody to wait for
             self._shutdown_workers()
             raise
+
         for task, lane, index in tasks:
-            again = Careful(plain_index(index)) if carefully and task == obituary.seen.task else index
+            if carefully and task == obituary.seen.task:
+                again = Careful(plain_index(index))
+            else:
+                again = index
+
             self._indices_out[task] = lane, again
             self._team.post(worker_id, task, lane, again)
 
@@ -294,7 +329,9 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
 
 def _what_they_do(stacks: str) -> RuntimeError | None:
     """Returns the cause of an error that says that workers took too long."""
-    return RuntimeError(f"the Python stacks of the workers that it waits for are:\n{stacks}") if stacks else None
+    if stacks:
+        return RuntimeError(f"the Python stacks of the workers that it waits for are:\n{stacks}")
+    return None
 
 
 def _leases(region: InboundRegion, result: Result) -> tuple[bytes | memoryview, list[Bytes]]:

@@ -72,6 +72,7 @@ class Zygote:
         helper = context.Process(target=_serve, args=(theirs,), name="headrace-zygote", daemon=False)
         with theirs:
             helper.start()
+
         process._children.discard(helper)  # type: ignore[attr-defined]  # ends by itself; nobody is to wait for it
         self._helper = ChildProcess(helper)
         self.pid = self._helper.pid
@@ -92,6 +93,7 @@ class Zygote:
             return
         if self._cargo is not None:
             self._cargo.close()
+
         self._cargo = None
         parcel = Parcel(cargo)
         try:
@@ -100,6 +102,7 @@ class Zygote:
         except BaseException:
             parcel.close()
             raise
+
         parcel.close_pickle()
         self._cargo = parcel
 
@@ -111,6 +114,7 @@ class Zygote:
             (pid,), fds = self._answer("forked")
         finally:
             parcel.close()
+
         return ForkedProcess(self, pid, fds[0])
 
     @property
@@ -133,12 +137,14 @@ class Zygote:
                 self._receive()
             except (EOFError, OSError):
                 return 1  # the helper is gone, and with it what it knew
+
         return self._codes[pid]
 
     def _send(self, kind: str, parcel: Parcel) -> None:
         descriptors = [parcel.pickle, parcel.bytes, *parcel.inside]
         if len(descriptors) > MAX_DESCRIPTORS:
             raise TooManyDescriptors(f"{len(parcel.inside)} open descriptors are too many for one message")
+
         try:
             socket.send_fds(self._socket, [pickle.dumps((kind, tuple(parcel.bill)))], descriptors)
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -148,6 +154,7 @@ class Zygote:
         deadline = None
         if timeout is not None:  # Python and torch may take their time to start, whatever the timeout
             deadline = time.monotonic() + (timeout if self._is_ready else max(timeout, START_PATIENCE))
+
         while True:
             if deadline is not None and not readable(self._socket.fileno(), deadline - time.monotonic()):
                 if self.alive:
@@ -155,10 +162,12 @@ class Zygote:
                 self.close()
                 message = f"DataLoader timed out after {timeout} seconds, while its workers were being started"
                 raise RuntimeError(f"{message}: the data set is still being unpickled")
+
             try:
                 got, rest, fds = self._receive()
             except (EOFError, ConnectionResetError) as error:
                 self._give_up(error)
+
             if got == "ready" and timeout is not None:
                 deadline = time.monotonic() + timeout
             if got == "exhausted":
@@ -180,6 +189,7 @@ class Zygote:
             raise EOFError
         if flags & socket.MSG_CTRUNC:  # the kernel drops what it cannot open here; such a worker ends with its pipe
             raise out_of_descriptors()
+
         kind, *rest = pickle.loads(data)
         self._is_ready = True
         if kind == "ended":
@@ -231,10 +241,12 @@ def _serve(link: socket.socket) -> None:
             os.close(ready)
             _tell(link, ("ended", child.pid, child.exitcode))
             continue
+
         try:
             data, fds, flags, _ = socket.recv_fds(link, LARGEST_MESSAGE, MAX_DESCRIPTORS + 3)
         except ConnectionResetError:  # the parent went with a message of ours unread
             break
+
         if not data:
             break
         kind, bill = pickle.loads(data)
@@ -243,6 +255,7 @@ def _serve(link: socket.socket) -> None:
                 os.close(fd)
             _tell(link, ("exhausted",))
             continue
+
         try:
             if kind == "load":
                 cargo = None
@@ -260,6 +273,7 @@ def _serve(link: socket.socket) -> None:
                 _tell(link, ("exhausted",))
             else:
                 _tell(link, ("failed", traceback.format_exc()[-LARGEST_TEXT:]))
+
     multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # they end with the parent, not with us
 
 
@@ -282,6 +296,7 @@ def _fork(link: socket.socket, target: Callable[[Any, Any], None], cargo: Any, o
         child.kill()
         child.join()
         raise
+
     _tell(link, ("forked", child.pid), [pidfd])
     return child, pidfd
 

@@ -80,6 +80,7 @@ class ChildProcess(ProcessHandle):
             pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:  # it has ended, and somebody else has waited for it
             pidfd = _readable_for_ever()
+
         self._own(pidfd)
 
     @property
@@ -87,6 +88,7 @@ class ChildProcess(ProcessHandle):
         """See `ProcessHandle.exitcode`."""
         if self.is_alive():
             return None
+
         code: int | None = self.process.exitcode
         if code is None:  # somebody else waited for it; multiprocessing would ask for ever, and keep its descriptors
             multiprocessing_process._children.discard(self.process)  # type: ignore[attr-defined]

@@ -71,6 +71,7 @@ class Crew:
         """Stops all workers, waits for their end, and gives their regions back. Does nothing the second time."""
         if self.closed or os.getpid() != self.pid:
             return
+
         self.closed = True
         self.selector.close()
         members = [member for member in self.members if not member.buried]
@@ -78,12 +79,15 @@ class Crew:
             if not member.retired:
                 self.say_stop(member)
             member.pipe.close()
+
         for end in (lambda process: None, _terminate, _kill):
             _wait_for_all([member.process for member in members], end)
+
         for member in members:
             if not member.process.is_alive():
                 member.process.join()
                 self.arena.give_back(member.region)
+
         self.arena.give_back(self.letters)
 
 
@@ -116,7 +120,8 @@ class Team:
 
     def _hire(self, worker_id: int, begin: Begin, epoch: int) -> Member:
         ours, theirs = Pipe(duplex=True)
-        region, box = self.crew.arena.borrow(), BlackBox()
+        region = self.crew.arena.borrow()
+        box = BlackBox()
         others = [member.pipe for member in self.members if not member.buried]
         assignment = self._brief(
             begin=begin,
@@ -134,6 +139,7 @@ class Team:
             process = self._start.process(assignment)
         finally:
             theirs.close()
+
         self.crew.selector.register(ours, selectors.EVENT_READ, worker_id)
         self.crew.selector.register(process.sentinel, selectors.EVENT_READ, ~worker_id)
         return Member(process, ours, region, box)
@@ -176,7 +182,8 @@ class Team:
                 continue
             if (len(member.tasks) >= least or member.begin) and member.sent - member.read < UNREAD:
                 orders = Orders(epoch, member.begin, member.tasks, member.region.returned(), False)
-                member.tasks, member.begin = [], None
+                member.tasks = []
+                member.begin = None
                 self._send(member, orders)
 
     def retire(self, worker_id: int) -> None:
@@ -184,6 +191,7 @@ class Team:
         member = self.members[worker_id]
         if member.buried:
             return
+
         member.retired = True
         self.crew.selector.unregister(member.process.sentinel)
         self.crew.selector.unregister(member.pipe)
@@ -195,7 +203,11 @@ class Team:
         Workers found dead are buried, after everything that they had sent was yielded.
         """
         for key, _ in self.crew.selector.select(timeout):
-            worker_id = key.data if key.data >= 0 else ~key.data
+            if key.data >= 0:
+                worker_id = key.data
+            else:
+                worker_id = ~key.data
+
             member = self.members[worker_id]
             if member.buried:
                 continue
@@ -213,7 +225,8 @@ class Team:
 
     def take_dead(self) -> list[int]:
         """Returns the workers that were buried since the last call."""
-        dead, self._dead = self._dead, []
+        dead = self._dead
+        self._dead = []
         return dead
 
     def _read_out(self, worker_id: int, member: Member) -> Iterator[tuple[int, Result]]:
@@ -228,6 +241,7 @@ class Team:
         except (EOFError, OSError):  # the end of the pipe, be it in the middle of a message
             self._bury(worker_id, member)
             return
+
         member.read = result.read
         member.letters.difference_update(result.freed)
         self._memory.give_back(result.freed)
@@ -237,6 +251,7 @@ class Team:
         """Takes back what a dead worker had. What it sent must be leased by now."""
         if member.buried:
             return
+
         self.crew.selector.unregister(member.process.sentinel)
         self.crew.selector.unregister(member.pipe)
         self._take_back(member)
@@ -248,6 +263,7 @@ class Team:
         member.pipe.close()
         for end in (lambda process: None, _kill):
             _wait_for_all([member.process], end)
+
         self._memory.give_back(sorted(member.letters))
         if not member.process.is_alive():
             member.process.join()
@@ -255,13 +271,18 @@ class Team:
 
     def _send(self, member: Member, orders: Orders) -> None:
         plain = all(type(index) is np.ndarray for _, _, index in orders.tasks)
-        data = pickle.dumps(orders, 5) if plain else dumps(orders)
+        if plain:
+            data = pickle.dumps(orders, 5)
+        else:
+            data = dumps(orders)
+
         if len(data) > INLINE:
             slot, target = self._memory.take(len(data))
             np.copyto(target, np.frombuffer(data, np.uint8))
             self._memory.finish({slot})
             member.letters.add(slot)
             data = dumps(InSlot(slot, len(data)))
+
         member.sent += 1
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a dead worker: its sentinel tells
             member.pipe.send_bytes(data)
@@ -272,6 +293,7 @@ def _wait_for_all(processes: list[Any], end: Callable[[Any], None]) -> None:
     running = [process for process in processes if process.is_alive()]
     for process in running:
         end(process)
+
     deadline = time.monotonic() + GRACE
     sentinels = {process.sentinel: process for process in running}
     while sentinels and (left := deadline - time.monotonic()) > 0:

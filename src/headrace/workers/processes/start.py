@@ -46,6 +46,7 @@ class ByContext:
         process = self._context.Process(target=worker.main, args=(self._cargo, assignment), daemon=True)
         with warning_of_pickle_errors():
             process.start()
+
         if not pidfds_exist():
             return process
         return ChildProcess(process)
@@ -86,11 +87,13 @@ class ZygoteKeeper:
             return ByContext(context, cargo)
         if self._zygote is None or not self._zygote.alive or self._zygote.method != method:
             self._zygote = Zygote(context)
+
         try:
             with warning_of_pickle_errors():
                 self._zygote.load(cargo, timeout)
         except TooManyDescriptors:
             return ByContext(context, cargo)
+
         return ByZygote(self._zygote)
 
     def close(self) -> None:

@@ -44,7 +44,9 @@ class Supervisor:
     @property
     def look_again(self) -> float | None:
         """Seconds after which to look for workers that hang; None: never."""
-        return None if self._sample_timeout is None else max(min(self._sample_timeout / 4, 1.0), 0.01)
+        if self._sample_timeout is None:
+            return None
+        return max(min(self._sample_timeout / 4, 1.0), 0.01)
 
     def overdue(self, busy: Sequence[int]) -> list[tuple[int, float]]:
         """Returns which of the workers that have work hang, by `sample_timeout`, and after how many seconds."""
@@ -62,7 +64,8 @@ class Supervisor:
 
         Does nothing if it has gone on meanwhile.
         """
-        member, seen = self._team.members[worker_id], self.watch.sight(worker_id)
+        member = self._team.members[worker_id]
+        seen = self.watch.sight(worker_id)
         stacks = member.box.ask(member.process)
         if self.watch.sight(worker_id) == seen:
             self._ended[worker_id] = after, stacks
@@ -75,6 +78,7 @@ class Supervisor:
             member = self._team.members[worker_id]
             if not member.buried and (text := member.box.ask(member.process)):
                 parts.append(f"worker {worker_id} (pid {member.process.pid}):\n{text}")
+
         return "\n".join(parts)
 
     def examine(self, worker_id: int, keys: dict[int, Sequence[Any]] | None) -> tuple[Obituary, Verdict]:
@@ -86,7 +90,8 @@ class Supervisor:
         after, stacks = self._ended.pop(worker_id, (None, ""))
         seen = self.watch.sight(worker_id, hung=after is not None)
         words, key = doing(seen, None if keys is None else keys.get(seen.task, ()), self._dataset)
-        before, self._oom_kills = self._oom_kills, oom_kills()
+        before = self._oom_kills
+        self._oom_kills = oom_kills()
         obituary = Obituary(
             member.process.pid, member.process.exitcode, seen, words, key, self._oom_kills - before,
             stacks or member.box.stacks(), after,
@@ -98,8 +103,17 @@ class Supervisor:
         self._said += 1
         if self._said > SAID:
             return
-        more = " Further ones are not logged." if self._said == SAID else ""
-        stacks = f"\n{obituary.stacks}" if obituary.stacks else ""
+
+        if self._said == SAID:
+            more = " Further ones are not logged."
+        else:
+            more = ""
+
+        if obituary.stacks:
+            stacks = f"\n{obituary.stacks}"
+        else:
+            stacks = ""
+
         LOGGER.warning("headrace: %s; %s.%s%s", obituary.sentence, done, more, stacks)
 
 
@@ -107,6 +121,7 @@ def error_for(obituary: Obituary, *, policy: bool) -> Exception:
     """Returns what is raised where nobody can go on behind a worker's death. `policy`: whether `on_error` was asked."""
     if obituary.after is None:
         return obituary.notice()
+
     message = explain(
         "a DataLoader worker hangs",
         place=obituary.doing,

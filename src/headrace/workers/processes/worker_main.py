@@ -102,6 +102,7 @@ class _Worker:
         slot_collate.install()
         if collate is torch_default_collate:
             collate = slot_collate
+
         self._host = LaneHost(
             cargo, assignment.worker_id, assignment.workers, "process", collate, assignment.box.mark, watched=True
         )
@@ -137,6 +138,7 @@ class _Worker:
                 self._tasks.clear()
                 self._begin(message.begin)
             self._tasks.extend(message.tasks)
+
         return bool(self._tasks)
 
     def _receive(self) -> Orders:
@@ -144,6 +146,7 @@ class _Worker:
         self._read += 1
         if isinstance(message, Orders):
             return message
+
         self._freed.append(message.slot)
         orders: Orders = decode(self._orders.view(message.slot, message.nbytes).data, [])
         return orders
@@ -164,13 +167,19 @@ class _Worker:
         self._watch.start()
         status, payload = self._fetch(lane, index)
         self._watch.made()
-        mark[STAGE], mark[PLACE] = SEND, TOGETHER
+        mark[STAGE] = SEND
+        mark[PLACE] = TOGETHER
         try:
-            parcel = encode(payload, self._memory) if status != "error" else self._encode_error(payload)
+            if status != "error":
+                parcel = encode(payload, self._memory)
+            else:
+                parcel = self._encode_error(payload)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything; the main process raises it again
             self._memory.finish(set())
             error.add_note("headrace: raised while the batch was prepared for sending to the main process")
-            status, parcel = "error", self._encode_error(self._failure(lane, error))
+            status = "error"
+            parcel = self._encode_error(self._failure(lane, error))
+
         del payload
         self._send(task, status, parcel)
         mark[STAGE] = IDLE
@@ -207,8 +216,12 @@ class _Worker:
             np.copyto(target, np.frombuffer(parcel.header, np.uint8))
             header = InSlot(slot, len(parcel.header))
             sent.add(slot)
-        freed, self._freed = self._freed, []
-        times, seen, drew = self._watch.stop(), self._sampler.take(), self._host.drew_unseeded
+
+        freed = self._freed
+        self._freed = []
+        times = self._watch.stop()
+        seen = self._sampler.take()
+        drew = self._host.drew_unseeded
         result = Result(
             self._epoch,
             task,
@@ -257,6 +270,7 @@ class _Ear:
 def _pidfd_of(pid: int) -> int | None:
     if not hasattr(os, "pidfd_open"):
         return None
+
     try:
         return os.pidfd_open(pid)
     except OSError:
