@@ -55,7 +55,7 @@ class Hungry(Dataset[Any]):
 
 @dataclass
 class Loop:
-    """A data set and a training step: seconds of a core, and seconds of an accelerator (slept)."""
+    """A dataset and a training step: seconds of a core, and seconds of an accelerator (slept)."""
 
     name: str
     data: Callable[[], Dataset[Any]]

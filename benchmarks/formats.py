@@ -1,4 +1,4 @@
-"""The table that `headrace bench` prints, of one data set: each stored form, read by torch's loader and by headrace's.
+"""The table that `headrace bench` prints, of one dataset: each stored form, read by torch's loader and by headrace's.
 
     python benchmarks/formats.py [--seconds 3] [--share 1] [--json FILE]
 

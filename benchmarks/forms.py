@@ -1,4 +1,4 @@
-"""Which form of data in memory or on disk loads fastest: five forms x two data sets, traversed and trained on.
+"""Which form of data in memory or on disk loads fastest: five forms x two datasets, traversed and trained on.
 
     python benchmarks/forms.py [--epochs 5] [--repeats 20] [--plot forms.svg] [--json FILE]
 

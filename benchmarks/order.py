@@ -1,4 +1,4 @@
-"""What a shuffle costs: time to the first batch, memory, and a state that goes on, for ever larger data sets.
+"""What a shuffle costs: time to the first batch, memory, and a state that goes on, for ever larger datasets.
 
 Each row is a fresh process that iterates `DataLoader(range(n), batch_size=256, shuffle=True)` for some batches: torch's
 loader with its RandomSampler, and headrace's with seed=. Memory is what the peak of the process grew by. A size that

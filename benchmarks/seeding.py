@@ -1,4 +1,4 @@
-"""What `seed=` costs where a data set draws nothing, and where it draws: rates beside torch's, interleaved in one run.
+"""What `seed=` costs where a dataset draws nothing, and where it draws: rates beside torch's, interleaved in one run.
 
 python benchmarks/seeding.py [--rounds 11] [--batches 2000]
 """

@@ -1,6 +1,6 @@
 """How long workers take to start under spawn, and what memory they take: torch's loader and headrace's in turn.
 
-Each run is a fresh process with a data set of so many gigabytes in its memory (a NumPy array; `--objects`: a list of
+Each run is a fresh process with a dataset of so many gigabytes in its memory (a NumPy array; `--objects`: a list of
 bytes). It times the first batch of two epochs, checks what was delivered, and watches the memory of the process and all
 its children (shared pages counted once). Printed are medians over the rounds and of the ratios round by round.
 
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=1)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--objects", action="store_true", help="the data set is a list of bytes")
+    parser.add_argument("--objects", action="store_true", help="the dataset is a list of bytes")
     parser.add_argument("--method", default="spawn", choices=["spawn", "forkserver", "fork"])
     parser.add_argument("--one", choices=["torch", "headrace"], help=argparse.SUPPRESS)
     results.option(parser)

@@ -176,7 +176,7 @@ def declared(places: Sequence[int], *, noise: bool, batched: bool = True) -> lis
 
 
 def staged(source: str, cut: str, cache: Any, *, noise: bool = True, batched: bool = True) -> Any:
-    """Returns the staged data set with one of the cuts."""
+    """Returns the staged dataset with one of the cuts."""
     stored, access = CUTS[cut]
     return headrace.Staged(
         headrace.open(source),

@@ -1,4 +1,4 @@
-"""What becomes of bad samples, for every kind of data set and backend."""
+"""What becomes of bad samples, for every kind of dataset and backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of bad samples of iterable data sets."""
+"""What becomes of bad samples of iterable datasets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets that make whole batches: when they are asked to, and that the batches are those of single samples."""
+"""Datasets that make whole batches: when they are asked to, and that the batches are those of single samples."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_single_samples_and_batches_of_the_user_s_own_size_are_as_before(way: st
 
 
 class Shifted(Dataset[Any]):
-    """Hands on whatever the data set in it has, but for its samples."""
+    """Hands on whatever the dataset in it has, but for its samples."""
 
     def __init__(self, inner: Single) -> None:
         self.inner = inner
@@ -175,7 +175,7 @@ def test_samples_that_the_user_has_changed_are_not_passed_over(dataset: Any) -> 
 
 
 def subsets() -> dict[str, tuple[Any, Any]]:
-    """Subsets of both data sets: by whole batches, and by single samples."""
+    """Subsets of both datasets: by whole batches, and by single samples."""
     both = Whole(), Single()
     generators = [torch.Generator().manual_seed(4) for _ in both]
     halves = [random_split(one, [0.5, 0.5], generator) for one, generator in zip(both, generators, strict=True)]

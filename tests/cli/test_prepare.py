@@ -298,7 +298,7 @@ def test_a_demo_without_samples_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """The command takes the small data set for the real one, from its own mirror."""
+    """The command takes the small dataset for the real one, from its own mirror."""
     monkeypatch.setattr(prepare, "CHECKSUMS", fake.checksums)
     monkeypatch.setattr(prepare, "MIRRORS", (fake.mirror.url,))
     return fake
@@ -358,6 +358,6 @@ def test_a_wrong_call_writes_nothing(tmp_path: Path, name: str, mirror: str | No
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(DatasetError, match="cannot write the data set") as raised:
+    with pytest.raises(DatasetError, match="cannot write the dataset") as raised:
         run_prepare("npz-demo", tmp_path / "file", None, False)
     assert str(tmp_path / "file") in str(raised.value)

@@ -212,7 +212,7 @@ def test_names_that_are_not_utf8_are_read_and_can_be_printed(tmp_path: Path) -> 
     assert r"caf\xe9" in repr(folder).encode().decode()
 
 
-# ---- folders that are no data set
+# ---- folders that are no dataset
 
 
 def refusal(root: Path | str, **options: Any) -> DatasetError:

@@ -1,4 +1,4 @@
-"""Data sets whose samples show which random numbers were drawn, at module level for every start method."""
+"""Datasets whose samples show which random numbers were drawn, at module level for every start method."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DrawingEverywhere(Drawing):
 
 
 class Epochs(Drawing):
-    """Samples tell the epoch that the data set was told."""
+    """Samples tell the epoch that the dataset was told."""
 
     epoch = -1
 
@@ -87,7 +87,7 @@ class StatefulStream(Stream):
 
 
 class StatefulIterator:
-    """An iterator with a state of its own, for a data set that has none."""
+    """An iterator with a state of its own, for a dataset that has none."""
 
     def __init__(self, first: int, step: int, stop: int) -> None:
         self.next, self.step, self.stop = first, step, stop
@@ -135,7 +135,7 @@ class Files(IterableDataset[tuple[int, int]]):
 
 
 class Counting(Dataset[int]):
-    """A map-style data set with a state: how often this copy was asked."""
+    """A map-style dataset with a state: how often this copy was asked."""
 
     def __init__(self, length: int) -> None:
         self.length = length

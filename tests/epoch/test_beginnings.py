@@ -110,7 +110,7 @@ class Listed:
 
 
 class DrawnAtStart(CountingRows):
-    """A map-style data set that begins in each worker with what `worker_init_fn` gives it."""
+    """A map-style dataset that begins in each worker with what `worker_init_fn` gives it."""
 
     @staticmethod
     def begin(worker: int) -> None:

@@ -1,4 +1,4 @@
-"""Data sets with a state of their own: nothing is lost at the ends of epochs, nor before a worker's first batch."""
+"""Datasets with a state of their own: nothing is lost at the ends of epochs, nor before a worker's first batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CountingEpochs(IterableDataset[list[int]]):
 
 
 class CountingRows(Dataset[torch.Tensor]):
-    """A map-style data set that counts what it was asked for, over all epochs."""
+    """A map-style dataset that counts what it was asked for, over all epochs."""
 
     def __init__(self, given: int = 0) -> None:
         self.asked = given
@@ -100,7 +100,7 @@ def test_all_epochs_are_those_of_a_run_without_interruption(dataset: Any, crew: 
                 epochs.append(batches)
             over = stop is None or stop == len(epochs[epoch])
             rest = ([] if over else [epochs[epoch][stop:]]) + epochs[epoch + 1 :]
-            resumed = loader(7 if crew["num_workers"] else 0)  # workers get copies of the loader's own data set
+            resumed = loader(7 if crew["num_workers"] else 0)  # workers get copies of the loader's own dataset
             resumed.load_state_dict(state)
             assert [lists(resumed) for _ in rest] == rest, f"epoch {epoch}, behind {stop} batches"
 
@@ -189,7 +189,7 @@ def test_an_iterator_that_has_given_nothing_yet_keeps_what_it_has_drawn() -> Non
 
 
 def test_workers_that_resume_before_their_first_batch_have_their_own_numbers() -> None:
-    """The state of the main process's data set is not theirs: with its generator all would draw the same."""
+    """The state of the main process's dataset is not theirs: with its generator all would draw the same."""
 
     class Drawing(CountingRows):
         def __getitem__(self, index: int) -> torch.Tensor:

@@ -229,7 +229,7 @@ INLINE: dict[str, Callable[[], Any]] = {
 def test_without_workers_the_global_generator_is_where_the_uninterrupted_run_had_it(
     made: str, epoch: int, stop: int | None, restored: bool
 ) -> None:
-    """What a data set draws or sets while it is resumed must not shift what is drawn after it.
+    """What a dataset draws or sets while it is resumed must not shift what is drawn after it.
 
     `restored`: whether the user puts the global generator back as well, as checkpoints do. Otherwise only the rest
     of the epoch is promised.

@@ -27,7 +27,7 @@ pytestmark = [
 
 
 class StatefulRange(IterableDataset[int]):
-    """State in the data set: how many numbers were taken."""
+    """State in the dataset: how many numbers were taken."""
 
     def __init__(self, length: int = 26) -> None:
         self.length = length

@@ -259,12 +259,12 @@ FINDINGS = (
         "memory-grows",
         "memory",
         "The memory of the workers grew by 310 MB each in 300 batches; at this pace it is full after 4 hours.",
-        "The data set keeps Python objects that are copied as they are counted: wrap its list in headrace.compact().",
+        "The dataset keeps Python objects that are copied as they are counted: wrap its list in headrace.compact().",
     ),
 )
 
 
 def with_traps(recording: Recording) -> Recording:
     """Returns it with a trap."""
-    trap = Trap("global-random", "the data set draws from numpy.random, which every worker has alike")
+    trap = Trap("global-random", "the dataset draws from numpy.random, which every worker has alike")
     return replace(recording, setting=replace(recording.setting, traps=(trap,)))

@@ -206,5 +206,5 @@ def test_refused_weights_change_nothing() -> None:
 
 
 def test_a_source_without_a_length_is_refused() -> None:
-    with pytest.raises(UsageError, match="a data set with a length"):
+    with pytest.raises(UsageError, match="a dataset with a length"):
         MixtureSampler([object()], [1])  # type: ignore[list-item]

@@ -1,4 +1,4 @@
-"""Whatever a data set holds arrives in the process that loads it."""
+"""Whatever a dataset holds arrives in the process that loads it."""
 
 from __future__ import annotations
 

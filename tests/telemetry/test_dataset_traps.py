@@ -1,4 +1,4 @@
-"""What is looked for in a data set's attributes, and how far; the traps of real loaders are in findings/test_traps."""
+"""What is looked for in a dataset's attributes, and how far; the traps of real loaders are in findings/test_traps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORKED = Setting(backend="process", start_method="fork", num_workers=2)
 
 
 class Wrapper:
-    """A data set around another one."""
+    """A dataset around another one."""
 
     def __init__(self, dataset: Any = None, **held: Any) -> None:
         self.dataset = dataset
@@ -73,7 +73,7 @@ def test_several_traps_are_all_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         found = list(hazards(dataset, Setting(backend="process", start_method="fork", accelerator="cuda")))
     assert {one.name for one in found} == {"not-pinned", "generator-copied", "handle-shared", "python-objects"}
     texts = {one.name: one.text for one in found}
-    assert texts["generator-copied"] == "Wrapper.own is a random.Random of the data set's own."
+    assert texts["generator-copied"] == "Wrapper.own is a random.Random of the dataset's own."
     assert texts["handle-shared"].startswith("Wrapper.file is a _io.TextIOWrapper, opened before")
     assert texts["python-objects"].startswith("Wrapper.names holds 1,000 of them, ")
 

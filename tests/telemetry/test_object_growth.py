@@ -1,4 +1,4 @@
-"""Large lists of Python objects in a data set are told with figures, once, and only where workers would copy them."""
+"""Large lists of Python objects in a dataset are told with figures, once, and only where workers would copy them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def forks_may_have_threads(little_is_large: None) -> Iterator[None]:
 
 
 class Holding(Dataset[torch.Tensor]):
-    """A data set with something in it."""
+    """A dataset with something in it."""
 
     def __init__(self, **held: Any) -> None:
         vars(self).update(held)

@@ -222,7 +222,7 @@ def test_only_loading_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     spin(0.1)
     assert sampler.take() == []
     mark[STAGE] = LOAD
-    spin(0.1)  # says that it loads, but it does so outside of the data set's code
+    spin(0.1)  # says that it loads, but it does so outside of the dataset's code
     assert sampler.take() == []
     fetcher.fetch([0])
     seen = sampler.take()

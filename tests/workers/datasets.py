@@ -1,4 +1,4 @@
-"""Data sets for the engine's tests, at module level so that every start method can send them."""
+"""Datasets for the engine's tests, at module level so that every start method can send them."""
 
 from __future__ import annotations
 

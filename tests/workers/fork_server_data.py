@@ -1,4 +1,4 @@
-"""Data sets for workers by spawn and forkserver, and what their tests look at."""
+"""Datasets for workers by spawn and forkserver, and what their tests look at."""
 
 from __future__ import annotations
 

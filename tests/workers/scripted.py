@@ -1,4 +1,4 @@
-"""A tuner that changes its mind by a script, and a data set that shows every difference that this could make."""
+"""A tuner that changes its mind by a script, and a dataset that shows every difference that this could make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers by spawn and forkserver: forks of one helper process, which unpickles the data set once."""
+"""Workers by spawn and forkserver: forks of one helper process, which unpickles the dataset once."""
 
 from __future__ import annotations
 

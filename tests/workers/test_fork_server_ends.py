@@ -78,13 +78,13 @@ def surroundings(method: str) -> Callable[[], set[int]]:
 
 
 @METHODS
-@pytest.mark.parametrize("culprit", ["data set", "collate_fn"])
+@pytest.mark.parametrize("culprit", ["dataset", "collate_fn"])
 def test_what_cannot_be_pickled_is_named_and_leaves_no_process(
     method: str, culprit: str, surroundings: Callable[[], set[int]]
 ) -> None:
     dataset = Photos(8, side=9)
     collate = as_lists
-    if culprit == "data set":
+    if culprit == "dataset":
         dataset.transform = lambda image: image  # type: ignore[attr-defined]
     else:
         collate = lambda samples: samples  # noqa: E731 - it is to be one

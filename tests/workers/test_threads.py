@@ -114,7 +114,7 @@ def test_several_iterators_of_a_loader_run_at_once() -> None:
     assert equal([other for _, other in pairs], expected)
 
 
-# -- workers as data sets see them -----------------------------------------------------------------------------------
+# -- workers as datasets see them -----------------------------------------------------------------------------------
 
 
 def test_workers_know_themselves_as_worker_processes_do() -> None:

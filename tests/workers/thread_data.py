@@ -1,4 +1,4 @@
-"""Data sets for worker threads, and what their tests look at."""
+"""Datasets for worker threads, and what their tests look at."""
 
 from __future__ import annotations
 

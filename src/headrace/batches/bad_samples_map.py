@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 
 
 class GuardedFetcher:
-    """Fetches from a data set with `__getitem__`, and settles what becomes of bad samples.
+    """Fetches from a dataset with `__getitem__`, and settles what becomes of bad samples.
 
     A batch that is loaded as a whole is first tried as such. If that fails, each of its samples is tried alone.
     """
@@ -194,7 +194,7 @@ class GuardedFetcher:
             if tried
             else f"{bad.error.splitlines()[0]}; no other sample to take in its place ({whence})",
             expected="a good sample among those",
-            cure="see whether the data set itself is at fault: try one of its samples by hand; or exclude the bad ones",
+            cure="see whether the dataset itself is at fault: try one of its samples by hand; or exclude the bad ones",
         )
         raise SampleError(message) from error
 

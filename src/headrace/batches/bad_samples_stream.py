@@ -1,4 +1,4 @@
-"""Bad samples of iterable data sets: whether the iterator can go on behind one, and what comes in its place."""
+"""Bad samples of iterable datasets: whether the iterator can go on behind one, and what comes in its place."""
 
 from __future__ import annotations
 
@@ -163,6 +163,6 @@ class StreamBatch:
             place=f"sample number {bad.key} of the stream",
             found=f"{bad.error.splitlines()[0]}, and no good sample before it",
             expected="a stream whose samples are good in the main",
-            cure="see whether the data set itself is at fault",
+            cure="see whether the dataset itself is at fault",
         )
         raise SampleError(message) from bad.exception

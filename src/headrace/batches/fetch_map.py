@@ -1,7 +1,7 @@
-"""Fetches batches from a data set, in any process, and names the key of a sample that fails.
+"""Fetches batches from a dataset, in any process, and names the key of a sample that fails.
 
-Both fetchers follow torch's: the same calls on the data set in the same order. `fetch` raises `StopIteration` at the
-end of an iterable data set; an exception from the data set is raised as it is, with a note that names the sample.
+Both fetchers follow torch's: the same calls on the dataset in the same order. `fetch` raises `StopIteration` at the
+end of an iterable dataset; an exception from the dataset is raised as it is, with a note that names the sample.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def is_stateful(thing: Any) -> TypeGuard[Stateful]:
 
 
 def may_have_states(dataset: Any, *, is_map: bool) -> bool:
-    """Tells whether a data set has a state, or if iterators over it may have one. Generators have none."""
+    """Tells whether a dataset has a state, or if iterators over it may have one. Generators have none."""
     if is_map or is_stateful(dataset):
         return is_stateful(dataset)
     return not inspect.isgeneratorfunction(getattr(type(dataset), "__iter__", None))
@@ -77,7 +77,7 @@ class Fetcher(Protocol):
 
 
 class MapFetcher:
-    """Fetches from a data set with `__getitem__` or `__getitems__`."""
+    """Fetches from a dataset with `__getitem__` or `__getitems__`."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class MapFetcher:
     def try_unseeded(self, unseeded: Unseeded) -> None:
         """Makes batches without seeds first, where that is possible."""
         if self._streams is None or self._stateful or self._whole is not None:
-            return  # a data set with a state would count what is made twice
+            return  # a dataset with a state would count what is made twice
         self._unseeded = unseeded
 
     @property
@@ -130,7 +130,7 @@ class MapFetcher:
 
     @property
     def makes_whole_batches(self) -> bool:
-        """Whether the data set makes batches, so that there are no samples to collate."""
+        """Whether the dataset makes batches, so that there are no samples to collate."""
         return self._whole is not None
 
     @property
@@ -184,7 +184,7 @@ class MapFetcher:
         return self.collate(self._samples(index, positions, samples), positions, index)
 
     def load_whole(self, keys: Any, positions: Any) -> Any:
-        """Returns a batch that the data set makes itself."""
+        """Returns a batch that the dataset makes itself."""
         self._mark[STAGE] = LOAD
         self._mark[PLACE] = TOGETHER
         if self._draws and self._streams is not None and len(positions):
@@ -197,9 +197,9 @@ class MapFetcher:
             raise
 
     def load_one(self, place: int, key: Any, position: int | None, *, spare: int = 0) -> Any:
-        """Returns one sample, which has this place in its batch; None where the data set makes whole batches.
+        """Returns one sample, which has this place in its batch; None where the dataset makes whole batches.
 
-        spare: what the mark says. Raises what the data set raises, as it is.
+        spare: what the mark says. Raises what the dataset raises, as it is.
         """
         mark = self._mark
         mark[STAGE] = LOAD
@@ -322,7 +322,7 @@ def note(error: Exception, text: str) -> None:
 
 
 def note_length(error: Exception, dataset: Any, key: Any) -> None:
-    """Says so if an exception looks like that of a data set that is shorter than its `__len__`."""
+    """Says so if an exception looks like that of a dataset that is shorter than its `__len__`."""
     if not isinstance(error, IndexError) or not isinstance(key, (int, np.integer)) or not hasattr(dataset, "__len__"):
         return
 

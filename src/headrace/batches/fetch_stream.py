@@ -1,4 +1,4 @@
-"""Fetches batches from an iterable data set: a worker's own stream, or a worker's part of one that all workers see.
+"""Fetches batches from an iterable dataset: a worker's own stream, or a worker's part of one that all workers see.
 
 A stream that is *dealt out* is cut into global batches of `batch size x ranks` samples. Global batch b goes to worker
 b mod n, and its sample p to rank p mod ranks; each worker reads all of the stream and keeps what is its own. So the
@@ -37,7 +37,7 @@ class Deal(NamedTuple):
 
 
 class Source:
-    """An iterator over a data set that counts, seeds, names the sample that failed, and can be restored."""
+    """An iterator over a dataset that counts, seeds, names the sample that failed, and can be restored."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Source:
         self.to_replay = state.get("items", 0) - self.position
 
     def state(self) -> dict[str, Any]:
-        """Returns the states of the data set and of the iterator, where they have one, and the number of samples."""
+        """Returns the states of the dataset and of the iterator, where they have one, and the number of samples."""
         if is_stateful(self._iterator):
             of_iterator = self._iterator.state_dict()
         else:
@@ -184,13 +184,13 @@ class Source:
         return not self._ahead and callable(getattr(self._iterator, "next_batch", None))
 
     def look_ahead(self) -> None:
-        """Has the data set make its next sample, which `next` then returns. Raises `StopIteration` at the end."""
+        """Has the dataset make its next sample, which `next` then returns. Raises `StopIteration` at the end."""
         self._ahead.append(self.next())
         self.position -= 1
 
 
 class IterableFetcher:
-    """Fetches from one pass over a data set."""
+    """Fetches from one pass over a dataset."""
 
     def __init__(  # noqa: PLR0913 - what a pass is
         self,
@@ -223,7 +223,7 @@ class IterableFetcher:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any line of the data set's `__iter__` has run; of a generator none has, before its first sample."""
+        """Whether any line of the dataset's `__iter__` has run; of a generator none has, before its first sample."""
         return self._source.has_begun
 
     def fetch(self, index: Any) -> Any:
@@ -402,7 +402,7 @@ class IterableFetcher:
         return samples
 
     def _make_sure(self, deal: Deal) -> None:
-        """Looks at the first sample: a data set that splits itself must not be split again."""
+        """Looks at the first sample: a dataset that splits itself must not be split again."""
         self._sure = True
         try:
             self._source.look_ahead()
@@ -414,10 +414,10 @@ class IterableFetcher:
             self._deal = None
         elif deal.place.counted:
             message = explain(
-                "this data set would be split twice",
+                "this dataset would be split twice",
                 place="shard='auto'",
-                found="its __iter__ reads get_worker_info(), as data sets do that split themselves over the workers",
-                expected="a data set that yields the same samples in every worker, or one that uses headrace.shard",
+                found="its __iter__ reads get_worker_info(), as datasets do that split themselves over the workers",
+                expected="a dataset that yields the same samples in every worker, or one that uses headrace.shard",
                 cure="leave shard= out, or replace the splitting in __iter__ by headrace.shard(...)",
             )
             raise UsageError(message)

@@ -1,6 +1,6 @@
-"""Whole batches: data sets that make a batch themselves, without a Python loop over its samples.
+"""Whole batches: datasets that make a batch themselves, without a Python loop over its samples.
 
-Such a data set has, besides torch's methods, `fetch_batch(keys, out)`: keys are int64 [batch] (a list of whole numbers
+Such a dataset has, besides torch's methods, `fetch_batch(keys, out)`: keys are int64 [batch] (a list of whole numbers
 will do), `out` is a `BatchMemory` in which it may put the batch's tensors, and it returns the collated batch. It is
 called in place of `__getitem__` and default collation, so a `collate_fn` of the user's turns it off. It draws no random
 numbers, unless its attribute `draws` is true: only then are they seeded for it, see `core.streams.enter_step`.
@@ -19,7 +19,7 @@ from headrace.core.torch_internals import torch_default_collate
 
 
 def fetches_batches(dataset: Any) -> bool:
-    """Tells whether a data set, or what it is a subset of, makes whole batches."""
+    """Tells whether a dataset, or what it is a subset of, makes whole batches."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
 
@@ -33,7 +33,7 @@ def fetches_batches(dataset: Any) -> bool:
 
 
 def makes_batches(dataset: Any, collate: Callable[[Any], Any]) -> bool:
-    """Tells whether batches come whole from a data set: it makes them, and nobody collates in another way."""
+    """Tells whether batches come whole from a dataset: it makes them, and nobody collates in another way."""
     return fetches_batches(dataset) and memory_of(collate) is not None
 
 

@@ -257,7 +257,7 @@ def prepare(
     mirror: Annotated[str | None, typer.Option(help="Download from this address instead.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
 ) -> None:
-    """Get a small data set to try things with, and write memory-mapped copies of it."""
+    """Get a small dataset to try things with, and write memory-mapped copies of it."""
     from headrace.cli.prepare import run_prepare
 
     raise typer.Exit(run_prepare(name, folder, mirror, json_output))

@@ -54,10 +54,10 @@ def run_plan(
 
 
 def staged_at(target: str) -> Staged:
-    """Returns the data set that a script or module defines, its cache left alone. Raises `UsageError`."""
+    """Returns the dataset that a script or module defines, its cache left alone. Raises `UsageError`."""
     where, _, name = target.rpartition(":")
     if not where or not name:
-        raise UsageError(explain("this names no data set", place="--plan", found=repr(target), expected=EXPECTED))
+        raise UsageError(explain("this names no dataset", place="--plan", found=repr(target), expected=EXPECTED))
 
     token = unbuilt.set(True)
     try:
@@ -77,7 +77,7 @@ def staged_at(target: str) -> Staged:
 
                 found_text = f"no {part!r}"
                 raise UsageError(
-                    explain("this names no data set", place=where, found=found_text, expected=EXPECTED, cure=cure)
+                    explain("this names no dataset", place=where, found=found_text, expected=EXPECTED, cure=cure)
                 )
 
             found = getattr(found, part)
@@ -89,7 +89,7 @@ def staged_at(target: str) -> Staged:
 
     if not isinstance(found, Staged):
         raise UsageError(
-            explain("this is no staged data set", place=target, found=type(found).__name__, expected=EXPECTED)
+            explain("this is no staged dataset", place=target, found=type(found).__name__, expected=EXPECTED)
         )
 
     return found
@@ -101,7 +101,7 @@ def _called(function: Any, target: str) -> Any:
     except (TypeError, ValueError) as error:
         found_text = f"a function that wants more: {error}"
         raise UsageError(
-            explain("this is no staged data set", place=target, found=found_text, expected=EXPECTED)
+            explain("this is no staged dataset", place=target, found=found_text, expected=EXPECTED)
         ) from error
 
     return function()

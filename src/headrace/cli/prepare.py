@@ -1,4 +1,4 @@
-"""`headrace prepare`: a data set to try things with, downloaded or generated, and copies that are memory-mapped."""
+"""`headrace prepare`: a dataset to try things with, downloaded or generated, and copies that are memory-mapped."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DEMO_CLASSES = 10
 
 @dataclass(frozen=True)
 class Part:
-    """One form of a data set, or of a half of it. `made`: by this call; otherwise it was there."""
+    """One form of a dataset, or of a half of it. `made`: by this call; otherwise it was there."""
 
     path: Path
     format: str
@@ -57,14 +57,14 @@ class Part:
 
 
 def run_prepare(name: str, folder: Path, mirror: str | None, json_output: bool) -> int:
-    """Prepares a data set, prints what there is to standard output, and returns the exit status 0.
+    """Prepares a dataset, prints what there is to standard output, and returns the exit status 0.
 
     Raises `UsageError` for an unknown name or a mirror that would not be used, other errors as `prepare_fashion_mnist`.
     """
     refuse_url(folder, "headrace prepare")
     console = Terminal(stderr=True)
     if name not in ("fashion-mnist", "npz-demo"):
-        raise UsageError(explain("no such data set", found=repr(name), expected="fashion-mnist or npz-demo"))
+        raise UsageError(explain("no such dataset", found=repr(name), expected="fashion-mnist or npz-demo"))
     if name == "npz-demo" and mirror is not None:
         cure = "leave the mirror out"
         raise UsageError(explain("npz-demo is generated, not downloaded", found=f"mirror {mirror!r}", cure=cure))
@@ -84,7 +84,7 @@ def run_prepare(name: str, folder: Path, mirror: str | None, json_output: bool) 
         place = error.filename or folder
         cure = "make room, or choose a folder that can be written to"
         found = error.strerror or error
-        raise DatasetError(explain("cannot write the data set", place=place, found=found, cure=cure)) from error
+        raise DatasetError(explain("cannot write the dataset", place=place, found=found, cure=cure)) from error
 
     _print_parts(name, folder, parts, json_output)
     return 0
@@ -139,7 +139,7 @@ def prepare_npz_demo(folder: Path, samples: int = 10_000, seed: int = 0, *, cons
     of the files.
     """
     if samples < 1:
-        message = explain("cannot make a data set", place="samples=", found=samples, expected="1 or more")
+        message = explain("cannot make a dataset", place="samples=", found=samples, expected="1 or more")
         raise UsageError(message)
 
     root = folder / "npz-demo"
@@ -240,7 +240,7 @@ def _refuse_other_content(path: Path) -> None:
 
     raise DatasetError(
         explain(
-            "cannot write a copy of the data set",
+            "cannot write a copy of the dataset",
             place=path,
             found="other files" if path.is_dir() else "another file",
             expected="nothing, or what this command wrote",

@@ -1,4 +1,4 @@
-"""Where a batch is made: the word that collation, data sets and transport share."""
+"""Where a batch is made: the word that collation, datasets and transport share."""
 
 from __future__ import annotations
 

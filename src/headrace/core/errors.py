@@ -25,11 +25,11 @@ class UsageError(HeadraceError, ValueError):
 
 
 class DatasetError(HeadraceError, ValueError):
-    """A data set as a whole cannot be used: fix its location or its layout."""
+    """A dataset as a whole cannot be used: fix its location or its layout."""
 
 
 class DatasetNotFoundError(DatasetError, FileNotFoundError):
-    """A data set, or all of a class's files, is not where it was looked for; a FileNotFoundError too."""
+    """A dataset, or all of a class's files, is not where it was looked for; a FileNotFoundError too."""
 
 
 class StaleCacheError(DatasetError):

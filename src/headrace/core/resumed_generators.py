@@ -1,6 +1,6 @@
-"""What becomes of the global generators while a data set is resumed in the process of the user.
+"""What becomes of the global generators while a dataset is resumed in the process of the user.
 
-A resume loads the data set's state, makes its iterator, and may read samples again. Each of these may draw from the
+A resume loads the dataset's state, makes its iterator, and may read samples again. Each of these may draw from the
 global generators or set them. The uninterrupted run did that earlier, or never. So a resume puts the generators where
 the uninterrupted run had them at this place; otherwise all that is drawn later would be shifted.
 """
@@ -27,7 +27,7 @@ class ResumedGenerators:
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """Surrounds `load_state_dict` of a data set.
+        """Surrounds `load_state_dict` of a dataset.
 
         A state of the middle of an epoch may hold the generators: what it sets is where the next sample draws. One of
         the beginning was taken before the order was drawn: the first sample draws behind that.

@@ -33,11 +33,11 @@ class Place:
     worker: int = 0
     workers: int = 1
     claimed: bool = False
-    """Whether its data set called `shard`: it splits itself."""
+    """Whether its dataset called `shard`: it splits itself."""
     on_claim: Callable[[], None] | None = None
     """Called when `shard` is called for the first time: what was the same in all workers is so no longer."""
     counted: bool = False
-    """Whether its data set asked how many workers there are, which splitting itself takes."""
+    """Whether its dataset asked how many workers there are, which splitting itself takes."""
 
     @property
     def part(self) -> Part:
@@ -68,7 +68,7 @@ def place_kept() -> Iterator[None]:
 
 
 def note_counting() -> None:
-    """Records that the running data set asked how many workers there are."""
+    """Records that the running dataset asked how many workers there are."""
     if _current.place is not None:
         _current.place.counted = True
 
@@ -78,9 +78,9 @@ SPLITTERS = {"get_worker_info", "shard", "current_part"}
 
 
 def splits_itself(stream: Any) -> bool:
-    """Returns whether an iterable data set seems to split itself over the workers, by the names in its methods.
+    """Returns whether an iterable dataset seems to split itself over the workers, by the names in its methods.
 
-    Also if a data set that it holds does. One that leaves it to a function of another place is not known to.
+    Also if a dataset that it holds does. One that leaves it to a function of another place is not known to.
     """
     streams = [stream]
     for one in streams:  # which grows meanwhile
@@ -113,7 +113,7 @@ def current_part() -> Part:
 def shard(items: Iterable[T], by: Literal["interleave", "block"] = "interleave") -> Iterator[T]:
     """Yields the items that belong to the running worker, out of all workers of all ranks: each item to exactly one.
 
-    Use it in the `__iter__` of an iterable data set: on a list of files, and each file is read by one worker; or on the
+    Use it in the `__iter__` of an iterable dataset: on a list of files, and each file is read by one worker; or on the
     samples, and each worker reads all of them and keeps its part. Outside of a worker it splits over the ranks alone.
     Every worker must see the same items in the same order. Under `seed=`, random numbers drawn before the call are the
     same in every worker, so the items may be shuffled first; after it each worker has its own.

@@ -185,7 +185,7 @@ def _look_at_the_thread_first() -> Any:
 
 
 def reseed_datapipe(dataset: Any, shared_seed: int | None) -> Any:
-    """Gives an IterDataPipe the seed that all workers and ranks of this epoch share; other data sets pass through."""
+    """Gives an IterDataPipe the seed that all workers and ranks of this epoch share; other datasets pass through."""
     if not isinstance(dataset, IterDataPipe) or shared_seed is None:
         return dataset
     shared_rng = torch.Generator()

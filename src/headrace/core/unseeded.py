@@ -1,4 +1,4 @@
-"""Batches without seeds: most data sets draw no random numbers, and seeding for each sample takes twenty times as long.
+"""Batches without seeds: most datasets draw no random numbers, and seeding for each sample takes twenty times as long.
 
 With `seed=` a batch is first made as if there were none. If anybody has drawn from a global generator meanwhile, or
 asked for `headrace.rng()`, the batch is thrown away and made again, seeded sample by sample, and so are all after it.

@@ -1,4 +1,4 @@
-"""The words with which a data set is extended: `.map`, `.cache`, `.select`, `.split`."""
+"""The words with which a dataset is extended: `.map`, `.cache`, `.select`, `.split`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Fluent:
-    """What data sets of headrace share. Each word returns a new data set, and leaves this one as it was."""
+    """What datasets of headrace share. Each word returns a new dataset, and leaves this one as it was."""
 
     def map(
         self,

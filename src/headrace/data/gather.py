@@ -145,7 +145,7 @@ def windows(column: Array, length: int, stride: int, dtype: np.dtype[Any]) -> Ga
 def ragged(column: Ragged, field: Field, dtype: np.dtype[Any], form: RaggedAs, padder: Padder | None = None) -> Gather:
     """Gathers samples of different lengths, as `Padded`, as a jagged nested tensor, or as a list of tensors.
 
-    padder: shared by the columns of a data set.
+    padder: shared by the columns of a dataset.
     """
     if padder is None:
         padder = Padder()

@@ -41,7 +41,7 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
     leads back to a folder it lies in is not followed; `~` is not expanded; 16-bit gray images keep their
     upper 8 bits instead of turning white. Files are not opened here: damage is found when an image is read.
 
-    The data set holds no open file and no lock: it may be forked, pickled and read by many threads.
+    The dataset holds no open file and no lock: it may be forked, pickled and read by many threads.
     """
 
     def __init__(

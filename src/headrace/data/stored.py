@@ -1,4 +1,4 @@
-"""Stored data as a map-style data set that makes whole batches."""
+"""Stored data as a map-style dataset that makes whole batches."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     window: int | None = None,
     stride: int | None = None,
 ) -> StoredDataset | TokenWindows:
-    """Opens stored data as a map-style data set; `.stream()` of it is the iterable one.
+    """Opens stored data as a map-style dataset; `.stream()` of it is the iterable one.
 
     uri: a file, a folder, a pattern (`train-*.parquet`, `shard-{000..011}.tar`), or a `datasets.Dataset`.
     columns: their names, in the order wanted; only these are read.
@@ -238,7 +238,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         return changed
 
     def stream(self, *, shuffle: int = 0) -> StoredStream:
-        """Returns an iterable data set of the same samples, read one after the other, split over workers and ranks.
+        """Returns an iterable dataset of the same samples, read one after the other, split over workers and ranks.
 
         shuffle: how many neighbouring samples are mixed, at least; blocks come in random order, too. 0: in order.
         """

@@ -1,4 +1,4 @@
-"""Stored data as an iterable data set: read from the first sample to the last, each worker its part."""
+"""Stored data as an iterable dataset: read from the first sample to the last, each worker its part."""
 
 from __future__ import annotations
 

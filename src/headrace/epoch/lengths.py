@@ -9,12 +9,12 @@ from headrace.core.lengths import known_length
 
 
 def batches_of(loader: Any) -> int | None:
-    """Returns how many batches an epoch of a map-style data set has; None if nobody says."""
+    """Returns how many batches an epoch of a map-style dataset has; None if nobody says."""
     return known_length(loader._index_sampler)
 
 
 def samples_of(loader: Any) -> int | None:
-    """Returns how many samples an epoch of a map-style data set has; None if nobody says."""
+    """Returns how many samples an epoch of a map-style dataset has; None if nobody says."""
     for counted in (loader.sampler if loader.batch_sampler is not None else None, loader.dataset):
         if counted is None:
             length = None
@@ -28,7 +28,7 @@ def samples_of(loader: Any) -> int | None:
 
 
 def warn_if_short(dataset: Any, promised: int, batches: int, length: int) -> None:
-    """Warns if an epoch of an iterable data set had fewer batches than its length promised."""
+    """Warns if an epoch of an iterable dataset had fewer batches than its length promised."""
     if batches >= promised:
         return
 

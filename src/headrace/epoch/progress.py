@@ -79,7 +79,7 @@ class MapProgress:
 
 
 class StreamProgress:
-    """Progress through an iterable data set, lane by lane. `batches` counts those of all lanes.
+    """Progress through an iterable dataset, lane by lane. `batches` counts those of all lanes.
 
     `begun`: how many batches were delivered before this run of the epoch began.
     """

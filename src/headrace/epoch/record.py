@@ -19,7 +19,7 @@ class Origin(Protocol):
         """Returns the states of the generators that the next order would be drawn from; None: it is not drawn."""
 
     def dataset_state(self) -> Any:
-        """Returns the state of the data set that batches are made from here; None: it has none, or workers have it."""
+        """Returns the state of the dataset that batches are made from here; None: it has none, or workers have it."""
 
 
 class Terms(NamedTuple):
@@ -29,11 +29,11 @@ class Terms(NamedTuple):
     """What tells the loader from the others of the script, on all ranks."""
     epoch: int
     announce: bool
-    """Whether data sets and samplers are told the epoch's number."""
+    """Whether datasets and samplers are told the epoch's number."""
     seed: int | None
     world: World
     deal: bool
-    """Whether an iterable data set is dealt out over ranks and lanes."""
+    """Whether an iterable dataset is dealt out over ranks and lanes."""
     in_order: bool
     fingerprint: Mapping[str, Any]
     """What a saved state must agree with."""
@@ -81,9 +81,9 @@ class EpochRecord:
     elastic: bool
     """Whether ranks of another world size can go on from here (a stream must also be dealt out in order)."""
     keeps_datasets: bool = False
-    """Whether the next epoch goes on with the same copies of the data set, so that what they count goes on."""
+    """Whether the next epoch goes on with the same copies of the dataset, so that what they count goes on."""
     samples_before: int = 0
-    """Samples that were delivered before this run of the epoch began, of an iterable data set."""
+    """Samples that were delivered before this run of the epoch began, of an iterable dataset."""
     sampler_state: Callable[[Any], Any] = lambda noted: noted
     """Makes a sampler's state of what `progress.sampler` notes."""
     finished: bool = False
@@ -179,14 +179,14 @@ class EpochRecord:
         }
 
     def _stream_state(self, loader: Origin) -> Any:
-        """Returns the state of a lane that has not begun; None if the data set has no state."""
+        """Returns the state of a lane that has not begun; None if the dataset has no state."""
         dataset_state = loader.dataset_state()
         if dataset_state is None:
             return None
         return at_beginning(dataset_state, dealt=self.terms.deal)
 
     def _with_those_not_begun(self, states: Mapping[int, Any], state_of_others: Callable[[], Any]) -> dict[int, Any]:
-        """Returns the states of all lanes: one that has made no batch yet is as the loader's own data set is."""
+        """Returns the states of all lanes: one that has made no batch yet is as the loader's own dataset is."""
         complete = dict(states)
         not_begun = [lane for lane in range(max(self.lanes, 1)) if lane not in complete]
         if not_begun:
@@ -199,9 +199,9 @@ class EpochRecord:
         return complete
 
     def datasets(self, loader: Origin) -> list[list[Any]] | None:
-        """Returns the states with which copies of the data set begin the next epoch, as pairs of lane and state.
+        """Returns the states with which copies of the dataset begin the next epoch, as pairs of lane and state.
 
-        None: the data set has no state.
+        None: the dataset has no state.
         """
         if not self.keeps_datasets or not self.progress.lanes:
             dataset_state = loader.dataset_state()
@@ -217,7 +217,7 @@ class EpochRecord:
 
 
 def at_beginning(dataset_state: Any, *, dealt: bool) -> dict[str, Any]:
-    """Returns the state of a lane of an iterable data set that begins an epoch with a data set in this state."""
+    """Returns the state of a lane of an iterable dataset that begins an epoch with a dataset in this state."""
     return {"items": 0, "dataset": dataset_state, "iterator": None, "batches": 0, "ended": False, "dealt": dealt}
 
 

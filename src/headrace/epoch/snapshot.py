@@ -1,6 +1,6 @@
 """The state of a loader as a versioned dictionary: what it holds, how it is checked, merged and split.
 
-A snapshot holds plain values, lists and dictionaries (and what a data set's own `state_dict` returns). So it can be
+A snapshot holds plain values, lists and dictionaries (and what a dataset's own `state_dict` returns). So it can be
 compared, written as JSON, and loaded by `torch.load` with `weights_only=True`. It says what was delivered, on this
 rank, of which epoch:
 
@@ -9,10 +9,10 @@ rank, of which epoch:
 - `sampler`: the state of a sampler that has one;
 - `random` and `draws`, from which the order (of other samplers) and the base seed are drawn again, and `later_draws`:
   what each later epoch draws;
-- `lanes`: how many workers the data set saw, and pairs of number and state of those that have one;
+- `lanes`: how many workers the dataset saw, and pairs of number and state of those that have one;
 - `portion`: how many batches of a portion (`batches_per_epoch=`) were delivered;
 - `samplers`: the classes of the index sampler and of the one in it;
-- `datasets`: pairs of lane and state, with which copies of a data set that has a state begin the next epoch;
+- `datasets`: pairs of lane and state, with which copies of a dataset that has a state begin the next epoch;
 - `checksum`: CRC-32 of all that, so that damage is noticed before anything is taken from it.
 """
 
@@ -66,7 +66,7 @@ def _checksum(state: Snapshot) -> int:
 
 
 def _kind(value: Any) -> str:
-    """Stands for a value in a data set's or a sampler's own state that JSON does not know, such as a tensor."""
+    """Stands for a value in a dataset's or a sampler's own state that JSON does not know, such as a tensor."""
     return type(value).__name__
 
 

@@ -18,7 +18,7 @@ LONGEST_ERROR = 2000
 class BadSample:
     """A sample that could not be loaded or collated.
 
-    `key` is what the sampler gave; for an iterable data set, the number of the sample in its worker's stream. `path` is
+    `key` is what the sampler gave; for an iterable dataset, the number of the sample in its worker's stream. `path` is
     its file, where that is known. `stage` is "load" or "collate". `error` is the exception's type and text; `exception`
     itself is there only while an `on_error` function looks at it. `worker` is None without workers.
     """
@@ -77,9 +77,9 @@ def text_of(error: BaseException) -> str:
 
 
 def path_of(dataset: Any, key: Any, error: BaseException | None = None) -> str | None:
-    """Returns the file of a sample: what the exception names, else what the data set lists; None if neither does.
+    """Returns the file of a sample: what the exception names, else what the dataset lists; None if neither does.
 
-    A data set lists its files as `samples` or `imgs`, pairs that begin with a path, as torchvision's folders do.
+    A dataset lists its files as `samples` or `imgs`, pairs that begin with a path, as torchvision's folders do.
     """
     named = getattr(error, "filename", None)
     if isinstance(named, (str, bytes)):

@@ -43,7 +43,7 @@ LONGEST_CHAIN = 16
 def blame(error: BaseException) -> Blame:
     """Tells who is to blame for an exception, by it and what it was raised from.
 
-    `machine`: no memory, descriptors or disk left. `program`: a name, an import, a wrong call, a data set that cannot
+    `machine`: no memory, descriptors or disk left. `program`: a name, an import, a wrong call, a dataset that cannot
     be used as a whole. `moment`: input and output that may succeed later. All else is the `sample`'s fault.
     """
     found: Blame = "sample"

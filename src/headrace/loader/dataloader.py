@@ -82,7 +82,7 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
     - `max_errors`: how many bad samples an epoch may have, on this rank: a number, or a share (0.01) of its samples.
     - `quarantine`: a file to which a line of JSON is added for each bad sample; see `headrace.load_quarantine`.
     - `exclude`: samples to leave out: their numbers, what `load_quarantine` returns, or the path of such a file.
-    - `sample_timeout`: seconds that a sample (where data sets make them all at once, a batch) may take. Then its worker
+    - `sample_timeout`: seconds that a sample (where datasets make them all at once, a batch) may take. Then its worker
       is ended and replaced; at the second time the sample counts as bad.
     - `original_errors=True`: an exception in a worker is raised as it was, with its arguments and attributes, instead
       of as torch's copy with another text.
@@ -198,9 +198,9 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
         )  # fmt: skip
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the next epoch, for samplers and data sets too, in workers that are kept as well.
+        """Sets the number of the next epoch, for samplers and datasets too, in workers that are kept as well.
 
-        A data set hears of it by its own `set_epoch`, if it has one. Without `seed=` that is all; with `seed=` the
+        A dataset hears of it by its own `set_epoch`, if it has one. Without `seed=` that is all; with `seed=` the
         number also decides the order and the random numbers, and the epochs after it count on from there.
         """
         self._own.epoch = epoch
@@ -324,7 +324,7 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
             raise
 
     def _keep_datasets(self) -> None:
-        """Has new workers go on with the states of the data set that the workers had which were kept until now."""
+        """Has new workers go on with the states of the dataset that the workers had which were kept until now."""
         record = self._own.record
         if record is None or self._own.resume is not None:
             return

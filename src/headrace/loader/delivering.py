@@ -54,14 +54,14 @@ class DeliveringIterator(TorchIterator):
     _sized: int
 
     _held: int = 0
-    """Samples of the batch that is delivered now, of a map-style data set."""
+    """Samples of the batch that is delivered now, of a map-style dataset."""
 
     _journey: Journey = UNKNOWN_JOURNEY
     """How the batch that is delivered now came here: an engine's `_next_data` leaves it."""
 
     @abstractmethod
     def is_at_end(self) -> bool:
-        """Tells whether nothing is left of the epoch. May wait for the first batch of an iterable data set."""
+        """Tells whether nothing is left of the epoch. May wait for the first batch of an iterable dataset."""
 
     @abstractmethod
     def _next_data(self) -> Any:
@@ -182,7 +182,7 @@ class DeliveringIterator(TorchIterator):
         self._recorder.end_epoch(self._number_of_epoch, batches, asked)
 
     def _compare_with_length(self, batches: int) -> None:
-        """Warns if an iterable data set was shorter than the length that was asked for; torch warns if it is longer.
+        """Warns if an iterable dataset was shorter than the length that was asked for; torch warns if it is longer.
 
         Each of several workers may drop a batch that is not full.
         """

@@ -134,7 +134,7 @@ class EpochIterator(DeliveringIterator):
     def _start_epoch(
         self, loader: Any, draws: Draws, random: OrderStates | None, kept: EpochRecord | None = None
     ) -> None:
-        """Begins the record of an epoch. `kept`: that of the epoch before, whose copies of the data set go on."""
+        """Begins the record of an epoch. `kept`: that of the epoch before, whose copies of the dataset go on."""
         terms = self._terms
         self._is_map = self._dataset_kind == DatasetKind.Map
         self._states: Mapping[int, Any] = {}
@@ -174,7 +174,7 @@ class EpochIterator(DeliveringIterator):
             self._ranks.begin(self._planned)
 
     def _carry_datasets(self, loader: Any, kept: EpochRecord | None) -> None:
-        """Notes with which states the copies of a data set begin the epoch, so that a state taken now holds them.
+        """Notes with which states the copies of a dataset begin the epoch, so that a state taken now holds them.
 
         After a resume the copies are told so; copies that workers have kept know it.
         """
@@ -298,7 +298,7 @@ class EpochIterator(DeliveringIterator):
     def _indices(self, begun: Iterator[Any] | None = None) -> Iterator[Any]:
         """Begins an iteration over the index sampler, or goes on with one that torch began.
 
-        In arrays instead for a data set that fetches whole batches, where that gives the same keys. A sampler of
+        In arrays instead for a dataset that fetches whole batches, where that gives the same keys. A sampler of
         headrace's gives arrays much sooner than single keys, so lists are made of those.
         """
         whole = makes_batches(self._dataset, self._collate_fn)
@@ -448,7 +448,7 @@ class EpochIterator(DeliveringIterator):
         return int(self._progress.next_lane)
 
     def is_at_end(self) -> bool:
-        """Tells whether nothing is left of the epoch. May wait for the first batch of an iterable data set."""
+        """Tells whether nothing is left of the epoch. May wait for the first batch of an iterable dataset."""
         try:
             self._ahead = self.take()
         except StopIteration:

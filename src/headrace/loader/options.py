@@ -24,7 +24,7 @@ Backend = Literal["process", "thread", "inline", "auto"]
 
 
 def is_map(dataset: Any) -> bool:
-    """Tells whether a data set is one with keys."""
+    """Tells whether a dataset is one with keys."""
     return not isinstance(dataset, IterableDataset)
 
 
@@ -39,7 +39,7 @@ def checked_exclude(exclude: Excluded, dataset: Any, given: Any) -> Any:
             return numbers
 
     if not is_map(dataset):
-        found = "an iterable data set"
+        found = "an iterable dataset"
     else:
         found = "a sampler of yours"
 
@@ -47,7 +47,7 @@ def checked_exclude(exclude: Excluded, dataset: Any, given: Any) -> Any:
         "cannot leave samples out of an order that is not the loader's own",
         place="headrace.DataLoader(exclude=)",
         found=found,
-        expected="a map-style data set with a length, without sampler and batch_sampler",
+        expected="a map-style dataset with a length, without sampler and batch_sampler",
         cure="give the exclude= to the sampler (headrace.samplers.DistributedSampler), or leave the keys out of it",
     )
     raise UsageError(message)
@@ -85,7 +85,7 @@ def check_arguments(dataset: Any, *, on_error: Any, max_errors: Any, sample_time
             "cannot deal out a data pipe",
             place="headrace.DataLoader(shard='auto')",
             found=type(dataset).__name__,
-            expected="a map-style data set or an IterableDataset",
+            expected="a map-style dataset or an IterableDataset",
             cure="put a sharding_filter into the pipe, and leave shard= out",
         )
         raise UsageError(message)
@@ -132,9 +132,9 @@ class Automatic(NamedTuple):
 
 
 def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: str, shard: Any) -> Automatic:
-    """Returns what "auto" means for a data set: workers come and go where it does not matter which of them loads what.
+    """Returns what "auto" means for a dataset: workers come and go where it does not matter which of them loads what.
 
-    Elsewhere (streams, data sets with a state, threads) there are as many as cores; one for a stream that is neither
+    Elsewhere (streams, datasets with a state, threads) there are as many as cores; one for a stream that is neither
     dealt out nor seems to split itself, since each worker would give all of it. Raises `UsageError`.
     """
     for name, value in (("num_workers", num_workers), ("prefetch_factor", prefetch_factor)):

@@ -31,10 +31,10 @@ from headrace.workers.processes.start import ZygoteKeeper
 
 @dataclass
 class Seeding:
-    """What is known of the random numbers that a data set draws. Shared by a loader and its iterators."""
+    """What is known of the random numbers that a dataset draws. Shared by a loader and its iterators."""
 
     tries_without: bool = True
-    """Whether batches are made without seeds first: nobody has seen the data set draw."""
+    """Whether batches are made without seeds first: nobody has seen the dataset draw."""
 
 
 class BeforeEpoch(NamedTuple):
@@ -60,7 +60,7 @@ class Own:
     announced: bool = False
     """Whether `set_epoch` was called since the last epoch began."""
     looked_at: bool = False
-    """Whether the data set was searched for what grows in workers."""
+    """Whether the dataset was searched for what grows in workers."""
     resume: Snapshot | None = None
     """The state from which the next epoch goes on."""
     draws: str | None = None
@@ -164,7 +164,7 @@ class ForEngines:
 
     @property
     def seeding(self) -> Seeding:
-        """What is known of the random numbers that the data set draws. For engines."""
+        """What is known of the random numbers that the dataset draws. For engines."""
         return self._own.seeding
 
     @property
@@ -189,9 +189,9 @@ class ForEngines:
         return random_state(self)
 
     def dataset_state(self) -> Any:
-        """Returns the state of the data set that batches are made from here; None: it has none, or workers have copies.
+        """Returns the state of the dataset that batches are made from here; None: it has none, or workers have copies.
 
-        Copies in new workers are as the loader's own data set is: a resumed run makes them in the same way. That one
+        Copies in new workers are as the loader's own dataset is: a resumed run makes them in the same way. That one
         cannot be asked for its state, since it may have none before it is iterated. For the record of an epoch.
         """
         if self.num_workers > 0 or self._own.tuner is not None:

@@ -56,7 +56,7 @@ def setting_of(
 
 
 def _is_split(loader: Any) -> bool:
-    """Tells whether an iterable data set is split over the workers, as far as that shows."""
+    """Tells whether an iterable dataset is split over the workers, as far as that shows."""
     is_dealt_out = bool(getattr(loader, "shard", None))
     return is_dealt_out or isinstance(loader.dataset, IterDataPipe) or splits_itself(loader.dataset)
 

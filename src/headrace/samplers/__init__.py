@@ -8,7 +8,7 @@ world size, and all ranks agree without a word. Give one to `DataLoader` as `sam
 - `BlockShuffleSampler`: the same where storage is read in blocks.
 - `WeightedSampler`, `ClassBalancedSampler`: rare samples, or rare classes, more often.
 - `LengthBucketBatchSampler`, `MaxTokensBatchSampler`: samples of similar length together, so that little is padded.
-- `MixtureSampler`: several data sets by weights that may change on the way.
+- `MixtureSampler`: several datasets by weights that may change on the way.
 """
 
 from headrace.samplers.balanced import ClassBalancedSampler

@@ -56,7 +56,7 @@ class Window(NamedTuple):
 class BucketedBatchSampler(ElasticSampler):
     """Cuts the shuffled order into windows, sorts each by length, and cuts it into batches, which come in random order.
 
-    Without `shuffle` windows are taken from the data set as it is, and their batches come by descending length. Batches
+    Without `shuffle` windows are taken from the dataset as it is, and their batches come by descending length. Batches
     are dealt to the ranks in turn, so `uneven` counts batches. Every rank sorts every window, some 5 million samples a
     second. Starts and resumes at once. Memory: the lengths, which are not copied if they are an array, and one window.
     """
@@ -311,7 +311,7 @@ def checked_lengths(lengths: npt.ArrayLike | torch.Tensor) -> Lengths:
 
 def _bad_lengths(found: str) -> UsageError:
     expected = "one non-negative number for each sample, in one dimension"
-    cure = "give the length of each sample, in the order of the data set"
+    cure = "give the length of each sample, in the order of the dataset"
     return UsageError(
         explain("cannot sort by these lengths", place="lengths=", found=found, expected=expected, cure=cure)
     )

@@ -15,7 +15,7 @@ from headrace.samplers.sampler import Keys, PositionalSampler, digest_of, length
 class DistributedSampler(PositionalSampler):
     """Every key once, in an order that depends on (seed, epoch) alone; for one rank or many.
 
-    `dataset` is a data set with a length, or the length. Takes constant memory and no time to start, whatever the
+    `dataset` is a dataset with a length, or the length. Takes constant memory and no time to start, whatever the
     length. `uneven` says what happens at the end if the length is no multiple of the world size: `"pad"` (a few samples
     twice), `"drop"` (a few left out), or `"keep"` (each exactly once, some ranks one more than others).
 

@@ -1,6 +1,6 @@
 """The keys of a batch as one array instead of a list: the same keys, drawn from the same generators, many times faster.
 
-For data sets that fetch whole batches. Only samplers whose code is known are replaced: torch's own, and ours.
+For datasets that fetch whole batches. Only samplers whose code is known are replaced: torch's own, and ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several data sets mixed by weights that may change on the way."""
+"""Several datasets mixed by weights that may change on the way."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Mix(NamedTuple):
 class MixtureSampler(PositionalSampler):
     """Keys of `torch.utils.data.ConcatDataset(sources)`, taken from the sources in proportion to `weights`.
 
-    `sources` are data sets, or their lengths. Each is shuffled, and shuffled anew whenever it is used up; where one
+    `sources` are datasets, or their lengths. Each is shuffled, and shuffled anew whenever it is used up; where one
     stopped it goes on in the next epoch, so a large source is not begun again and again. After any number p of runs of
     256 samples no source is off its share by more than 2 + log2(p) * 2/3 samples; a weight of 0 switches it off.
 

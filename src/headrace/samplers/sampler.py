@@ -242,7 +242,7 @@ class PositionalSampler(ElasticSampler):
 
 
 def length_of(dataset: Sized | int) -> int:
-    """Returns the length that is meant: of a data set, or the number itself. Raises `UsageError` for anything else."""
+    """Returns the length that is meant: of a dataset, or the number itself. Raises `UsageError` for anything else."""
     if (number := _whole(dataset)) is not None and number >= 0:
         return number
     if isinstance(dataset, Sized):
@@ -250,9 +250,9 @@ def length_of(dataset: Sized | int) -> int:
 
     message = explain(
         "cannot tell how many samples there are",
-        place="the data set, or its length",
+        place="the dataset, or its length",
         found=f"{dataset!r} of type {type(dataset).__name__}",
-        expected="a data set with a length, or a whole number that is not negative",
+        expected="a dataset with a length, or a whole number that is not negative",
         cure="give the length as a number",
     )
     raise UsageError(message)

@@ -125,7 +125,7 @@ class WriterMemory:
         self._local: dict[Slot, weakref.ref[Bytes]] = {}
         self._lingering: list[Slot] = []
         self._batch: list[tuple[int, Slot, int]] = []
-        self._lock = threading.Lock()  # a data set may collate in threads of its own
+        self._lock = threading.Lock()  # a dataset may collate in threads of its own
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialised tensor in a slot of the batch that is being made."""

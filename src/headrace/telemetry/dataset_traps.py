@@ -1,4 +1,4 @@
-"""What can be seen of a data set before it is used that goes wrong in workers: see `findings.traps`."""
+"""What can be seen of a dataset before it is used that goes wrong in workers: see `findings.traps`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HANDLES = ("h5py", "lmdb", "sqlite3", "tables", "netCDF4", "zarr", "zipfile", "t
 """Modules whose objects hold an open file."""
 
 DEEP = 4
-"""Data sets around data sets that are looked into."""
+"""Datasets around datasets that are looked into."""
 
 
 def hazards(dataset: Any, setting: Setting) -> Iterator[Trap]:
-    """Yields the traps that show in the attributes of a data set, and in how its loader is set up."""
+    """Yields the traps that show in the attributes of a dataset, and in how its loader is set up."""
     if setting.accelerator and not setting.pin_memory:
         yield Trap("not-pinned", f"There is an accelerator ({setting.accelerator}), and pin_memory is off.")
     if setting.backend != "process":
@@ -32,7 +32,7 @@ def hazards(dataset: Any, setting: Setting) -> Iterator[Trap]:
     for owner, name, value in _attributes(dataset):
         what = f"{owner}.{name} is a {type(value).__module__}.{type(value).__qualname__}"
         if isinstance(value, GENERATORS):
-            yield Trap("generator-copied", f"{what} of the data set's own.")
+            yield Trap("generator-copied", f"{what} of the dataset's own.")
         elif setting.start_method == "fork" and _is_open(value):
             yield Trap("handle-shared", f"{what}, opened before the workers were started.")
 

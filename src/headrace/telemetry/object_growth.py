@@ -1,4 +1,4 @@
-"""Large lists of Python objects in a data set, which grow in each worker: found, and told with figures."""
+"""Large lists of Python objects in a dataset, which grow in each worker: found, and told with figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOKED_AT = 1000
 
 
 def warn_of_objects(dataset: Any, workers: int) -> None:
-    """Warns if a data set holds large lists, tuples, sets or dicts of Python objects, as attributes."""
+    """Warns if a dataset holds large lists, tuples, sets or dicts of Python objects, as attributes."""
     for name, count, nbytes in large_collections(dataset):
         warnings.warn(
             f"{type(dataset).__name__}.{name} holds {count:,} Python objects, some {nbytes / 1e9:.1f} GB. A worker "
@@ -26,7 +26,7 @@ def warn_of_objects(dataset: Any, workers: int) -> None:
 
 
 def large_collections(dataset: Any, deep: int = 8) -> list[tuple[str, int, int]]:
-    """Returns (attribute, objects, bytes) of the collections of a data set, or of the one that it wraps."""
+    """Returns (attribute, objects, bytes) of the collections of a dataset, or of the one that it wraps."""
     found = []
     for name, value in getattr(dataset, "__dict__", {}).items():
         if isinstance(value, (list, tuple, set, frozenset, dict)) and len(value) * 50 > LARGE:

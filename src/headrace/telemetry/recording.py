@@ -5,7 +5,7 @@ what is NaN was not measured. A batch goes through these moments, in this order:
 
     posted     its keys went to a worker
     begun      the worker began with it
-    loaded     its samples were there (where a data set makes whole batches: all of it)
+    loaded     its samples were there (where a dataset makes whole batches: all of it)
     collated   they were a batch
     sent       the batch was on its way to the main process
     arrived    the main process had it
@@ -110,9 +110,9 @@ class Setting:
     memory: int = 0
     """Bytes that this process and its children may take."""
     dataset: str = ""
-    """The class of the data set."""
+    """The class of the dataset."""
     makes_batches: bool = False
-    """Whether the data set makes whole batches."""
+    """Whether the dataset makes whole batches."""
     loads_together: bool = False
     """Whether it loads the samples of a batch together (`__getitems__`)."""
     own_collate: bool = False

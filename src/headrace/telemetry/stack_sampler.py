@@ -125,7 +125,7 @@ class _Looker:
         return bool(word) and word[0].isdigit() and int(word[0]) in WAITING
 
     def _place(self, frame: FrameType, *, waits: bool) -> tuple[str, str] | None:
-        """Returns the kind of what is done, and where; None outside of the data set's code."""
+        """Returns the kind of what is done, and where; None outside of the dataset's code."""
         kind = None
         where = ""
         user = ""

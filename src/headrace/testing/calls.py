@@ -68,7 +68,7 @@ def flaky(
 ) -> FaultyCall:
     """Returns a function that raises `error` in each `every`-th call, `times` times in all (None: for ever).
 
-    `error`: by default the `ConnectionResetError` of a store that hung up. For data sets that read paths themselves:
+    `error`: by default the `ConnectionResetError` of a store that hung up. For datasets that read paths themselves:
     `photos.read = flaky(photos.read, every=100, times=3)`.
     """
     return FaultyCall(function, Raise(error or connection_reset()), every=every, times=times)

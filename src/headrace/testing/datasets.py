@@ -1,4 +1,4 @@
-"""Data sets around others in which some samples go wrong."""
+"""Datasets around others in which some samples go wrong."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.testing.faults import Fault
 
 
 class Faulty(Dataset[Any]):
-    """A map-style data set around another one in which faults happen at some keys.
+    """A map-style dataset around another one in which faults happen at some keys.
 
     `faults` says which fault happens at which key. `times` is how often at each key, counted over all workers, epochs
     and restarts; None: always. `at="item"`: whenever the sample is read, alone or in a batch. `at="batch"`: only when
     the loader reads several at once through `__getitems__`, so that each sample alone is sound.
 
-    `__getitems__` is there if the data set has it. Its other attributes are too, apart from `fetch_batch` of
-    headrace's own data sets: samples are then read one by one. A fault that returns, like `Hang(0.1)`, is followed by
+    `__getitems__` is there if the dataset has it. Its other attributes are too, apart from `fetch_batch` of
+    headrace's own datasets: samples are then read one by one. A fault that returns, like `Hang(0.1)`, is followed by
     the sample.
     """
 
@@ -68,13 +68,13 @@ class Faulty(Dataset[Any]):
 
 
 class FaultyStream(IterableDataset[Any]):
-    """An iterable data set around any iterable in which faults happen at some positions.
+    """An iterable dataset around any iterable in which faults happen at some positions.
 
     Positions count the samples of one iterator from 0: with workers, each worker's own. A sample at which a fault
     raises is lost, and the next call goes on behind it, as readers of files do that skip a bad record. `times`: how
     often at each position, counted over all workers, epochs and restarts; None: always.
 
-    If the data set or its iterator has `state_dict` and `load_state_dict`, so has the iterator of this one; the
+    If the dataset or its iterator has `state_dict` and `load_state_dict`, so has the iterator of this one; the
     position is part of the state.
     """
 
@@ -145,7 +145,7 @@ class _StatefulSamples(_Samples):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._stateful.load_state_dict(state["wrapped"])
         if self._stateful is self._stream.dataset and self._stateful is not self._iterator:
-            self._iterator = iter(self._stream.dataset)  # a data set goes on from its state in its next iterator
+            self._iterator = iter(self._stream.dataset)  # a dataset goes on from its state in its next iterator
         self.position = state["position"]
 
 

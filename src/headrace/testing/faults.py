@@ -1,6 +1,6 @@
 """Faults: things that go wrong on purpose, in the process and thread that calls them.
 
-A fault is a small frozen record without state; `fault()` lets it happen. All can be pickled, so a data set that holds
+A fault is a small frozen record without state; `fault()` lets it happen. All can be pickled, so a dataset that holds
 them travels to worker processes of every start method. Faults that cost memory are in `memory_faults.py`.
 """
 

@@ -63,7 +63,7 @@ class Obituary(NamedTuple):
 def doing(seen: Sighting, keys: Sequence[Any] | None, dataset: Any) -> tuple[str, Any]:
     """Returns what a worker was doing, in words, and the key of the sample that it was loading.
 
-    keys: those of the batch that it was making; None for an iterable data set.
+    keys: those of the batch that it was making; None for an iterable dataset.
     """
     if seen.stage in (UNBORN, START):
         return "starting", None

@@ -66,7 +66,7 @@ class InlineIterator(EpochIterator):
             for failure in self._host.begin(self.beginning(), bar.report, self._resumed_generators()).values():
                 raise failure
 
-        if not self._is_map:  # of which the loader's own data set is the only copy
+        if not self._is_map:  # of which the loader's own dataset is the only copy
             self.note_beginnings(self._host.states_at_beginning())
 
         self._recorder.prepared()

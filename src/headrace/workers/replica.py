@@ -1,9 +1,9 @@
-"""Lanes: the workers as data sets see them.
+"""Lanes: the workers as datasets see them.
 
-Every batch is made by a *lane*: one copy of the data set with its number, seeds and place among all workers. Usually
+Every batch is made by a *lane*: one copy of the dataset with its number, seeds and place among all workers. Usually
 worker k hosts lane k and nothing else. After a resume with another number of workers, the lanes of the interrupted run
-are spread over the workers that are there now, so that a data set which depends on its worker number goes on exactly.
-Without workers there is one lane that no data set sees as a worker.
+are spread over the workers that are there now, so that a dataset which depends on its worker number goes on exactly.
+Without workers there is one lane that no dataset sees as a worker.
 
 A lane knows nothing of processes, threads or pipes; the engines host it.
 """
@@ -64,7 +64,7 @@ class Cargo:
     seed: int | None
     """Of the random streams; None: random numbers are torch's."""
     deal: bool
-    """Whether an iterable data set is dealt out over ranks and lanes."""
+    """Whether an iterable dataset is dealt out over ranks and lanes."""
     policy: Policy | None = None
     """What becomes of bad samples; None: they raise."""
 
@@ -78,7 +78,7 @@ class Begin(NamedTuple):
     """How many there are in all; 0: no workers."""
     epoch: int
     announce: bool
-    """Whether the data set's `set_epoch` is called."""
+    """Whether the dataset's `set_epoch` is called."""
     first: int
     """Position of the first sample of a dealt-out stream that was not delivered before."""
     states: Mapping[int, Any]
@@ -90,7 +90,7 @@ class Begin(NamedTuple):
     watch: bool = False
     """Whether to find out if they are drawn from."""
     unseeded_first: bool = False
-    """Whether batches are made without seeds first, because the data set is not known to draw random numbers."""
+    """Whether batches are made without seeds first, because the dataset is not known to draw random numbers."""
     tell: bool = False
     """Whether workers tell the states with which their lanes begin."""
 
@@ -111,7 +111,7 @@ class Note(NamedTuple):
 
 
 class Lane:
-    """One worker as data sets see it."""
+    """One worker as datasets see it."""
 
     def __init__(
         self, cargo: Cargo, number: int, kind: Kind, collate: Callable[[Any], Any], dataset: Any, note: Note
@@ -161,7 +161,7 @@ class Lane:
             set_worker_info(self._info)
 
     def begin(self, begin: Begin, report: Report, generators: ResumedGenerators) -> None:
-        """Begins an epoch. Raises what the data set's `__iter__` raises."""
+        """Begins an epoch. Raises what the dataset's `__iter__` raises."""
         cargo = self._cargo
         state = begin.states.get(self._number)
         self._told = state
@@ -235,7 +235,7 @@ class Lane:
         return (*place.world, place.worker, place.workers)
 
     def fetch(self, index: Any) -> Any:
-        """Returns the next batch; raises what the data set raises, and `StopIteration` at the end of a stream."""
+        """Returns the next batch; raises what the dataset raises, and `StopIteration` at the end of a stream."""
         if self._fetcher is None:
             raise RuntimeError("this worker could not begin the epoch; its first result says why")
         return self._fetcher.fetch(index)
@@ -280,7 +280,7 @@ class Lane:
     def state_at_beginning(self) -> Any:
         """Returns what this lane needs to begin elsewhere as it began here; None if nothing, or if nobody knows.
 
-        Call it before the first batch. A map-style data set, and the generator of one that is iterable, have run no
+        Call it before the first batch. A map-style dataset, and the generator of one that is iterable, have run no
         line since they were told a state. So they are as that state says, also if they take it over later.
         """
         if self._fetcher is None:
@@ -356,7 +356,7 @@ class LaneHost:
         return failures
 
     def _copies(self, count: int) -> list[Any]:
-        """Returns a data set for each lane: what one lane changes in it, the others must not see."""
+        """Returns a dataset for each lane: what one lane changes in it, the others must not see."""
         dataset = self._cargo.dataset
         if self._kind == "thread":
             is_pipe = isinstance(dataset, (IterDataPipe, MapDataPipe))
@@ -391,13 +391,13 @@ class LaneHost:
         return self._lanes[lane].tries_unseeded
 
     def had_to_seed(self, lane: int) -> bool:
-        """Tells whether a lane found out that its data set draws random numbers."""
+        """Tells whether a lane found out that its dataset draws random numbers."""
         unseeded = self._lanes[lane].unseeded
         return unseeded is not None and unseeded.drew
 
     @property
     def drew_unseeded(self) -> bool:
-        """Whether any lane found out that its data set draws random numbers."""
+        """Whether any lane found out that its dataset draws random numbers."""
         return any(self.had_to_seed(lane) for lane in self._lanes)
 
     def is_suspicious(self, lane: int) -> bool:

@@ -46,10 +46,10 @@ class ThreadIterator(WindowedIterator[Outcome]):
     Batches collated by default lie in leased memory and belong to the user.
 
     Threads share the global random generators. So with `seed=` the first batch is made in the thread of the user, which
-    waits for it anyway, and watched: if the data set draws from those generators, all batches are made there, one after
+    waits for it anyway, and watched: if the dataset draws from those generators, all batches are made there, one after
     the other, because nothing else would give the same numbers each time.
 
-    A data set may begin to draw later. So a thread notes whether the generators moved while it made a batch. That may
+    A dataset may begin to draw later. So a thread notes whether the generators moved while it made a batch. That may
     be the user's own doing, so such a batch is made once more in the user's thread, watched: each of the first few,
     then fewer and fewer.
     """
@@ -169,7 +169,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
         )
 
     def _looked_into(self, task: int, lane: int, outcome: Outcome) -> Outcome:
-        """Returns the outcome of a suspicious task, made again if the data set has begun to draw random numbers."""
+        """Returns the outcome of a suspicious task, made again if the dataset has begun to draw random numbers."""
         message = (self._epoch, task, lane, self._indices_made[task])
         if not self._alone:
             self._suspicious += 1

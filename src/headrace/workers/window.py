@@ -7,7 +7,7 @@ gave them. The rules are torch's:
 - tasks go round robin over the lanes that still have data, so with none exhausted task k goes to lane k mod n;
 - in order, results are delivered by task number; otherwise as they arrive, and a lane gets a task only while it has
   fewer than its share;
-- a lane whose iterable data set has ended drops out, and its remaining tasks with it.
+- a lane whose iterable dataset has ended drops out, and its remaining tasks with it.
 
 Where it does not matter which lane makes a batch (`free`), a task waits until a lane has room for it: a slow batch then
 holds up its own lane only, and the others make what comes behind it.

@@ -168,7 +168,7 @@ def test_a_change_of_stored_data_is_noticed(tmp_path: Path, change: str) -> None
     else:
         path.unlink()
         write("npz", path, [usual("npz", 30 if change == "replaced" else 31, seed=2)])
-    with pytest.raises(StaleCacheError, match="data set"):
+    with pytest.raises(StaleCacheError, match="dataset"):
         Staged(headrace.open(path), cache=tmp_path / "c")
     made = Staged(headrace.open(path), cache=tmp_path / "c", stale="rebuild")
     assert is_whole(made, list(headrace.open(path)))
@@ -197,7 +197,7 @@ def test_other_words_for_stale_are_refused(tmp_path: Path, stale: Any) -> None:
 def test_data_that_are_only_in_memory_are_compared_by_their_values(tmp_path: Path) -> None:
     Staged(samples(5, 0), cache=tmp_path / "c")
     assert is_whole(Staged(samples(5, 0), cache=tmp_path / "c"), samples(5, 0))
-    with pytest.raises(StaleCacheError, match="data set"):
+    with pytest.raises(StaleCacheError, match="dataset"):
         Staged(samples(5, 1), cache=tmp_path / "c")
 
 

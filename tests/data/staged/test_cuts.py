@@ -44,7 +44,7 @@ def test_samples_are_the_same_at_any_cut(tmp_path_factory: Any, count: int, seed
     assert same([staged[number] for number in range(count)], expected)
     keys = data.draw(st.lists(st.integers(0, count - 1), max_size=8))
     assert same(staged.__getitems__(keys), [expected[key] for key in keys])
-    assert same(source, samples(count, seed)), "the data set itself was changed"
+    assert same(source, samples(count, seed)), "the dataset itself was changed"
 
 
 def batches(staged: Any, **words: Any) -> list[Any]:

@@ -116,7 +116,7 @@ def test_the_plan_of_a_pipeline_with_every_kind_of_part_is_complete() -> None:
 def test_figures_are_plain_values() -> None:
     figures = json.loads(json.dumps(planned(cheap, noisy).to_json()))
     assert figures["samples"] == len(SOURCE)
-    assert [one["name"] for one in figures["steps"]] == ["the data set (list)", "cheap", "noisy, random"]
+    assert [one["name"] for one in figures["steps"]] == ["the dataset (list)", "cheap", "noisy, random"]
     assert [one["cut"] for one in figures["cuts"]] == [0, 1, 2]
     assert figures["recommended"] in (0, 1)
     assert isinstance(figures["advice"], str)
@@ -168,7 +168,7 @@ def test_wrong_arguments_are_refused(words: dict[str, Any]) -> None:
 
 
 def test_an_empty_data_set_has_no_plan() -> None:
-    with pytest.raises(UsageError, match="empty data set"):
+    with pytest.raises(UsageError, match="empty dataset"):
         Staged([], get_item_transform=cheap).plan()
 
 

@@ -91,7 +91,7 @@ def test_a_data_set_that_draws_is_refused(where: Any) -> None:
         def __getitem__(self, key: int) -> Any:
             return random.random()
 
-    with pytest.raises(UsageError, match="the data set itself"):
+    with pytest.raises(UsageError, match="the dataset itself"):
         Staged(Drawing(), cache=where)
 
 

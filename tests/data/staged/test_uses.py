@@ -1,4 +1,4 @@
-"""What people do with a data set that has steps: odd keys, copies, views, saved states, changes of its samples."""
+"""What people do with a dataset that has steps: odd keys, copies, views, saved states, changes of its samples."""
 
 from __future__ import annotations
 

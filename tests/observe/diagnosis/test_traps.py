@@ -1,4 +1,4 @@
-"""Traps that real loaders and data sets walk into are noted, and data sets that are well made walk into none."""
+"""Traps that real loaders and datasets walk into are noted, and datasets that are well made walk into none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What crashes: data sets, collate functions and loops in which a fault happens at one place.
+"""What crashes: datasets, collate functions and loops in which a fault happens at one place.
 
 All at module level, so that every start method can send them. Eight samples make four batches; the fault is at the
 second sample of the third batch, or at the start.
@@ -49,7 +49,7 @@ class FrailAtBirth(Numbers):
 
 
 class FrailOnArrival(Numbers):
-    """The fault happens where the data set is unpickled."""
+    """The fault happens where the dataset is unpickled."""
 
     def __init__(self, fault: FaultyCall) -> None:
         self.fault = fault
@@ -138,7 +138,7 @@ def numbers_of(batch: Any) -> list[int]:
 
 
 def faulty(dataset: Any, fault: Fault, times: int | None, attempts: Attempts) -> Faulty:
-    """Returns a data set in which the fault happens at the key, read alone or with others."""
+    """Returns a dataset in which the fault happens at the key, read alone or with others."""
     return Faulty(dataset, {KEY: fault}, attempts=attempts, times=times)
 
 

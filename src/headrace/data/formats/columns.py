@@ -23,7 +23,7 @@ class Ragged:
     """Samples of different lengths in one array: number i is `values[starts[i]:stops[i]]`.
 
     values: [total, *shape]; starts, stops: whole numbers [n]. Made from offsets [n + 1], number i is
-    `values[offsets[i]:offsets[i + 1]]`: end to end, if not from 0 on. A batched step of a staged data set gets them
+    `values[offsets[i]:offsets[i + 1]]`: end to end, if not from 0 on. A batched step of a staged dataset gets them
     end to end and from 0 on, in memory of its own, which it may change.
     """
 

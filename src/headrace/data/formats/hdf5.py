@@ -50,7 +50,7 @@ MOST = 64 << 20
 """Bytes up to which whole chunks of all columns are read at a time, if these differ in length."""
 
 BLOCKS = 1 << 22
-"""Blocks that a data set may have, 16 TiB of samples at least: each costs a hundred bytes and more."""
+"""Blocks that a dataset may have, 16 TiB of samples at least: each costs a hundred bytes and more."""
 
 FAILURES = (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError, MemoryError, UnicodeDecodeError)
 

@@ -1,6 +1,6 @@
 """IDX, the format of the MNIST family: one array a file, `PREFIX-COLUMNs-idxN-TYPE`, gzipped or not.
 
-A data set is named by its prefix: `folder/train` is `folder/train-images-idx3-ubyte.gz` and its neighbour
+A dataset is named by its prefix: `folder/train` is `folder/train-images-idx3-ubyte.gz` and its neighbour
 `folder/train-labels-...`; a folder that holds one prefix, or a single file, will do as well. Format (described at
 http://yann.lecun.com/exdb/mnist): two zero bytes, type, number of dimensions, each length as a big-endian 32-bit
 number, then the values.
@@ -37,7 +37,7 @@ SINGULAR = {"images": "image", "labels": "label"}
 
 
 def files_of(path: str) -> dict[str, Path]:
-    """Returns the files of a data set by column. Raises `FormatError` if a folder holds several data sets."""
+    """Returns the files of a dataset by column. Raises `FormatError` if a folder holds several datasets."""
     given = Path(path)
     if given.is_file():
         match = FILE.match(given.name)
@@ -63,7 +63,7 @@ def files_of(path: str) -> dict[str, Path]:
     if prefix is None and len(found) > 1:
         names = ", ".join(str(folder / one) for one in sorted(found))
         cure = f"open one of them: {names}"
-        raise FormatError(explain("several data sets in one folder", place=path, found=", ".join(found), cure=cure))
+        raise FormatError(explain("several datasets in one folder", place=path, found=", ".join(found), cure=cure))
 
     if prefix is None:
         return next(iter(found.values()), {})

@@ -40,7 +40,7 @@ def open_reader(path: str, trust: bool) -> Reader:
 def _arrays(path: str) -> dict[str, Array]:
     array = map_npy(Path(path))
     if array.ndim == 0:
-        raise unreadable(path, ".npy data set", ValueError("a single number, without a dimension of samples"))
+        raise unreadable(path, ".npy dataset", ValueError("a single number, without a dimension of samples"))
     if array.dtype.names is None:
         return {"data": array}
     return {name: array[name] for name in array.dtype.names}

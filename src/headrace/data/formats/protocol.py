@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Reader(Protocol):
-    """Reads one stored data set: sample number 0 .. length-1 of each column."""
+    """Reads one stored dataset: sample number 0 .. length-1 of each column."""
 
     format: str
     place: str
@@ -46,7 +46,7 @@ class Reader(Protocol):
 
 
 class Writer(Protocol):
-    """Writes one data set."""
+    """Writes one dataset."""
 
     def append(self, block: Block) -> None:
         """Adds samples at the end. Raises `FormatError` if the format cannot hold them."""

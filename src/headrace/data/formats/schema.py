@@ -1,4 +1,4 @@
-"""What a stored data set looks like: named fields, each of one kind, as plain values that every format can keep.
+"""What a stored dataset looks like: named fields, each of one kind, as plain values that every format can keep.
 
 kind      a sample holds                            a column of n samples is
 fixed     an array of always the same shape         an array [n, *shape]
@@ -58,7 +58,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields of a data set, in order, each name once."""
+    """The fields of a dataset, in order, each name once."""
 
     fields: tuple[Field, ...]
 

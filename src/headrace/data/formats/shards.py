@@ -1,4 +1,4 @@
-"""Names of the files of a data set that lies in several: a folder, a pattern, or a range such as `{000..011}`."""
+"""Names of the files of a dataset that lies in several: a folder, a pattern, or a range such as `{000..011}`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole batches of a staged data set."""
+"""Whole batches of a staged dataset."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Work:
             begin_stream(None)
             return as_columns(data, place)
 
-        with refused_draws("the data set itself"):
+        with refused_draws("the dataset itself"):
             data = copied(self.source.load(keys))
 
         for number, step in enumerate(self.pipeline.steps, self.pipeline.first):

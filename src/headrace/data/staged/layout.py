@@ -1,7 +1,7 @@
 """How samples are built: nested dicts, tuples and lists of arrays, tensors, numbers and strings, held column by column.
 
 A layout remembers of each part which type it had, so that samples come back as they were: what goes into a cache and
-what comes out of it are the same. The parts of all samples of a data set must be alike; only lengths may differ.
+what comes out of it are the same. The parts of all samples of a dataset must be alike; only lengths may differ.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _rest(leaf: Leaf) -> tuple[int, ...]:
 
 
 def layout_of_schema(schema: Schema) -> Branch:
-    """Returns the layout of samples as a stored data set gives them: dicts of arrays, NumPy's numbers, strings."""
+    """Returns the layout of samples as a stored dataset gives them: dicts of arrays, NumPy's numbers, strings."""
     parts = []
     for field in schema:
         if field.kind in ("bytes", "text"):

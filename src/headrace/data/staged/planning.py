@@ -1,6 +1,6 @@
 """Where the cut should be: what each step costs, measured on a few batches, and what follows for every possible cut.
 
-With n samples, and per sample the seconds r to get it from the data set, s[i] for step i, c to put it into a batch,
+With n samples, and per sample the seconds r to get it from the dataset, s[i] for step i, c to put it into a batch,
 g[k] to get it from a cache behind step k, w[k] to write it there:
 
     build of cut k       n * (r + s[1] + ... + s[k] + w[k]) / processes
@@ -77,7 +77,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Plan:
-    """What was measured, and what follows. `steps[0]` is the data set itself; prints itself as a table."""
+    """What was measured, and what follows. `steps[0]` is the dataset itself; prints itself as a table."""
 
     samples: int
     looked_at: int
@@ -186,12 +186,12 @@ class Plan:
 
 
 def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:
-    """Measures the steps of a data set, whatever its cut is now; see `Staged.plan`."""
+    """Measures the steps of a dataset, whatever its cut is now; see `Staged.plan`."""
     source = source_of(staged.dataset)
     steps = staged.steps
     length = len(staged.dataset)
     if not length:
-        raise UsageError("there is nothing to plan for an empty data set")
+        raise UsageError("there is nothing to plan for an empty dataset")
 
     pipeline = Pipeline(steps, source.streams)
     batches = _batches(length, batch_size)
@@ -207,7 +207,7 @@ def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:
 
     seconds = [float(np.median(times)) for times in measured.seconds]
     per_batch = float(np.median(measured.collating))
-    names = [f"the data set ({type(staged.dataset).__name__})", *(str(step) for step in steps)]
+    names = [f"the dataset ({type(staged.dataset).__name__})", *(str(step) for step in steps)]
     sizes = [cache[0] if cache else None for cache in caches]
     costs = tuple(StepCost(*one) for one in zip(names, seconds, sizes, strict=True))
     cuts = [Cut(0, None, epoch=length * (sum(seconds) + per_batch))]

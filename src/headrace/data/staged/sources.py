@@ -1,4 +1,4 @@
-"""Where a pipeline gets its samples: by columns where the data set can give them so, otherwise one by one."""
+"""Where a pipeline gets its samples: by columns where the dataset can give them so, otherwise one by one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StoredSource:
 
 
 class RowsSource:
-    """Any map-style data set; one whose attribute `draws` is `False` draws no random numbers."""
+    """Any map-style dataset; one whose attribute `draws` is `False` draws no random numbers."""
 
     streams = 1
 
@@ -63,7 +63,7 @@ class RowsSource:
             together = list(several([_plain(key) for key in keys]))
             if len(together) != len(keys):
                 asked = f"{type(self._dataset).__name__}.__getitems__"
-                what = "a data set returned another number of samples"
+                what = "a dataset returned another number of samples"
                 found = f"{len(together)} for {len(keys)} keys"
                 raise DatasetError(explain(what, place=asked, found=found, expected="one sample for each key"))
 
@@ -76,7 +76,7 @@ class RowsSource:
             try:
                 samples.append(self._dataset[_plain(key)])
             except Exception as error:
-                error.add_note(f"headrace: raised by the data set for sample {_plain(key)!r}")
+                error.add_note(f"headrace: raised by the dataset for sample {_plain(key)!r}")
                 raise
 
         return Rows(samples)
@@ -103,7 +103,7 @@ def _plain(key: Any) -> Any:
 
 
 def copied(data: Data, *, columns: bool = False) -> Data:
-    """Returns samples that may be changed without changing the data set, which may have handed out its own.
+    """Returns samples that may be changed without changing the dataset, which may have handed out its own.
 
     columns: copy columns as well, which no source hands out twice.
     """
@@ -119,7 +119,7 @@ def copied(data: Data, *, columns: bool = False) -> Data:
 
 
 def source_of(dataset: Any) -> Source:
-    """Returns what gives the samples of a data set."""
+    """Returns what gives the samples of a dataset."""
     if type(dataset) is Subset:
         return SubsetSource(source_of(dataset.dataset), dataset.indices)
     if callable(own := getattr(dataset, "as_source", None)):

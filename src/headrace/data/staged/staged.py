@@ -1,4 +1,4 @@
-"""A data set with steps: some computed once, the others at each access, and a cut between them that can be moved."""
+"""A dataset with steps: some computed once, the others at each access, and a cut between them that can be moved."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ unbuilt: ContextVar[bool] = ContextVar("unbuilt", default=False)
 """Whether caches are left alone for now: while a script is only looked at, to plan its cut."""
 
 SHOWN = 600
-"""Characters of what a data set says of itself, at most."""
+"""Characters of what a dataset says of itself, at most."""
 
 BAR_AFTER = 1.0
 """Seconds of building after which a progress bar is shown."""
 
 
 class Staged(Fluent, Dataset[Any]):
-    """A map-style data set with two kinds of steps, and a cache between them.
+    """A map-style dataset with two kinds of steps, and a cache between them.
 
     `initial_transform` is computed once, for all samples, in parallel; `get_item_transform` at each access. Samples are
     the same wherever the cut is: their parts come back from a cache with the types that they had. Where the cut should
@@ -71,7 +71,7 @@ class Staged(Fluent, Dataset[Any]):
     ) -> None:
         """Opens the cache, or computes it; shows a progress bar where that takes longer than a second.
 
-        dataset: any map-style data set. What `headrace.open` returns is read column by column.
+        dataset: any map-style dataset. What `headrace.open` returns is read column by column.
         initial_transform, get_item_transform: a step, or several, in order: callables, or what `headrace.step` returns.
         cache: None: nothing is kept, all steps are done at each access. `"memory"`: in this process, shared by forked
             workers. A path: a folder on the disk.
@@ -89,7 +89,7 @@ class Staged(Fluent, Dataset[Any]):
             cure = "pack the stream first (headrace pack), or apply the transform in it"
             found = f"a {type(dataset).__name__}"
             raise UsageError(
-                explain("steps need samples that have numbers", found=found, expected="a map-style data set", cure=cure)
+                explain("steps need samples that have numbers", found=found, expected="a map-style dataset", cure=cure)
             )
 
         self.dataset = dataset
@@ -107,7 +107,7 @@ class Staged(Fluent, Dataset[Any]):
 
     @classmethod
     def of(cls, dataset: Any) -> Staged:
-        """Returns a data set itself if it has steps already, otherwise without any."""
+        """Returns a dataset itself if it has steps already, otherwise without any."""
         if isinstance(dataset, Staged):
             return dataset
         return cls(dataset, ragged=getattr(dataset, "ragged", "pad"))
@@ -197,7 +197,7 @@ class Staged(Fluent, Dataset[Any]):
         return self._fingerprint(self.steps).digest
 
     def _fingerprint(self, steps: Sequence[Step]) -> Fingerprint:
-        named: list[tuple[str, Any]] = [("data set", self.dataset)]
+        named: list[tuple[str, Any]] = [("dataset", self.dataset)]
         for number, step in enumerate(steps, 1):
             name = f"step {number} {step.name!r}"
             named += [(name, step.function)] if step.version is None else [(f"{name}, version", step.version)]
@@ -247,7 +247,7 @@ class Staged(Fluent, Dataset[Any]):
         if not hasattr(self.dataset, "__len__"):
             found = f"a {type(self.dataset).__name__} without a length"
             expected = "one that has a length"
-            raise UsageError(explain("only a data set of known length can be kept", found=found, expected=expected))
+            raise UsageError(explain("only a dataset of known length can be kept", found=found, expected=expected))
 
         length = len(self.dataset)
         steps = self.initial_transform
@@ -299,7 +299,7 @@ class Staged(Fluent, Dataset[Any]):
         return self._cached.length
 
     def __getitem__(self, key: Any) -> Any:
-        """Returns one sample, with all steps done. Raises what the data set and the steps raise."""
+        """Returns one sample, with all steps done. Raises what the dataset and the steps raise."""
         return as_rows(self.load([key]))[0]
 
     def __getitems__(self, keys: Sequence[Any]) -> list[Any]:

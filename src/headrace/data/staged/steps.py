@@ -64,7 +64,7 @@ def step(
     name: str | None = None,
     version: str | None = None,
 ) -> Any:
-    """Declares a step of a staged data set; also as a decorator: `@headrace.step(batched=True)`.
+    """Declares a step of a staged dataset; also as a decorator: `@headrace.step(batched=True)`.
 
     function: takes a sample and returns one. What it does to its argument stays its own business.
     random: whether it draws random numbers (from `headrace.rng()`, or the global generators). Such a step is not

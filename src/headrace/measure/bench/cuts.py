@@ -1,4 +1,4 @@
-"""Every cut of a staged data set, measured: built, opened, and read for an epoch by real loaders."""
+"""Every cut of a staged dataset, measured: built, opened, and read for an epoch by real loaders."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ GOOD_FOR = {
     "webdataset": "Reading in order from network storage, in shards; encoded images and audio.",
     "lmdb": "Random reading of samples of different sizes by one key each, from one file.",
     "hdf5": "Exchange with scientific programs; arrays of one size in one file.",
-    "npz": "Small data sets that are read into memory whole.",
+    "npz": "Small datasets that are read into memory whole.",
     "npy": "A single array, or a table of numbers, for NumPy.",
     "idx": "Programs that expect the files of MNIST.",
     "tensordict": "Programs that use TensorDict; arrays of one size, memory-mapped.",

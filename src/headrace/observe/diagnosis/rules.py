@@ -263,7 +263,7 @@ CURES_FOR_BATCHES = {
     "load": "Read only the columns that training needs, or compute what is not random once "
     "(headrace.Staged(...).cache()).",
 }
-"""Where a data set has the samples of a batch at once already."""
+"""Where a dataset has the samples of a batch at once already."""
 
 CURES_FOR_STREAMS = {
     "load": "Read and compute many samples at once in __iter__, as arrays, and yield them one by one; or split the "
@@ -273,7 +273,7 @@ CURES_FOR_STREAMS = {
     "collate": "Return arrays or tensors of one shape instead of nested Python objects, or yield whole batches "
     "(batch_size=None), which need no collation.",
 }
-"""Where a data set is iterable: it has no keys by which to fetch batches or to cache."""
+"""Where a dataset is iterable: it has no keys by which to fetch batches or to cache."""
 
 CURES_FOR_OWN_COLLATION = {
     "collate": "Let default collation do it, which writes straight into the batch; pad with headrace.Ragged or in "
@@ -363,7 +363,7 @@ def _threads(case: Case) -> Iterator[Finding]:
             "transport",
             f"Workers wait for {work.parts['read']:.0%} of their time, and handing batches over takes the loop "
             f"{1 - 1 / gain:.0%} of its time.",
-            "backend='thread', if the data set stands several threads at once: see docs/workers.md.",
+            "backend='thread', if the dataset stands several threads at once: see docs/workers.md.",
             gain,
             {"backend": "thread"},
             case.interval(Without(send=1.0, open=1.0)),

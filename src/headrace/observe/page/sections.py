@@ -347,7 +347,7 @@ def _setting(setting: Setting) -> dict[str, str]:
     """Returns what is worth showing of a setting, in words."""
     rows = {
         "loader": "headrace" if setting.loader == "headrace" else "torch.utils.data.DataLoader",
-        "data set": f"{setting.dataset or UNKNOWN}{', a stream' if setting.is_stream else ''}",
+        "dataset": f"{setting.dataset or UNKNOWN}{', a stream' if setting.is_stream else ''}",
         "workers": _workers(setting),
         "batch size": UNKNOWN if setting.batch_size is None else count(setting.batch_size),
         "batches of an epoch": UNKNOWN if setting.length is None else count(setting.length),
@@ -366,7 +366,7 @@ def _setting(setting: Setting) -> dict[str, str]:
             rows["workers are"] = "started for each epoch"
 
     if setting.makes_batches:
-        rows["batches made by"] = "the data set, whole"
+        rows["batches made by"] = "the dataset, whole"
     else:
         rows["batches made by"] = _collating(setting)
 

@@ -1,7 +1,7 @@
 """`backend="auto"`: measures the first samples, and chooses where the workers run.
 
 Measured on two cores, two workers, batches of 32 that cost the main process 0.03 to 1.7 ms: below 0.25 ms a batch is
-made sooner than handed over from anywhere else; above it, worker processes win unless the data set's work releases the
+made sooner than handed over from anywhere else; above it, worker processes win unless the dataset's work releases the
 interpreter lock, when threads save the start of workers, their memory and the way between processes.
 """
 
@@ -34,7 +34,7 @@ TRIAL, TIMES = 0.2, 5
 """Seconds that one measurement may take, about, and how often it is repeated within them."""
 
 WHOLE_NUMBERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, DistributedSampler, ElasticSampler)
-"""Samplers whose keys are the numbers from 0 to the data set's length."""
+"""Samplers whose keys are the numbers from 0 to the dataset's length."""
 
 _said: set[str] = set()
 """Of which data it was said that workers slow them down: once is enough."""
@@ -52,7 +52,7 @@ class Choice(NamedTuple):
 def choose(loader: Any) -> Choice:
     """Chooses where the batches of a loader with workers are made; says so in the log `headrace`.
 
-    Loads a few samples up to four times, from shallow copies of the data set. Random generators are left as they were.
+    Loads a few samples up to four times, from shallow copies of the dataset. Random generators are left as they were.
     """
     hindrance = _hindrance(loader)
     with global_states_kept():
@@ -68,7 +68,7 @@ def choose(loader: Any) -> Choice:
 def advise(loader: Any) -> None:
     """Says in the log `headrace` if the workers of a loader will only slow it down; looks at two batches for that.
 
-    Only of a data set that makes whole batches from memory: that is often quicker than handing them over.
+    Only of a dataset that makes whole batches from memory: that is often quicker than handing them over.
     """
     dataset = loader.dataset
     size = loader.batch_size
@@ -102,7 +102,7 @@ def _hindrance(loader: Any) -> str:
     if loader._dataset_kind != DatasetKind.Map:
         return "the samples of a stream cannot be looked at beforehand"
     if is_stateful(loader.dataset):
-        return "the data set has a state, which a trial would change"
+        return "the dataset has a state, which a trial would change"
 
     sampler = getattr(loader._index_sampler, "sampler", loader._index_sampler)
     if not isinstance(sampler, WHOLE_NUMBERS):
@@ -111,7 +111,7 @@ def _hindrance(loader: Any) -> str:
         return "worker_init_fn may prepare what samples need"
     if len(loader.dataset):
         return ""
-    return "the data set is empty"
+    return "the dataset is empty"
 
 
 def _measured(loader: Any) -> Choice:
@@ -208,7 +208,7 @@ class _Trial:
         return self._fetcher(None)(keys)
 
     def _fetcher(self, streams: SampleStreams | None) -> Callable[[list[int]], Any]:
-        """Returns what makes the samples of some keys, from a copy of the data set: what the copy opens goes with it.
+        """Returns what makes the samples of some keys, from a copy of the dataset: what the copy opens goes with it.
 
         Threads shall not meet in the loader's leased memory here, so collation is torch's.
         """

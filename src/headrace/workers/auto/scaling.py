@@ -227,7 +227,7 @@ class AutomaticIterator(ProcessIterator):
 class Here:
     """Makes batches in the thread of the user, as `workers/inline.py` does.
 
-    From a shallow copy of the data set, so that what it opens is not there when workers are forked later.
+    From a shallow copy of the dataset, so that what it opens is not there when workers are forked later.
     """
 
     def __init__(self, cargo: Cargo, begin: Begin, memory: LocalMemory) -> None:
@@ -265,4 +265,4 @@ class Here:
 
 
 def _silent(*_: object) -> None:
-    """Nothing is replayed in a map-style data set."""
+    """Nothing is replayed in a map-style dataset."""

@@ -307,7 +307,7 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
     def _beginning_anew(self, worker_id: int) -> Begin:
         """Returns where a worker begins that takes the place of one in mid-epoch: behind what that one has made.
 
-        Without `seed=` a map-style data set gets new random numbers: the old ones would come twice. An iterable one
+        Without `seed=` a map-style dataset gets new random numbers: the old ones would come twice. An iterable one
         gets the same, since it goes through its samples again.
         """
         begin = self.beginning()

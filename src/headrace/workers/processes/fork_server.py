@@ -1,6 +1,6 @@
-"""The zygote: one clean helper process that holds the data set and forks the workers.
+"""The zygote: one clean helper process that holds the dataset and forks the workers.
 
-With spawn and forkserver a worker is a new Python, which must import torch and get a data set of its own. The zygote is
+With spawn and forkserver a worker is a new Python, which must import torch and get a dataset of its own. The zygote is
 the only such process: it imports and unpickles once, and a worker is then a fork of it, made in milliseconds and
 sharing its memory. It is clean: it has no threads and no accelerator context, unlike the process of the user.
 
@@ -161,7 +161,7 @@ class Zygote:
                     self._helper.kill()
                 self.close()
                 message = f"DataLoader timed out after {timeout} seconds, while its workers were being started"
-                raise RuntimeError(f"{message}: the data set is still being unpickled")
+                raise RuntimeError(f"{message}: the dataset is still being unpickled")
 
             try:
                 got, rest, fds = self._receive()

@@ -40,7 +40,7 @@ class Result(NamedTuple):
     """What became of a task.
 
     `status` says what the payload is: "batch" (the parts of a `Made`), "error" (`Failure`, lane's state, losses),
-    "end" (the lane's iterable data set has ended), or, for no task, "replay" (lane, samples done, samples in all) or
+    "end" (the lane's iterable dataset has ended), or, for no task, "replay" (lane, samples done, samples in all) or
     "begun" (states with which the worker's lanes begin, by their numbers).
     `slots` and `buffers` are those of `Parcel`. `read` counts the messages that the worker has read, and `freed` are
     slots of the parent's region that it is done with. `times` are the task's, and `seen` says where the worker was met
@@ -58,4 +58,4 @@ class Result(NamedTuple):
     times: Times
     seen: list[tuple[str, str, int]]
     drew: bool = False
-    """Whether the worker found out that the data set draws random numbers."""
+    """Whether the worker found out that the dataset draws random numbers."""

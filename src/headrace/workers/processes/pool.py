@@ -49,7 +49,7 @@ class Member:
 
 @dataclass
 class Crew:
-    """The workers and what they use, without what the user gave: whoever holds it does not hold the loader's data set.
+    """The workers and what they use, without what the user gave: whoever holds it does not hold the loader's dataset.
 
     Its end does not depend on the order in which the garbage collector finalizes things: see `Team.crew`.
     """

@@ -71,7 +71,7 @@ class ByZygote:
 
 
 class ZygoteKeeper:
-    """Keeps the zygote of a loader from one iterator to the next, so that the data set is sent only if it changed."""
+    """Keeps the zygote of a loader from one iterator to the next, so that the dataset is sent only if it changed."""
 
     def __init__(self) -> None:
         self._zygote: Zygote | None = None

@@ -84,7 +84,7 @@ class Supervisor:
     def examine(self, worker_id: int, keys: dict[int, Sequence[Any]] | None) -> tuple[Obituary, Verdict]:
         """Returns what is known of a worker that was buried, and what becomes of its work.
 
-        keys: those of its tasks; None for an iterable data set.
+        keys: those of its tasks; None for an iterable dataset.
         """
         member = self._team.members[worker_id]
         after, stacks = self._ended.pop(worker_id, (None, ""))
