@@ -169,7 +169,7 @@ def memory_row(budget: int, seconds: float) -> tuple[int, int, int]:
     peak, ended = context.Value("q", 0), context.Event()
     watcher = context.Process(target=watch_memory, args=(os.getpid(), peak, ended), daemon=True)
     watcher.start()
-    runner = Runner(loop, loop.loader(num_workers="auto", memory_budget=budget))
+    runner = Runner(loop, loop.loader(num_workers=headrace.Auto(memory=budget)))
     runner.run(seconds)
     ended.set()
     watcher.join()

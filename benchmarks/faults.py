@@ -25,12 +25,7 @@ PLAIN, GUARDED = "headrace, not watched", "headrace"
 
 def compare(dataset: ReadySamples, rounds: int, folder: Path, options: dict[str, Any]) -> list[tuple[float, float]]:
     """Returns the rates without and with the guards in GB/s, of each round."""
-    guards = {
-        "on_error": "replace",
-        "quarantine": folder / "bad.jsonl",
-        "max_errors": 0.01,
-        "sample_timeout": 60.0,
-    }
+    guards = {"on_error": headrace.OnError("replace", max_rate=0.01, log=folder / "bad.jsonl", timeout=60.0)}
     loaders = [headrace.DataLoader(dataset, batch_size=BATCH, **options, **more) for more in ({}, guards)]
     for loader in loaders:
         epoch(loader, dataset, dataset.check_fully)

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader as TorchLoader
 
 import headrace
 from headrace.core.memory import process_tree
-from headrace.loader.epoch_iterator import EpochIterator
+from headrace.loader.iterator import LoaderIterator
 from headrace.telemetry.stack_sampler import StackSampler
 from headrace.telemetry.stopwatch import NO_TIMES, Stopwatch
 from transport import BATCH, ReadySamples, epoch
@@ -39,7 +39,7 @@ def no_recording() -> Iterator[None]:
         return None
 
     with (
-        mock.patch.object(EpochIterator, "_note", nothing),
+        mock.patch.object(LoaderIterator, "_note", nothing),
         mock.patch.object(Stopwatch, "start", nothing),
         mock.patch.object(Stopwatch, "made", nothing),
         mock.patch.object(Stopwatch, "stop", lambda _: NO_TIMES),

@@ -53,9 +53,7 @@ def main() -> None:
             shuffle=True,
             num_workers=2,
             seed=0,
-            on_error="replace",
-            quarantine=bad,
-            sample_timeout=1.0,
+            on_error=headrace.OnError("replace", log=bad, timeout=1.0),
         )
         sizes = {len(batch) for batch in loader}
         faults = loader.faults

@@ -1,5 +1,8 @@
 """headrace: a drop-in superset of `torch.utils.data`.
 
+It has every public name of `torch.utils.data`, too: one import stands for both. `headrace.open` is left out of
+`from headrace import *`, which would hide Python's own.
+
 Names are loaded when they are first used: `import headrace` itself imports neither torch nor anything else that is
 large, so that the command line starts at once and a program pays for the parts that it uses.
 """
@@ -13,6 +16,37 @@ from headrace.core.printable import guard_log
 from headrace.version import __version__
 
 if TYPE_CHECKING:
+    from torch.utils.data import (
+        BatchSampler,
+        ChainDataset,
+        ConcatDataset,
+        DataChunk,
+        Dataset,
+        DFIterDataPipe,
+        DistributedSampler,
+        IterableDataset,
+        IterDataPipe,
+        MapDataPipe,
+        RandomSampler,
+        Sampler,
+        SequentialSampler,
+        StackDataset,
+        Subset,
+        SubsetRandomSampler,
+        TensorDataset,
+        WeightedRandomSampler,
+        argument_validation,
+        default_collate,
+        default_convert,
+        functional_datapipe,
+        get_worker_info,
+        guaranteed_datapipes_determinism,
+        non_deterministic,
+        random_split,
+        runtime_validation,
+        runtime_validation_disabled,
+    )
+
     from headrace import samplers, transforms
     from headrace.core.errors import (
         DatasetError,
@@ -33,54 +67,149 @@ if TYPE_CHECKING:
     )
     from headrace.core.rng import rng
     from headrace.core.sharding import shard
+    from headrace.data.blobs import Blobs
     from headrace.data.compact import compact
     from headrace.data.formats.columns import Ragged
+    from headrace.data.gather import Padded
     from headrace.data.image_folder import ImageFolder
     from headrace.data.staged.staged import Staged
     from headrace.data.staged.steps import step
-    from headrace.data.stored import open
+    from headrace.data.stored import open  # noqa: F401 - public, but `import *` must not bring it
     from headrace.epoch.snapshot import merge_states
+    from headrace.faults.bad_sample import BadSample
+    from headrace.faults.counts import Faults
+    from headrace.faults.policy import OnError
     from headrace.faults.quarantine import load_quarantine
     from headrace.loader.dataloader import DataLoader
+    from headrace.loader.options import Auto
+    from headrace.loader.reporting import Report
+    from headrace.observe.chrome_trace import write_trace
+    from headrace.observe.diagnosis.finding import Diagnosis
+    from headrace.observe.stats import LoaderStats
     from headrace.observe.writers import OpenMetricsWriter, TensorBoardWriter
+    from headrace.telemetry.recording import Recording, Setting
 
 __all__ = [
+    "Auto",
+    "BadSample",
+    "BatchSampler",
+    "Blobs",
+    "ChainDataset",
+    "ConcatDataset",
+    "DFIterDataPipe",
+    "DataChunk",
     "DataLoader",
+    "Dataset",
     "DatasetError",
     "DatasetNotFoundError",
+    "Diagnosis",
+    "DistributedSampler",
+    "Faults",
     "FormatError",
     "HeadraceError",
     "ImageFolder",
+    "IterDataPipe",
+    "IterableDataset",
+    "LoaderStats",
     "MachineError",
+    "MapDataPipe",
     "MissingExtraError",
+    "OnError",
     "OpenMetricsWriter",
+    "Padded",
     "Ragged",
+    "RandomSampler",
     "RanksDifferError",
+    "Recording",
+    "Report",
     "SampleError",
     "SampleTimeoutError",
+    "Sampler",
+    "SequentialSampler",
+    "Setting",
+    "StackDataset",
     "Staged",
     "StaleCacheError",
     "StateError",
+    "Subset",
+    "SubsetRandomSampler",
     "TensorBoardWriter",
+    "TensorDataset",
     "TooManyBadSamplesError",
     "TransportError",
     "UsageError",
+    "WeightedRandomSampler",
     "WorkerDiedError",
     "__version__",
+    "argument_validation",
     "compact",
+    "default_collate",
+    "default_convert",
+    "functional_datapipe",
+    "get_worker_info",
+    "guaranteed_datapipes_determinism",
     "load_quarantine",
     "merge_states",
-    "open",
+    "non_deterministic",
+    "random_split",
     "rng",
+    "runtime_validation",
+    "runtime_validation_disabled",
     "samplers",
     "shard",
     "step",
     "transforms",
+    "write_trace",
 ]
 
-_ERRORS = tuple(name for name in __all__ if name.endswith("Error"))
+_ERRORS = tuple(name for name in __all__ if name.endswith("Error") and name != "OnError")
+
+_TORCH = (
+    "BatchSampler",
+    "ChainDataset",
+    "ConcatDataset",
+    "DFIterDataPipe",
+    "DataChunk",
+    "Dataset",
+    "DistributedSampler",
+    "IterDataPipe",
+    "IterableDataset",
+    "MapDataPipe",
+    "RandomSampler",
+    "Sampler",
+    "SequentialSampler",
+    "StackDataset",
+    "Subset",
+    "SubsetRandomSampler",
+    "TensorDataset",
+    "WeightedRandomSampler",
+    "argument_validation",
+    "default_collate",
+    "default_convert",
+    "functional_datapipe",
+    "get_worker_info",
+    "guaranteed_datapipes_determinism",
+    "non_deterministic",
+    "random_split",
+    "runtime_validation",
+    "runtime_validation_disabled",
+)
+"""The other public names of `torch.utils.data`, so that one import stands for both."""
 
 _HOMES = {
+    **dict.fromkeys(_TORCH, "torch.utils.data"),
+    "write_trace": "headrace.observe.chrome_trace",
+    "Setting": "headrace.telemetry.recording",
+    "Report": "headrace.loader.reporting",
+    "Recording": "headrace.telemetry.recording",
+    "Padded": "headrace.data.gather",
+    "OnError": "headrace.faults.policy",
+    "LoaderStats": "headrace.observe.stats",
+    "Faults": "headrace.faults.counts",
+    "Diagnosis": "headrace.observe.diagnosis.finding",
+    "Blobs": "headrace.data.blobs",
+    "BadSample": "headrace.faults.bad_sample",
+    "Auto": "headrace.loader.options",
     "DataLoader": "headrace.loader.dataloader",
     "ImageFolder": "headrace.data.image_folder",
     "Ragged": "headrace.data.formats.columns",
@@ -115,7 +244,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, "open", *(name for name in globals() if name.startswith("__"))})
 
 
 guard_log()

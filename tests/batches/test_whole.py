@@ -287,7 +287,7 @@ def test_an_epoch_goes_on_in_the_middle(order: str, way: str) -> None:
 @pytest.mark.parametrize("size", [4, 12])
 def test_an_error_names_the_keys_of_the_batch(way: str, size: int) -> None:
     with pytest.raises(KeyError, match="unlucky") as caught:
-        list(loader(Whole(20), way, batch_size=size, original_errors=True))
+        list(loader(Whole(20), way, batch_size=size, on_error=headrace.OnError(original=True)))
     keys = "12, 13, 14, 15" if size == 4 else "12, 13, 14, 15, 16, 17, 18, 19"
     assert f"raised while loading the batch with keys {keys}" in "".join(caught.value.__notes__)
     traceback.clear_frames(caught.tb)
@@ -296,7 +296,7 @@ def test_an_error_names_the_keys_of_the_batch(way: str, size: int) -> None:
 @pytest.mark.parametrize("way", QUICK)
 def test_an_error_names_the_keys_that_a_subset_was_asked_for(way: str) -> None:
     with pytest.raises(KeyError, match="unlucky") as caught:
-        list(loader(Subset(Whole(20), [1, 2, 13, 4]), way, batch_size=2, original_errors=True))
+        list(loader(Subset(Whole(20), [1, 2, 13, 4]), way, batch_size=2, on_error=headrace.OnError(original=True)))
     assert "the batch with keys 2, 3" in "".join(caught.value.__notes__)
     traceback.clear_frames(caught.tb)
 

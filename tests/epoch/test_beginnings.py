@@ -173,7 +173,7 @@ def test_a_worker_without_a_state_at_its_beginning_does_not_hold_up_the_epoch(cr
     loader = headrace.DataLoader(OrderedLater(), batch_size=None, num_workers=2, **crew)
     later = iter(loader)
     assert next(later)[1] == 1
-    assert len(dict(loader.state_dict()["lanes"]["states"])) == 1
+    assert len(dict(loader.state_dict()["replicas"]["states"])) == 1
 
 
 class DyingAtStart(Ordered):

@@ -57,7 +57,7 @@ DATASETS: dict[str, Dataset[int]] = {
 @pytest.mark.parametrize("kind", DATASETS)
 def test_the_quarantine_file_names_the_path(kind: str, workers: int, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
-    list(DataLoader(DATASETS[kind], 2, num_workers=workers, on_error="skip", quarantine=path))
+    list(DataLoader(DATASETS[kind], 2, num_workers=workers, on_error=headrace.OnError("skip", log=path)))
     assert [bad.path for bad in load_quarantine(path)] == ["2.wav", "5.wav"]
 
 

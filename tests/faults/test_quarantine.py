@@ -33,7 +33,7 @@ def faulty(length: int = 20) -> Faulty:
 
 def test_every_bad_sample_is_a_line_of_json(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
-    loader = DataLoader(faulty(), 5, on_error="replace", quarantine=path, num_workers=2, seed=0)
+    loader = DataLoader(faulty(), 5, on_error=headrace.OnError("replace", log=path), num_workers=2, seed=0)
     assert len(list(loader)) == 4
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["key"] for line in lines] == list(BAD)
@@ -47,7 +47,7 @@ def test_every_bad_sample_is_a_line_of_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("more", [{}, {"num_workers": 2}, {"num_workers": 2, "backend": "thread"}], ids=str)
 def test_the_sample_that_ended_the_epoch_is_written_too(more: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
-    loader = DataLoader(faulty(), 5, quarantine=path, **more)
+    loader = DataLoader(faulty(), 5, on_error=headrace.OnError(log=path), **more)
     with pytest.raises(ValueError, match="no\nway"):
         list(loader)
     (record,) = load_quarantine(path)
@@ -58,7 +58,7 @@ def test_the_sample_that_ended_the_epoch_is_written_too(more: dict[str, Any], tm
 def test_the_file_is_read_back_and_its_samples_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     for _ in range(2):  # each key is there twice then
-        list(DataLoader(faulty(), 5, on_error="skip", quarantine=path))
+        list(DataLoader(faulty(), 5, on_error=headrace.OnError("skip", log=path)))
     records = load_quarantine(path)
     assert [record.key for record in records] == list(BAD)
     assert len(path.read_text().splitlines()) == 6
@@ -159,8 +159,8 @@ def test_several_threads_may_write_to_one_file(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_named_at_once(where: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     path: Any = 3 if where == "3" else tmp_path / where
-    with pytest.raises(UsageError, match=r"quarantine"):
-        DataLoader(faulty(), quarantine=path)
+    with pytest.raises(UsageError, match=r"quarantine|log="):
+        DataLoader(faulty(), on_error=headrace.OnError(log=path))
 
 
 def test_a_disk_that_fills_up_does_not_stop_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -168,7 +168,7 @@ def test_a_disk_that_fills_up_does_not_stop_training(tmp_path: Path, caplog: pyt
         pytest.skip("this machine has no /dev/full")
     path = tmp_path / "bad.jsonl"
     path.symlink_to("/dev/full")
-    loader = DataLoader(faulty(), 5, on_error="skip", quarantine=path)
+    loader = DataLoader(faulty(), 5, on_error=headrace.OnError("skip", log=path))
     assert torch.cat(list(loader)).tolist() == [key for key in range(20) if key not in BAD]
     assert [record.key for record in loader.faults.records] == list(BAD)
     assert caplog.text.count("cannot be written any more") == 1

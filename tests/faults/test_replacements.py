@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 
 import headrace
-from headrace.faults.replacements import TRIES, Spares, spares_of
+from headrace.faults.replacements import TRIES, Replacements, replacements_of
 
 DATA = list(range(1000))
 
@@ -35,8 +35,8 @@ DATA = list(range(1000))
 def test_candidates_are_few_within_the_data_and_the_same_each_time(
     size: int, seed: int, position: int, batch: list[int]
 ) -> None:
-    first = list(Spares(size).candidates(seed, 0, position, batch=batch))
-    assert first == list(Spares(size).candidates(seed, 0, position, batch=batch))
+    first = list(Replacements(size).candidates(seed, 0, position, batch=batch))
+    assert first == list(Replacements(size).candidates(seed, 0, position, batch=batch))
     assert len(first) <= TRIES
     assert all(0 <= key < size for key in first)
     if size > 4 * len(batch):
@@ -44,18 +44,18 @@ def test_candidates_are_few_within_the_data_and_the_same_each_time(
 
 
 def test_no_sample_is_favoured_and_no_neighbour_comes_again_and_again() -> None:
-    spares = Spares(20)
-    drawn = Counter(next(spares.candidates(0, 0, position, batch=[])) for position in range(20_000))
+    replacements = Replacements(20)
+    drawn = Counter(next(replacements.candidates(0, 0, position, batch=[])) for position in range(20_000))
     assert set(drawn) == set(range(20))
     assert max(drawn.values()) < 1.2 * 1000
     assert min(drawn.values()) > 0.8 * 1000
-    offsets = Counter((next(Spares(1000).candidates(0, 0, key, batch=[])) - key) % 1000 for key in range(1000))
+    offsets = Counter((next(Replacements(1000).candidates(0, 0, key, batch=[])) - key) % 1000 for key in range(1000))
     assert max(offsets.values()) < 15
 
 
 def test_without_a_population_each_key_of_the_batch_comes_once() -> None:
-    assert sorted(Spares().candidates(0, 0, 1, batch=["a", "b", "c"])) == ["a", "b", "c"]
-    assert list(Spares().candidates(0, 0, 1, batch=[])) == []
+    assert sorted(Replacements().candidates(0, 0, 1, batch=["a", "b", "c"])) == ["a", "b", "c"]
+    assert list(Replacements().candidates(0, 0, 1, batch=[])) == []
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_without_a_population_each_key_of_the_batch_comes_once() -> None:
 )
 def test_the_population_is_what_the_sampler_draws_from(sampler: Any, expected: Any) -> None:
     for index_sampler in (sampler, BatchSampler(sampler, 4, drop_last=False)):
-        spares = spares_of(index_sampler, DATA)
-        drawn = {key for position in range(3000) for key in spares.candidates(position, batch=[])}
+        replacements = replacements_of(index_sampler, DATA)
+        drawn = {key for position in range(3000) for key in replacements.candidates(position, batch=[])}
         assert drawn == (set(expected) if expected is not None else set())
 
 
 def test_excluded_samples_are_no_spares() -> None:
-    spares = spares_of(SequentialSampler(DATA), DATA, np.array([1, 2, 3]))
-    drawn = {key for position in range(3000) for key in spares.candidates(position, batch=[])}
+    replacements = replacements_of(SequentialSampler(DATA), DATA, np.array([1, 2, 3]))
+    drawn = {key for position in range(3000) for key in replacements.candidates(position, batch=[])}
     assert drawn == set(DATA) - {1, 2, 3}

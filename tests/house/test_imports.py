@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import subprocess
 import sys
 from importlib.metadata import version
 
 import pytest
+import torch.utils.data
 
 import headrace
 
@@ -66,10 +68,24 @@ def test_every_public_name_is_there_by_attribute_by_import_and_in_dir() -> None:
         assert name in dir(headrace)
 
 
-def test_all_public_names_come_with_a_star() -> None:
+def test_all_public_names_come_with_a_star_and_hide_no_builtin() -> None:
     imported: dict[str, object] = {}
     exec("from headrace import *", imported)
     assert set(headrace.__all__) <= set(imported)
+    hidden = {name for name in set(imported) & set(dir(builtins)) if not name.startswith("__")}
+    assert hidden == set()
+
+
+def test_every_public_name_of_torch_is_here_too() -> None:
+    public = {name for name in torch.utils.data.__all__ if not name.startswith("_")}
+    assert public - set(headrace.__all__) == set()
+    others = public - {"DataLoader"}
+    assert [name for name in others if getattr(headrace, name) is not getattr(torch.utils.data, name)] == []
+
+
+def test_what_is_shown_of_the_package_is_public() -> None:
+    shown = {name for name in dir(headrace) if not name.startswith("__")}
+    assert shown == {*headrace.__all__, "open"} - {"__version__"}
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:

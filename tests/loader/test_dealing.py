@@ -65,15 +65,15 @@ many = settings(deadline=None, max_examples=40, suppress_health_check=[HealthChe
 @given(
     length=st.integers(0, 50),
     ranks=st.integers(1, 4),
-    crew=st.sampled_from([(0, "process"), (1, "process"), (3, "process"), (1, "thread"), (3, "thread")]),
+    resources=st.sampled_from([(0, "process"), (1, "process"), (3, "process"), (1, "thread"), (3, "thread")]),
     batch=st.sampled_from([1, 2, 5]),
     drop=st.booleans(),
 )
 def test_a_stream_is_delivered_once(
-    on_every_rank: Any, length: int, ranks: int, crew: tuple[int, Any], batch: int, drop: bool
+    on_every_rank: Any, length: int, ranks: int, resources: tuple[int, Any], batch: int, drop: bool
 ) -> None:
     delivered = on_every_rank(
-        Counting(length), ranks, batch_size=batch, num_workers=crew[0], backend=crew[1], drop_last=drop
+        Counting(length), ranks, batch_size=batch, num_workers=resources[0], backend=resources[1], drop_last=drop
     )
     assert len({len(batches) for batches in delivered}) == 1, "a collective would hang"
     assert len({tuple(map(len, batches)) for batches in delivered}) == 1
@@ -85,20 +85,22 @@ def test_a_stream_is_delivered_once(
         assert len(samples) - length < ranks
 
 
-@pytest.mark.parametrize("crew", [(0, "process"), (2, "process"), (3, "thread")])
+@pytest.mark.parametrize("resources", [(0, "process"), (2, "process"), (3, "thread")])
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_whole_files_are_dealt_out_by_the_helper(on_every_rank: Any, crew: Any, ranks: int) -> None:
+def test_whole_files_are_dealt_out_by_the_helper(on_every_rank: Any, resources: Any, ranks: int) -> None:
     every = [(file, line) for file in range(11) for line in range(3 + file % 4)]
-    delivered = on_every_rank(Files(11), ranks, batch_size=None, num_workers=crew[0], backend=crew[1])
+    delivered = on_every_rank(Files(11), ranks, batch_size=None, num_workers=resources[0], backend=resources[1])
     assert sorted(map(tuple, chain.from_iterable(delivered))) == every
     readers = [{file for file, _ in samples} for samples in delivered]
     assert sum(map(len, readers)) == 11, "a file is read by one rank"
 
 
-@pytest.mark.parametrize("crew", [(2, "process"), (2, "thread")])
-def test_a_data_set_that_splits_itself_is_not_split_again(on_every_rank: Any, crew: Any) -> None:
+@pytest.mark.parametrize("resources", [(2, "process"), (2, "thread")])
+def test_a_data_set_that_splits_itself_is_not_split_again(on_every_rank: Any, resources: Any) -> None:
     with pytest.raises(UsageError, match=r"(?s)would be split twice.*get_worker_info.*headrace.shard"):
-        on_every_rank(SplitsItself(), 1, num_workers=crew[0], backend=crew[1], original_errors=True)
+        on_every_rank(
+            SplitsItself(), 1, num_workers=resources[0], backend=resources[1], on_error=headrace.OnError(original=True)
+        )
     assert len(on_every_rank(LooksAtItsNumber(12), 1, num_workers=2)[0]) == 12
 
 
@@ -136,10 +138,10 @@ class ShuffledFiles(IterableDataset[tuple[int, float]]):
                 yield file, float(headrace.rng().random())
 
 
-@pytest.mark.parametrize("crew", [(0, "process"), (2, "process"), (3, "thread")])
+@pytest.mark.parametrize("resources", [(0, "process"), (2, "process"), (3, "thread")])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_files_are_shuffled_alike_and_their_lines_drawn_apart(on_every_rank: Any, crew: Any, ranks: int) -> None:
-    options = {"batch_size": None, "num_workers": crew[0], "backend": crew[1], "seed": 4}
+def test_files_are_shuffled_alike_and_their_lines_drawn_apart(on_every_rank: Any, resources: Any, ranks: int) -> None:
+    options = {"batch_size": None, "num_workers": resources[0], "backend": resources[1], "seed": 4}
     delivered = on_every_rank(ShuffledFiles(), ranks, **options)
     lines = list(chain.from_iterable(delivered))
     assert sorted(file for file, _ in lines) == sorted([*range(12)] * 3)

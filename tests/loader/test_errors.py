@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from headrace import DataLoader
+from headrace import DataLoader, OnError
 from headrace.workers.processes.messages import UNREAD
 from tests.workers.datasets import Failing, FailingStream, Photos, keep_python_objects, lambdas, make_large_text
 
@@ -126,8 +126,8 @@ def test_few_messages_wait_in_the_pipe_of_a_busy_worker() -> None:
     iterator = iter(loader)
     os.read(reached, 1)  # from here on the worker reads no message
     delivered = [int(next(iterator)[1]) for _ in range(30)]
-    (member,) = iterator._team.members
-    unread = member.sent - member.read
+    (worker,) = iterator.executor.pool.workers
+    unread = worker.sent - worker.read
     os.write(say_answer, b"!")
     delivered += [int(label) for _, label in iterator]
     for pipe in (reached, say_reached, answer, say_answer):
@@ -138,7 +138,7 @@ def test_few_messages_wait_in_the_pipe_of_a_busy_worker() -> None:
 
 @pytest.mark.parametrize("backend", ["process", "thread"])
 def test_an_exception_may_come_as_it_was(backend: str) -> None:
-    loader = DataLoader(Failing(3, TwoArguments(1, 2)), num_workers=2, backend=backend, original_errors=True)  # type: ignore[arg-type]
+    loader = DataLoader(Failing(3, TwoArguments(1, 2)), num_workers=2, backend=backend, on_error=OnError(original=True))  # type: ignore[arg-type]
     with pytest.raises(TwoArguments) as caught:
         list(loader)
     assert caught.value.args == (1, 2)

@@ -25,9 +25,9 @@ def flat(loader: Any) -> list[int]:
 CREWS = [(0, "process"), (2, "process"), (2, "thread")]
 
 
-@pytest.mark.parametrize("crew", CREWS)
-def test_the_next_epoch_goes_on_where_the_last_one_stopped(crew: Any) -> None:
-    loader = headrace.DataLoader(range(10), 2, num_workers=crew[0], backend=crew[1], batches_per_epoch=3)  # type: ignore[arg-type, var-annotated]
+@pytest.mark.parametrize("resources", CREWS)
+def test_the_next_epoch_goes_on_where_the_last_one_stopped(resources: Any) -> None:
+    loader = headrace.DataLoader(range(10), 2, num_workers=resources[0], backend=resources[1], batches_per_epoch=3)  # type: ignore[arg-type, var-annotated]
     assert len(loader) == 3
     assert [flat(loader) for _ in range(4)] == [
         [0, 1, 2, 3, 4, 5],
@@ -37,18 +37,26 @@ def test_the_next_epoch_goes_on_where_the_last_one_stopped(crew: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize("crew", CREWS)
-def test_an_endless_stream_has_epochs(crew: Any) -> None:
-    loader = headrace.DataLoader(Endless(), 2, num_workers=crew[0], backend=crew[1], batches_per_epoch=2, shard="auto")
+@pytest.mark.parametrize("resources", CREWS)
+def test_an_endless_stream_has_epochs(resources: Any) -> None:
+    loader = headrace.DataLoader(
+        Endless(), 2, num_workers=resources[0], backend=resources[1], batches_per_epoch=2, shard="auto"
+    )
     assert [flat(loader) for _ in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3, 4])
-@pytest.mark.parametrize("crew", CREWS)
-def test_a_state_goes_on_within_the_epoch(crew: Any, stop: int) -> None:
+@pytest.mark.parametrize("resources", CREWS)
+def test_a_state_goes_on_within_the_epoch(resources: Any, stop: int) -> None:
     def made() -> Any:
         return headrace.DataLoader(
-            list(range(14)), 2, shuffle=True, seed=1, num_workers=crew[0], backend=crew[1], batches_per_epoch=4
+            list(range(14)),
+            2,
+            shuffle=True,
+            seed=1,
+            num_workers=resources[0],
+            backend=resources[1],
+            batches_per_epoch=4,
         )
 
     loader = made()

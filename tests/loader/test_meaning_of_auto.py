@@ -13,10 +13,10 @@ import headrace
 from headrace.core.errors import UsageError
 from headrace.loader import options as arguments
 from headrace.workers.auto import scaling as automatic
-from headrace.workers.auto.scaling import FOR_A_CORE, LANES, AutomaticIterator
+from headrace.workers.auto.scaling import FOR_A_CORE, LANES, AutoScaler
 from headrace.workers.auto.tuner import Choice, Limits
-from headrace.workers.inline import InlineIterator
-from headrace.workers.threads import ThreadIterator
+from headrace.workers.inline import InlineExecutor
+from headrace.workers.threads import ThreadExecutor
 from tests.workers.scripted import Drawing, Scripted, looked_at_each_time
 
 __all__ = ["looked_at_each_time"]
@@ -44,7 +44,7 @@ def test_where_it_matters_who_loads_what_the_number_is_fixed(dataset: Any, monke
     monkeypatch.setattr(arguments, "cores", lambda: 5)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     loader = headrace.DataLoader(dataset, 4, num_workers="auto")
-    assert (loader.num_workers, loader._own.tuner, loader.persistent_workers) == (2, None, False)
+    assert (loader.num_workers, loader._session.tuner, loader.persistent_workers) == (2, None, False)
     assert sum(len(batch) for batch in loader) == len(list(dataset)) if isinstance(dataset, Stream) else 160
     assert "decided" not in {one.kind for one in loader.recording.events}
 
@@ -52,15 +52,15 @@ def test_where_it_matters_who_loads_what_the_number_is_fixed(dataset: Any, monke
 @pytest.mark.parametrize(
     ("options", "workers", "prefetch", "tuned", "kind"),
     [
-        ({"num_workers": "auto"}, 1, 2, True, AutomaticIterator),
-        ({"num_workers": "auto", "prefetch_factor": 4}, 1, 4, True, AutomaticIterator),
-        ({"num_workers": "auto", "prefetch_factor": "auto"}, 1, 2, True, AutomaticIterator),
-        ({"num_workers": 2, "prefetch_factor": "auto"}, 2, 2, True, AutomaticIterator),
-        ({"num_workers": 0, "prefetch_factor": "auto"}, 0, None, False, InlineIterator),
-        ({"num_workers": "auto", "backend": "inline"}, 0, None, False, InlineIterator),
-        ({"num_workers": "auto", "backend": "thread"}, 2, 2, False, ThreadIterator),
-        ({"num_workers": "auto", "backend": "auto"}, 1, 2, True, AutomaticIterator),
-        ({"num_workers": 2, "prefetch_factor": "auto", "backend": "thread"}, 2, 2, False, ThreadIterator),
+        ({"num_workers": "auto"}, 1, 2, True, AutoScaler),
+        ({"num_workers": "auto", "prefetch_factor": 4}, 1, 4, True, AutoScaler),
+        ({"num_workers": "auto", "prefetch_factor": "auto"}, 1, 2, True, AutoScaler),
+        ({"num_workers": 2, "prefetch_factor": "auto"}, 2, 2, True, AutoScaler),
+        ({"num_workers": 0, "prefetch_factor": "auto"}, 0, None, False, InlineExecutor),
+        ({"num_workers": "auto", "backend": "inline"}, 0, None, False, InlineExecutor),
+        ({"num_workers": "auto", "backend": "thread"}, 2, 2, False, ThreadExecutor),
+        ({"num_workers": "auto", "backend": "auto"}, 1, 2, True, AutoScaler),
+        ({"num_workers": 2, "prefetch_factor": "auto", "backend": "thread"}, 2, 2, False, ThreadExecutor),
     ],
 )
 def test_what_auto_means(
@@ -68,11 +68,11 @@ def test_what_auto_means(
 ) -> None:
     monkeypatch.setattr(arguments, "cores", lambda: 2)
     loader = headrace.DataLoader(range(40), 4, **options)
-    assert (loader.num_workers, loader.prefetch_factor, loader._own.tuner is not None) == (workers, prefetch, tuned)
+    assert (loader.num_workers, loader.prefetch_factor, loader._session.tuner is not None) == (workers, prefetch, tuned)
     iterator = iter(loader)
-    assert type(iterator) is kind
+    assert type(iterator.executor) is kind
     assert [batch.tolist() for batch in iterator] == [list(range(first, first + 4)) for first in range(0, 40, 4)]
-    tuner = loader._own.tuner
+    tuner = loader._session.tuner
     if tuner is not None:
         chosen = options["num_workers"] == "auto", options.get("prefetch_factor") == "auto"
         assert (tuner.limits.tunes_workers, tuner.limits.tunes_prefetch) == chosen
@@ -84,18 +84,17 @@ AHEAD_ONLY = Limits(most=2, budget=10**12, tunes_workers=False)
 
 def test_batches_ahead_alone_are_tuned_without_a_seed() -> None:
     loader = headrace.DataLoader(range(160), 4, num_workers=2, prefetch_factor="auto")
-    tuner = loader._own.tuner = Scripted((Choice(2, 8), Choice(2, 1), Choice(2, 3)), limits=AHEAD_ONLY, first=2)
+    tuner = loader._session.tuner = Scripted((Choice(2, 8), Choice(2, 1), Choice(2, 3)), limits=AHEAD_ONLY, first=2)
     for _ in range(2):
         assert [batch.tolist() for batch in loader] == [list(range(first, first + 4)) for first in range(0, 160, 4)]
-    assert (loader.num_workers, loader.prefetch_factor, tuner.now) == (2, 3, Choice(2, 3))
+    assert (loader.setting.num_workers, loader.setting.prefetch_factor, tuner.now) == (2, 3, Choice(2, 3))
     assert set(loader.recording.batches["worker"].tolist()) == {0, 1}
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_workers": "many"}, {"num_workers": "2"}, {"prefetch_factor": "many"}, {"memory_budget": 0},
-        {"memory_budget": -1}, {"memory_budget": 1.5}, {"memory_budget": True}, {"memory_budget": "1 GB"},
+        {"num_workers": "many"}, {"num_workers": "2"}, {"prefetch_factor": "many"},
         {"on_stats": "print"},
     ],
 )  # fmt: skip
@@ -105,19 +104,27 @@ def test_wrong_values_are_refused(options: dict[str, Any]) -> None:
         headrace.DataLoader(range(4), **options)
 
 
+@pytest.mark.parametrize("memory", [0, -1, 1.5, True, "much", "-3 GB", "3 bytes"])
+def test_memory_is_a_number_of_bytes_or_text_with_a_unit(memory: Any) -> None:
+    with pytest.raises(UsageError, match=f"memory={memory!r}"):
+        headrace.Auto(memory=memory)
+
+
 def test_the_limits_are_those_of_the_machine_and_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic, "cores", lambda: 4)
     monkeypatch.setattr(automatic, "free_memory", lambda: 8 * 10**9)
 
     def limits(**options: Any) -> Any:
-        return headrace.DataLoader(range(4), num_workers="auto", **options)._own.tuner.limits
+        options.setdefault("num_workers", "auto")
+        return headrace.DataLoader(range(4), **options)._session.tuner.limits
 
     assert (limits().most, limits().budget) == (LANES, 4 * 10**9)
-    assert limits(memory_budget=123).budget == 123
+    assert limits(num_workers=headrace.Auto(memory=123)).budget == 123
+    assert limits(num_workers=headrace.Auto(memory="1.5 GiB")).budget == 3 << 29
     assert limits().may_be_none
     assert not limits(worker_init_fn=print).may_be_none
     assert not limits(timeout=5).may_be_none
-    assert not limits(sample_timeout=5).may_be_none
+    assert not limits(on_error=headrace.OnError(timeout=5)).may_be_none
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert (limits().most, limits().budget) == (2 * FOR_A_CORE, 2 * 10**9)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
@@ -128,7 +135,7 @@ def test_the_limits_are_those_of_the_machine_and_of_the_ranks(monkeypatch: pytes
 def test_a_real_tuner_decides_by_what_it_measures(workers: Any) -> None:
     loader = headrace.DataLoader(Drawing(600), 4, shuffle=True, seed=3, num_workers=workers, prefetch_factor="auto")
     assert all(map(torch.equal, loader, headrace.DataLoader(Drawing(600), 4, shuffle=True, seed=3)))
-    assert loader._own.tuner.limits.most >= loader.num_workers
+    assert loader._session.tuner.limits.most >= loader.num_workers
 
 
 class Whole(IterableDataset[int]):

@@ -30,8 +30,8 @@ CREWS = [
 ]
 
 
-def made(dataset: Any, crew: Any = CREWS[0], **options: Any) -> Any:
-    number, backend, method = crew
+def made(dataset: Any, resources: Any = CREWS[0], **options: Any) -> Any:
+    number, backend, method = resources
     number = options.pop("num_workers", number)
     more = {"multiprocessing_context": method, "persistent_workers": True} if number else {}
     return headrace.DataLoader(
@@ -59,7 +59,7 @@ class Together(Drawing):
         return [torch.tensor(pair) for pair in zip(keys, numbers, strict=True)]
 
 
-@pytest.mark.parametrize("crew", CREWS[1:], ids=str)
+@pytest.mark.parametrize("resources", CREWS[1:], ids=str)
 @pytest.mark.parametrize(
     ("dataset", "options"),
     [
@@ -73,9 +73,9 @@ class Together(Drawing):
     ],
     ids=["shuffled", "single", "collate", "everywhere", "getitems", "sampler", "stream"],
 )
-def test_an_epoch_is_byte_identical_whoever_loads_it(crew: Any, dataset: Any, options: dict[str, Any]) -> None:
+def test_an_epoch_is_byte_identical_whoever_loads_it(resources: Any, dataset: Any, options: dict[str, Any]) -> None:
     expected = as_bytes(made(dataset, **options))
-    assert as_bytes(made(dataset, crew, **options)) == expected
+    assert as_bytes(made(dataset, resources, **options)) == expected
     assert len(set(expected)) == len(expected), "numbers repeat"
 
 
@@ -83,9 +83,9 @@ def test_seeds_and_epochs_differ() -> None:
     assert len({*as_bytes(made(Drawing(8), shuffle=True), 2), *as_bytes(made(Drawing(8), seed=12), 1)}) == 3
 
 
-@pytest.mark.parametrize("crew", CREWS, ids=str)
+@pytest.mark.parametrize("resources", CREWS, ids=str)
 @pytest.mark.parametrize("dataset", [Drawing(30), DrawingEverywhere(30)], ids=["rng", "everywhere"])
-def test_the_global_generators_are_neither_drawn_from_nor_seeded_here(crew: Any, dataset: Any) -> None:
+def test_the_global_generators_are_neither_drawn_from_nor_seeded_here(resources: Any, dataset: Any) -> None:
     def states() -> list[Any]:
         numpy_state: Any = np.random.get_state(legacy=False)
         return [random.getstate(), numpy_state["state"]["key"].tolist(), torch.get_rng_state().tolist()]
@@ -94,13 +94,13 @@ def test_the_global_generators_are_neither_drawn_from_nor_seeded_here(crew: Any,
     random.random()
     torch.manual_seed(5)
     between = states()
-    assert as_bytes(made(dataset, crew, shuffle=True)) == expected
+    assert as_bytes(made(dataset, resources, shuffle=True)) == expected
     assert states() == between != before
 
 
-@pytest.mark.parametrize("crew", CREWS, ids=str)
-def test_set_epoch_reaches_the_data_set_also_in_workers_that_are_kept(crew: Any) -> None:
-    loader = made(Epochs(16), crew)
+@pytest.mark.parametrize("resources", CREWS, ids=str)
+def test_set_epoch_reaches_the_data_set_also_in_workers_that_are_kept(resources: Any) -> None:
+    loader = made(Epochs(16), resources)
     seen = []
     for epoch in (None, None, 7, None, 3):
         if epoch is not None:
@@ -109,9 +109,9 @@ def test_set_epoch_reaches_the_data_set_also_in_workers_that_are_kept(crew: Any)
     assert seen == [{0}, {1}, {7}, {8}, {3}]
 
 
-@pytest.mark.parametrize("crew", CREWS, ids=str)
-def test_set_epoch_reaches_the_data_set_without_a_seed_when_it_is_called(crew: Any) -> None:
-    loader = made(Epochs(16), crew, seed=None)
+@pytest.mark.parametrize("resources", CREWS, ids=str)
+def test_set_epoch_reaches_the_data_set_without_a_seed_when_it_is_called(resources: Any) -> None:
+    loader = made(Epochs(16), resources, seed=None)
     seen = []
     for epoch in (None, 7, None):
         if epoch is not None:
@@ -127,11 +127,11 @@ def test_an_epoch_can_be_had_again() -> None:
     assert as_bytes(loader, 2) == epochs[1] + epochs[2]
 
 
-@pytest.mark.parametrize("crew", CREWS[:2], ids=str)
-def test_a_sampler_of_torch_keeps_its_own_order(crew: Any) -> None:
+@pytest.mark.parametrize("resources", CREWS[:2], ids=str)
+def test_a_sampler_of_torch_keeps_its_own_order(resources: Any) -> None:
     sampler = RandomSampler(range(30), generator=torch.Generator().manual_seed(1))
     expected = torch.randperm(30, generator=torch.Generator().manual_seed(1)).tolist()
-    assert torch.cat(list(made(Drawing(30), crew, sampler=sampler)))[:, 0].tolist() == expected
+    assert torch.cat(list(made(Drawing(30), resources, sampler=sampler)))[:, 0].tolist() == expected
 
 
 def test_random_numbers_of_workers_differ_without_a_seed() -> None:
@@ -189,9 +189,9 @@ class DrawingLater(Drawing):
 
 
 @pytest.mark.parametrize("source", ["python", "numpy", "torch", "headrace"])
-@pytest.mark.parametrize("crew", CREWS, ids=str)
+@pytest.mark.parametrize("resources", CREWS, ids=str)
 @pytest.mark.parametrize("loop_draws", [False, True])
-def test_a_data_set_that_begins_to_draw_later_gets_its_seeds(crew: Any, source: str, loop_draws: bool) -> None:
+def test_a_data_set_that_begins_to_draw_later_gets_its_seeds(resources: Any, source: str, loop_draws: bool) -> None:
     """In every backend. Threads share generators with a loop that draws, too: there it takes a few batches."""
 
     def batches(*crews: Any) -> list[bytes]:
@@ -204,8 +204,8 @@ def test_a_data_set_that_begins_to_draw_later_gets_its_seeds(crew: Any, source: 
             found.append(batch)
         return as_bytes(found, 1)
 
-    plain, ours = batches(), batches(crew)
-    if loop_draws and crew[1] == "thread":
+    plain, ours = batches(), batches(resources)
+    if loop_draws and resources[1] == "thread":
         plain, ours = plain[32:], ours[32:]
     assert ours == plain
     assert len(set(ours)) == len(ours)
@@ -214,7 +214,7 @@ def test_a_data_set_that_begins_to_draw_later_gets_its_seeds(crew: Any, source: 
 def test_what_is_known_of_a_data_set_s_draws_is_remembered() -> None:
     loader = made(Drawing(24), shuffle=True)
     list(loader)
-    assert not loader.seeding.tries_without
+    assert not loader._session.seeding.tries_without
     quiet = made(list(range(24)), shuffle=True)
     list(quiet)
-    assert quiet.seeding.tries_without
+    assert quiet._session.seeding.tries_without

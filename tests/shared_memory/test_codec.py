@@ -40,11 +40,11 @@ class Wire:
         self.memory: WriterMemory = self.region.ticket().writer()
 
     def send(self, value: object) -> Any:
-        parcel = encode(value, self.memory)
-        self.memory.finish({slot for slot, _ in parcel.slots})
-        leases: list[Bytes] = [self.region.lease(slot, used) for slot, used in parcel.slots]
-        buffers = [leases[index][start : start + nbytes] for index, start, nbytes in parcel.buffers]
-        return decode(parcel.header, buffers)
+        encoded = encode(value, self.memory)
+        self.memory.finish({slot for slot, _ in encoded.slots})
+        leases: list[Bytes] = [self.region.lease(slot, used) for slot, used in encoded.slots]
+        buffers = [leases[index][start : start + nbytes] for index, start, nbytes in encoded.buffers]
+        return decode(encoded.header, buffers)
 
 
 @pytest.fixture
@@ -136,8 +136,8 @@ def test_a_small_piece_of_a_large_tensor_travels_alone(wire: Wire) -> None:
 def test_what_collation_wrote_into_a_slot_is_not_copied_again(wire: Wire) -> None:
     collated = wire.memory.empty((LARGE,), torch.float32).fill_(3.0)
     address = collated.data_ptr()
-    parcel = encode({"x": collated}, wire.memory)
-    (slot, used), *others = parcel.slots
+    encoded = encode({"x": collated}, wire.memory)
+    (slot, used), *others = encoded.slots
     found = wire.memory.find(address)
     assert found == (slot, 0)
     assert (used, others) == (collated.nbytes, [])
@@ -146,9 +146,9 @@ def test_what_collation_wrote_into_a_slot_is_not_copied_again(wire: Wire) -> Non
 def test_numpy_pieces_of_a_collated_tensor_share_its_slot(wire: Wire) -> None:
     collated = wire.memory.empty((2 * LARGE,), torch.float32).copy_(torch.arange(2.0 * LARGE))
     array = collated.numpy()
-    parcel = encode([array[:LARGE], array[LARGE:]], wire.memory)
-    assert len(parcel.slots) == 1
-    assert [start for _, start, _ in parcel.buffers] == [0, 4 * LARGE]
+    encoded = encode([array[:LARGE], array[LARGE:]], wire.memory)
+    assert len(encoded.slots) == 1
+    assert [start for _, start, _ in encoded.buffers] == [0, 4 * LARGE]
 
 
 def test_subclasses_parameters_and_unusual_layouts_arrive(wire: Wire) -> None:

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.shared_memory.shipping import Parcel, unpack
+from headrace.shared_memory.shipping import PackedObject, unpack
 
 
 def shipped(obj: Any) -> Any:
     """Returns an object as it comes out at the other end."""
-    parcel = Parcel(obj)
-    assert parcel.holds(obj) != bool(parcel.inside)
-    inside = [os.dup(fd) for fd in parcel.inside]
+    packed = PackedObject(obj)
+    assert packed.holds(obj) != bool(packed.inside)
+    inside = [os.dup(fd) for fd in packed.inside]
     try:
-        return unpack(parcel.bill, os.dup(parcel.pickle), os.dup(parcel.bytes), inside)
+        return unpack(packed.manifest, os.dup(packed.pickle), os.dup(packed.bytes), inside)
     finally:
-        parcel.close()
-        for fd in [*inside, *parcel.inside]:
+        packed.close()
+        for fd in [*inside, *packed.inside]:
             os.close(fd)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.telemetry import recorder as recorder_module
-from headrace.telemetry.recorder import COLUMNS, HELD, LIVELY, PENDING, Recorder
+from headrace.telemetry.recorder import COLUMNS, HELD, LIVELY, Recorder
 from headrace.telemetry.recording import (
     BATCH,
     MAIN,
@@ -31,6 +31,7 @@ from headrace.telemetry.recording import (
     stage_seconds,
     totals_of,
 )
+from headrace.telemetry.timings import BatchTimings
 from tests.observe import made_up
 
 OF_THE_PROCESS = ("loop_cpu", "main_cpu", "loop_queued")
@@ -39,8 +40,7 @@ OF_THE_PROCESS = ("loop_cpu", "main_cpu", "loop_queued")
 
 def tell(recorder: Recorder, rows: np.ndarray) -> None:
     """Leaves rows as engines do."""
-    for row in rows:
-        recorder.rows.extend(float(value) for value in row.item())
+    recorder.add_rows(np.array([row.item() for row in rows], np.float64).reshape(-1, COLUMNS))
 
 
 def same(one: np.ndarray, two: np.ndarray, *, but: tuple[str, ...] = ()) -> bool:
@@ -95,14 +95,14 @@ def test_more_rows_at_once_than_the_ring_holds() -> None:
 
 def test_the_memory_of_a_record_does_not_grow() -> None:
     rows = made_up.with_workers(512, epochs=1).batches
-    values = [float(value) for row in rows for value in row.item()]
     recorder = Recorder("x")
     sizes = []
     tracemalloc.start()
     try:
         for turn in range(48):
-            recorder.rows.extend(values)
-            assert len(recorder.rows) <= PENDING
+            for row in rows:
+                epoch, number, samples, asked, _, *timings = row.item()
+                recorder.add(epoch, number, samples, asked, BatchTimings(*timings[:-3]))
             recorder.tick(float(turn))
             for number in range(40):
                 recorder.happened("decided", f"{turn} {number}")

@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 
 import headrace
 from headrace.batches.fetch_map import MapFetcher
-from headrace.core.activity import COLLATE, LOAD, STAGE, private_mark
+from headrace.core.activity import COLLATE, LOAD, STAGE, private_activity
 from headrace.core.torch_internals import torch_default_collate
 from headrace.telemetry import stack_sampler as anatomy
 from headrace.telemetry.recording import Place
@@ -215,33 +215,33 @@ def test_without_worker_processes_nobody_looks() -> None:
 
 def test_only_loading_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anatomy, "EVERY", 0.005)
-    mark = private_mark()
-    sampler = StackSampler(mark)
-    fetcher = MapFetcher(Working(transform, 0.2, 4), True, torch_default_collate, None, mark, watched=True)
-    mark[STAGE] = COLLATE
+    activity = private_activity()
+    sampler = StackSampler(activity)
+    fetcher = MapFetcher(Working(transform, 0.2, 4), True, torch_default_collate, None, activity, watched=True)
+    activity[STAGE] = COLLATE
     spin(0.1)
     assert sampler.take() == []
-    mark[STAGE] = LOAD
+    activity[STAGE] = LOAD
     spin(0.1)  # says that it loads, but it does so outside of the dataset's code
     assert sampler.take() == []
     fetcher.fetch([0])
     seen = sampler.take()
     assert {kind for kind, _, _ in seen} <= {"transform", "other"}
     assert sum(count for _, _, count in seen) >= 4
-    mark[STAGE] = COLLATE
+    activity[STAGE] = COLLATE
     assert sampler.take() == []  # it was taken
 
     def collate(samples: list[Any]) -> None:
         spin(0.1)
 
-    MapFetcher(range(4), True, collate, None, mark, watched=True).fetch([0])
+    MapFetcher(range(4), True, collate, None, activity, watched=True).fetch([0])
     assert sampler.take() == []
     sampler._looker._ended.set()
 
 
 def test_a_few_looks_are_kept_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anatomy, "EVERY", 3600.0)
-    sampler = StackSampler(private_mark())
+    sampler = StackSampler(private_activity())
     sampler._seen.update(Counter({("read", "f"): 2, ("other", "g"): 1}))
     assert sampler.take() == []
     sampler._seen["read", "f"] += 1
@@ -274,9 +274,9 @@ def test_signals_of_a_worker_are_its_own() -> None:
 @SYSTEM_CALLS
 def test_waiting_inside_of_a_library_counts_as_reading() -> None:
     """A C function that waits, called by a line that says nothing of reading."""
-    mark = private_mark()
+    activity = private_activity()
     ours, theirs = os.pipe()
-    looker = StackSampler(mark)._looker
+    looker = StackSampler(activity)._looker
     waits = []
 
     def look_and_wake() -> None:
@@ -324,7 +324,7 @@ def test_the_thread_that_looks_on_is_left_out_of_stacks() -> None:
 @pytest.mark.parametrize("fault", [Hang(), Segfault()], ids=["hangs", "dies"])
 def test_a_worker_that_ends_is_shown_without_it(fault: Any, caplog: pytest.LogCaptureFixture) -> None:
     dataset = Faulty(range(8), {5: fault}, times=1)
-    loader = headrace.DataLoader(dataset, 4, num_workers=1, sample_timeout=0.6, on_error="skip")
+    loader = headrace.DataLoader(dataset, 4, num_workers=1, on_error=headrace.OnError("skip", timeout=0.6))
     with caplog.at_level(logging.WARNING, "headrace"):
         assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     (said,) = [record.getMessage() for record in caplog.records if "it is replaced" in record.getMessage()]
@@ -341,7 +341,7 @@ class Between:
 
 
 def test_an_instruction_without_a_line_is_put_where_its_function_begins() -> None:
-    looker = anatomy._Looker(private_mark(), threading.get_ident(), Counter())
+    looker = anatomy._Looker(private_activity(), threading.get_ident(), Counter())
     inside = Between(sys._getframe())
     fetch = Between(sys._getframe())
     fetch.f_code = MapFetcher.fetch.__code__

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from headrace.core import activity as mark_module
-from headrace.core.activity import COLLATE, COLLATED_FROM, STAGE, Mark, cpu_time, mark_collation, private_mark
+from headrace.core.activity import COLLATE, COLLATED_FROM, STAGE, Activity, cpu_time, note_collation, private_activity
 from headrace.telemetry import stopwatch
 from headrace.telemetry.stopwatch import LONG, NO_TIMES, Stopwatch, Times, queued_seconds
 
@@ -30,13 +30,13 @@ def spin(seconds: float) -> None:
         pass
 
 
-def timed(mark: Mark, load: Callable[[], Any], collate: Callable[[], Any] | None = None, **how: Any) -> Times:
+def timed(activity: Activity, load: Callable[[], Any], collate: Callable[[], Any] | None = None, **how: Any) -> Times:
     """The times of a batch that is loaded and, if there is something to it, collated."""
-    watch = Stopwatch(mark, **how)
+    watch = Stopwatch(activity, **how)
     watch.start()
     load()
     if collate is not None:
-        mark_collation(mark)
+        note_collation(activity)
         collate()
     watch.made()
     return watch.stop()
@@ -44,7 +44,7 @@ def timed(mark: Mark, load: Callable[[], Any], collate: Callable[[], Any] | None
 
 def test_moments_follow_each_other_and_cores_are_counted() -> None:
     before = time.perf_counter()
-    times = timed(private_mark(), lambda: spin(0.02), lambda: spin(0.01))
+    times = timed(private_activity(), lambda: spin(0.02), lambda: spin(0.01))
     after = time.perf_counter()
     assert before <= times.begun <= times.loaded <= times.collated <= times.sent <= after
     assert 0.02 <= times.load_cpu <= times.loaded - times.begun + 1e-4
@@ -55,27 +55,27 @@ def test_moments_follow_each_other_and_cores_are_counted() -> None:
 
 
 def test_waiting_takes_no_core() -> None:
-    times = timed(private_mark(), lambda: time.sleep(0.05), lambda: None)
+    times = timed(private_activity(), lambda: time.sleep(0.05), lambda: None)
     assert times.loaded - times.begun >= 0.05
     assert times.cpu < 0.025
 
 
 def test_what_is_not_collated_is_loaded_to_its_end() -> None:
-    mark = private_mark()
-    timed(mark, lambda: None, lambda: None)
-    assert mark[COLLATED_FROM] > 0
-    times = timed(mark, lambda: spin(0.01))  # the mark of the batch before must not count
+    activity = private_activity()
+    timed(activity, lambda: None, lambda: None)
+    assert activity[COLLATED_FROM] > 0
+    times = timed(activity, lambda: spin(0.01))  # the mark of the batch before must not count
     assert times.loaded == times.collated
     assert times.load_cpu == times.cpu
-    assert mark[COLLATED_FROM] == 0
+    assert activity[COLLATED_FROM] == 0
 
 
 def test_the_mark_says_that_a_batch_is_collated() -> None:
-    mark = private_mark()
+    activity = private_activity()
     before = time.perf_counter_ns()
-    mark_collation(mark)
-    assert mark[STAGE] == COLLATE
-    assert before <= mark[COLLATED_FROM] <= time.perf_counter_ns()
+    note_collation(activity)
+    assert activity[STAGE] == COLLATE
+    assert before <= activity[COLLATED_FROM] <= time.perf_counter_ns()
 
 
 def test_a_thread_counts_its_own_cores_and_a_process_all_of_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +86,9 @@ def test_a_thread_counts_its_own_cores_and_a_process_all_of_its_threads(monkeypa
         thread.start()
         thread.join()
 
-    assert timed(private_mark(), in_another_thread).cpu < 0.015
+    assert timed(private_activity(), in_another_thread).cpu < 0.015
     mark_module.count_whole_process()
-    assert timed(private_mark(), in_another_thread).cpu >= 0.03
+    assert timed(private_activity(), in_another_thread).cpu >= 0.03
     assert abs(cpu_time() - time.process_time_ns()) < 1e9
 
 
@@ -102,7 +102,7 @@ def test_who_shares_a_core_is_seen_to_wait_for_it() -> None:
         try:
             os.sched_setaffinity(beside.pid, {min(cores)})
             os.sched_setaffinity(0, {min(cores)})
-            watch = Stopwatch(private_mark())
+            watch = Stopwatch(private_activity())
             for _ in range(2):
                 watch.start()
                 spin(0.06)
@@ -119,7 +119,7 @@ def test_who_shares_a_core_is_seen_to_wait_for_it() -> None:
 
 @LINUX
 def test_short_batches_do_not_ask_the_kernel() -> None:
-    watch = Stopwatch(private_mark())
+    watch = Stopwatch(private_activity())
 
     def batch(seconds: float) -> Times:
         watch.start()
@@ -139,7 +139,7 @@ def test_short_batches_do_not_ask_the_kernel() -> None:
 @pytest.mark.alone
 def test_the_kernels_account_is_closed_with_the_watch() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - as many as there are
-    watch = Stopwatch(private_mark())
+    watch = Stopwatch(private_activity())
     watch.start()
     assert len(os.listdir("/proc/self/fd")) == before + 1  # noqa: PTH208
     del watch
@@ -151,7 +151,7 @@ def test_where_nobody_counts_waiting_for_a_core_is_unknown(monkeypatch: pytest.M
     monkeypatch.setattr(stopwatch, "Path", lambda _: tmp_path / "none")
     assert queued_seconds() == 0.0
     monkeypatch.setattr(stopwatch.os, "open", _refuse)
-    assert math.isnan(timed(private_mark(), lambda: None).queued)
+    assert math.isnan(timed(private_activity(), lambda: None).queued)
 
 
 def _refuse(*_: object) -> int:

@@ -178,7 +178,7 @@ def kill_and_wait(pid: int) -> None:
     assert ends(pid)
 
 
-def zygote_of(iterator: Any) -> int:
+def fork_server_of(iterator: Any) -> int:
     """Returns the process that forked the workers."""
     (pid,) = {parent_of(process.pid) for process in iterator._workers}
     return pid

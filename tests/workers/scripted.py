@@ -60,5 +60,5 @@ class Drawing(Dataset[torch.Tensor]):
 
 def scripted(loader: Any, script: Sequence[int | Choice], every: int = 3) -> Any:
     """Returns a loader with `num_workers="auto"` whose workers come and go by a script."""
-    loader._own.tuner = Scripted(script, every)
+    loader._session.tuner = Scripted(script, every)
     return loader

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.core import memory
 from headrace.core.activity import COLLATE, IDLE, JUDGE, LOAD, SEND, START, TOGETHER, UNBORN
-from headrace.workers.crash_report import Obituary, doing
+from headrace.workers.crash_report import CrashReport, doing
 from headrace.workers.processes.crash_file import OURS, of_the_user
 from headrace.workers.restart_policy import Sighting
 
@@ -56,10 +56,10 @@ def test_what_it_was_doing(sighting: Sighting, keys: Any, words: str, key: Any) 
     ],
 )
 def test_how_it_ended(code: int, oom: int, after: float | None, words: str) -> None:
-    obituary = Obituary(4711, code, seen(LOAD), "loading", 2, oom, "", after)
-    assert words in obituary.sentence
-    assert obituary.sentence.startswith("worker 1 (pid 4711) ")
-    notice = obituary.notice()
+    report = CrashReport(4711, code, seen(LOAD), "loading", 2, oom, "", after)
+    assert words in report.sentence
+    assert report.sentence.startswith("worker 1 (pid 4711) ")
+    notice = report.notice()
     assert str(notice) == "DataLoader worker (pid(s) 4711) exited unexpectedly"
     assert ("raise your shared memory limit" in str(notice.__cause__)) == (code == -int(signal.SIGBUS))
 

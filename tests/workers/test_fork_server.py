@@ -28,9 +28,9 @@ from tests.workers.fork_server_data import (
     descriptors,
     ends,
     flat,
+    fork_server_of,
     greet,
     sums,
-    zygote_of,
 )
 
 pytestmark = pytest.mark.skipif(not zygotes_exist(), reason="needs pidfds and descriptors over sockets")
@@ -134,8 +134,8 @@ def test_workers_know_themselves_and_draw_the_numbers_of_forked_ones(method: str
     assert [sample[1] for sample in ours] == [0, 1] * 4
     assert all(sample[4] and sample[6] == sample[3] for sample in ours)
     assert [sample[5] for sample in ours] == ["worker 0 of 2", "worker 1 of 2"] * 4
-    (zygote,) = {sample[-1] for sample in ours}
-    assert zygote != os.getpid()
+    (fork_server,) = {sample[-1] for sample in ours}
+    assert fork_server != os.getpid()
     assert get_worker_info() is None
 
 
@@ -172,14 +172,14 @@ def test_persistent_workers_stay_from_one_epoch_to_the_next(method: str, tmp_pat
 
 
 @METHODS
-def test_two_loaders_work_at_once_and_have_a_zygote_each(method: str) -> None:
+def test_two_loaders_work_at_once_and_have_a_fork_server_each(method: str) -> None:
     loaders = [
         DataLoader(Photos(24, side=9 * scale), batch_size=4, num_workers=1, multiprocessing_context=method)
         for scale in (1, 2)
     ]
     for _ in range(2):
         iterators = [iter(loader) for loader in loaders]
-        assert len({zygote_of(iterator) for iterator in iterators}) == 2
+        assert len({fork_server_of(iterator) for iterator in iterators}) == 2
         for number, (small, large) in enumerate(zip(*iterators, strict=True)):
             assert [small[0].shape[2], large[0].shape[2]] == [9, 18]
             assert small[1].tolist() == large[1].tolist() == list(range(4 * number, 4 * number + 4))

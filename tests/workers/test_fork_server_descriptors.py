@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 import torch.multiprocessing
 
-from headrace.workers.processes.fork_server import Zygote
+from headrace.workers.processes.fork_server import ForkServer
 
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(sys.platform != "linux", reason="needs pidfds")]
 
 WORDS = "Too many open files. Communication with the workers is no longer possible. .*`ulimit -n`"
 
 
-def nothing(cargo: object, order: object) -> None:
+def nothing(worker_spec: object, order: object) -> None:
     """The target of a worker."""
 
 
@@ -49,31 +49,31 @@ def without_gaps() -> Iterator[int]:
 
 
 @pytest.fixture
-def zygote() -> Iterator[Zygote]:
+def fork_server() -> Iterator[ForkServer]:
     with at_most(64):  # which the helper inherits
-        zygote = Zygote(torch.multiprocessing.get_context("spawn"))
-    yield zygote
-    zygote.close()
+        fork_server = ForkServer(torch.multiprocessing.get_context("spawn"))
+    yield fork_server
+    fork_server.close()
 
 
-def test_descriptors_that_do_not_arrive_are_an_error_that_names_the_limit(zygote: Zygote) -> None:
+def test_descriptors_that_do_not_arrive_are_an_error_that_names_the_limit(fork_server: ForkServer) -> None:
     connections = [end for _ in range(50) for end in multiprocessing.Pipe()]
     with pytest.raises(RuntimeError, match=WORDS):
-        zygote.load(connections)
-    zygote.load(connections[:4])
-    process = zygote.fork(nothing, None)
+        fork_server.load(connections)
+    fork_server.load(connections[:4])
+    process = fork_server.fork(nothing, None)
     process.join()
     assert process.exitcode == 0
 
 
-def test_a_worker_whose_descriptor_does_not_arrive_is_an_error_that_names_the_limit(zygote: Zygote) -> None:
-    zygote.load(None)
+def test_a_worker_whose_descriptor_does_not_arrive_is_an_error_that_names_the_limit(fork_server: ForkServer) -> None:
+    fork_server.load(None)
     errors = []
     with without_gaps() as first_free:
         for spare in range(8):
             with at_most(first_free + spare):
                 try:
-                    zygote.fork(nothing, None).join()
+                    fork_server.fork(nothing, None).join()
                 except OSError as error:
                     assert error.errno == errno.EMFILE
                     errors.append("no file could be opened")

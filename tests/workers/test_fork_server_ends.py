@@ -24,9 +24,9 @@ from tests.workers.fork_server_data import (
     descriptors,
     ends,
     flat,
+    fork_server_of,
     kill_and_wait,
     leave,
-    zygote_of,
 )
 
 pytestmark = [
@@ -193,13 +193,13 @@ def test_a_killed_worker_is_named_and_replaced(method: str, caplog: pytest.LogCa
 
 @METHODS
 @pytest.mark.parametrize("change", [False, True])
-def test_the_loader_works_after_its_zygote_was_killed_between_epochs(method: str, change: bool) -> None:
+def test_the_loader_works_after_its_fork_server_was_killed_between_epochs(method: str, change: bool) -> None:
     dataset = Photos(16, side=9)
     loader = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=method)
     iterator = iter(loader)
-    zygote = zygote_of(iterator)
+    fork_server = fork_server_of(iterator)
     assert flat(list(iterator)) == list(range(16))
-    kill_and_wait(zygote)
+    kill_and_wait(fork_server)
     if change:
         dataset.length = 12
     for _ in range(2):
@@ -207,13 +207,13 @@ def test_the_loader_works_after_its_zygote_was_killed_between_epochs(method: str
 
 
 @METHODS
-def test_workers_outlive_their_zygote(method: str) -> None:
+def test_workers_outlive_their_fork_server(method: str) -> None:
     loader = DataLoader(
         Photos(40, side=9), batch_size=2, num_workers=2, persistent_workers=True, multiprocessing_context=method
     )
     iterator = iter(loader)
     batches = [next(iterator)]
-    kill_and_wait(zygote_of(iterator))
+    kill_and_wait(fork_server_of(iterator))
     batches += list(iterator)
     assert flat(batches) == list(range(40))
     assert flat(list(loader)) == list(range(40))
@@ -264,7 +264,7 @@ def test_whatever_ends_the_main_process_ends_the_others(method: str, end: str, t
         assert parent.stderr is not None
         assert parent.stdout.readline() == "0 1 4 9\n"
         below = descendants(parent.pid)
-        assert len(below) >= 4  # zygote, workers, and what multiprocessing starts
+        assert len(below) >= 4  # fork_server, workers, and what multiprocessing starts
         if end == "killed":
             parent.kill()
         elif end == "interrupted":
@@ -277,16 +277,16 @@ def test_whatever_ends_the_main_process_ends_the_others(method: str, end: str, t
     assert errors.count("Traceback") == (1 if end == "interrupted" else 0), errors
 
 
-def test_a_zygote_whose_last_words_nobody_read_ends_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_fork_server_whose_last_words_nobody_read_ends_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
     loader = DataLoader(Photos(64, side=9), batch_size=4, num_workers=1, multiprocessing_context="spawn")
     iterator = iter(loader)
     next(iterator)
-    zygote = zygote_of(iterator)
+    fork_server = fork_server_of(iterator)
     kill_and_wait(iterator._workers[0].pid)
-    keeper = loader._own.zygotes._zygote
+    keeper = loader._session.fork_servers._fork_server
     assert keeper is not None
     assert select.select([keeper._socket], [], [], 30)[0]  # it says how the worker ended
     keeper.close()
-    assert ends(zygote)
+    assert ends(fork_server)
     del iterator
     assert capfd.readouterr().err == ""

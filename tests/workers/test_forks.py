@@ -70,7 +70,7 @@ def test_persistent_workers_see_the_batches_that_their_data_set_holds_in_each_ep
 
 def pages(loader: Any) -> int:
     """Returns the bytes of shared memory that exist."""
-    return os.fstat(loader._own.arena._backing.fd).st_blocks * 512
+    return os.fstat(loader._session.arena._backing.fd).st_blocks * 512
 
 
 def forked() -> int:

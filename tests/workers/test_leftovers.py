@@ -22,7 +22,7 @@ from headrace import DataLoader
 from headrace.core.memory import tree_memory
 from headrace.shared_memory.leases import KEEP
 from headrace.shared_memory.memory import FileBacking
-from headrace.workers.processes import pool as team
+from headrace.workers.processes import pool as pool
 from tests.workers.datasets import Photos
 
 pytestmark = pytest.mark.alone
@@ -151,8 +151,8 @@ def test_memory_of_batches_that_were_kept_comes_back_when_they_go() -> None:
     loader = DataLoader(Photos(1200, side=256), batch_size=8, num_workers=2)
 
     def pages() -> int:
-        assert loader._own.arena is not None
-        return os.fstat(loader._own.arena._backing.fd).st_blocks * 512
+        assert loader._session.arena is not None
+        return os.fstat(loader._session.arena._backing.fd).st_blocks * 512
 
     kept = list(loader)
     full = pages()
@@ -251,7 +251,7 @@ def test_a_loader_in_a_reference_cycle_leaves_nothing(options: Any, monkeypatch:
     for _ in range(3):
         pipes = [multiprocessing.Pipe() for _ in range(2)]
         gc.collect()
-        monkeypatch.setattr(team, "Pipe", lambda duplex, pipes=pipes: pipes.pop())
+        monkeypatch.setattr(pool, "Pipe", lambda duplex, pipes=pipes: pipes.pop())
         trainer = Trainer(**options)
         assert len(list(trainer.loader)) == 16
         workers = [process.pid for process in trainer.loader._iterator._workers]

@@ -48,8 +48,8 @@ def test_memory_and_descriptors_stay_flat_where_exit_codes_are_lost(method: str)
     figures = []
     for _ in range(5):
         assert torch.cat([labels for _, labels in loader]).tolist() == list(range(64))
-        assert loader._own.arena is not None
-        figures.append((len(loader._own.arena._regions), len(list(Path("/proc/self/fd").iterdir()))))
+        assert loader._session.arena is not None
+        figures.append((len(loader._session.arena._regions), len(list(Path("/proc/self/fd").iterdir()))))
     assert figures[1:] == [figures[1]] * 4
     assert multiprocessing.active_children() == []
 

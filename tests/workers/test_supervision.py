@@ -255,14 +255,14 @@ def test_persistent_workers_that_died_idle_are_replaced_in_the_next_epoch() -> N
     assert loader.faults.restarts >= 2
 
 
-def test_the_zygote_may_die_too() -> None:
+def test_the_fork_server_may_die_too() -> None:
     loader = DataLoader(Squares(), 4, num_workers=2, multiprocessing_context="spawn")
     iterator = iter(loader)
     found = [next(iterator)]
-    zygote = loader._own.zygotes._zygote
-    assert zygote is not None and zygote.pid is not None
-    os.kill(zygote.pid, signal.SIGKILL)
-    zygote._helper.join()
+    fork_server = loader._session.fork_servers._fork_server
+    assert fork_server is not None and fork_server.pid is not None
+    os.kill(fork_server.pid, signal.SIGKILL)
+    fork_server._helper.join()
     os.kill(iterator._workers[0].pid, signal.SIGKILL)
     found.extend(iterator)
     assert flattened(first_numbers(found)) == list(range(60))
@@ -275,7 +275,7 @@ def test_a_sample_that_hangs_is_replaced(backend: Any, seed: int | None) -> None
     workers = 0 if backend == "inline" else 2
     dataset = Faulty(Squares(), {17: Hang(), 0: Hang()})
     loader = DataLoader(
-        dataset, 4, num_workers=workers, backend=backend, on_error="replace", sample_timeout=0.3, seed=seed
+        dataset, 4, num_workers=workers, backend=backend, on_error=headrace.OnError("replace", timeout=0.3), seed=seed
     )
     flat = flattened(first_numbers(loader))
     assert len(flat) == 60
@@ -286,7 +286,9 @@ def test_a_sample_that_hangs_is_replaced(backend: Any, seed: int | None) -> None
 @pytest.mark.parametrize("backend", ["thread", "process", "inline"])
 def test_without_a_policy_a_sample_that_hangs_is_named(backend: Any) -> None:
     workers = 0 if backend == "inline" else 2
-    loader = DataLoader(Faulty(Squares(), {17: Hang()}), 4, num_workers=workers, backend=backend, sample_timeout=0.3)
+    loader = DataLoader(
+        Faulty(Squares(), {17: Hang()}), 4, num_workers=workers, backend=backend, on_error=headrace.OnError(timeout=0.3)
+    )
     with pytest.raises(SampleTimeoutError) as caught:
         list(loader)
     text = "\n".join([str(caught.value), *caught.value.__notes__])
@@ -314,7 +316,7 @@ def hang_about_it(bad: Any) -> Any:
 
 def test_an_on_error_that_hangs_is_named_and_accuses_no_sample() -> None:
     dataset = Faulty(Squares(), {17: Raise(ValueError("bad"))})
-    loader = DataLoader(dataset, 4, num_workers=2, on_error=hang_about_it, sample_timeout=0.3)
+    loader = DataLoader(dataset, 4, num_workers=2, on_error=headrace.OnError(hang_about_it, timeout=0.3))
     with pytest.raises(SampleTimeoutError, match="asking on_error about the sample with key 17"):
         list(loader)
     assert loader.faults.bad == 0
@@ -324,13 +326,13 @@ def test_slow_samples_are_not_taken_for_hanging() -> None:
     gc.collect()  # iterators that other tests have left wait for their workers: not in a thread that is watched here
     dataset = Faulty(Squares(), {key: Hang(0.15) for key in range(8)})
     for backend in ("process", "thread"):
-        loader = DataLoader(dataset, 8, num_workers=1, backend=backend, sample_timeout=1.0)  # type: ignore[arg-type]
+        loader = DataLoader(dataset, 8, num_workers=1, backend=backend, on_error=headrace.OnError(timeout=1.0))  # type: ignore[arg-type]
         assert flattened(first_numbers(loader)) == list(range(60))
         assert loader.faults.restarts == 0
 
 
 def test_a_worker_that_waits_for_the_user_does_not_hang() -> None:
-    loader = DataLoader(Squares(), 4, num_workers=2, sample_timeout=0.2)
+    loader = DataLoader(Squares(), 4, num_workers=2, on_error=headrace.OnError(timeout=0.2))
     iterator = iter(loader)
     found = [next(iterator)]
     threading.Event().wait(0.6)  # the step of the user takes its time

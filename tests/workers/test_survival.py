@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from headrace import DataLoader
+from headrace import DataLoader, OnError
 from headrace.testing import Attempts, Killer, descendants
 from headrace.testing.belongings import Belongings
 from tests.workers.corrupt_photos import WAYS, CorruptPhotos
@@ -44,7 +44,7 @@ def corrupt_epoch(
     """Returns the batches of an epoch, their keys, the loader and the number of kills."""
     loader = DataLoader(
         photos, batch_size=16, shuffle=True, seed=3, num_workers=2, multiprocessing_context=method,
-        on_error="replace", quarantine=quarantine, sample_timeout=limit,
+        on_error=OnError("replace", log=quarantine, timeout=limit),
     )  # fmt: skip
     images, keys, current = [], [], list[Any]()
     with killing(current, every or 3600.0, seed=11) as killer:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from headrace import DataLoader
+from headrace import DataLoader, OnError
 from tests.workers.datasets import Failing, FailingStream, Photos
 from tests.workers.thread_data import (
     Gate,
@@ -99,7 +99,7 @@ def test_after_an_error_the_following_batches_come_as_without_workers() -> None:
 def test_an_original_error_is_the_very_exception() -> None:
     error = ValueError("bad pixel")
     with pytest.raises(ValueError) as caught:
-        list(threads(Failing(5, error), batch_size=4, original_errors=True))
+        list(threads(Failing(5, error), batch_size=4, on_error=OnError(original=True)))
     assert caught.value is error
     assert any("worker thread 1" in note for note in error.__notes__)
 
@@ -153,7 +153,7 @@ def test_the_timeout_is_an_error_and_what_was_late_comes_afterwards() -> None:
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.2 seconds"):
         next(iterator)
     dataset.opened.set()
-    iterator._timeout = 60
+    iterator.executor._timeout = 60
     assert [batch.tolist() for batch in iterator] == [[2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
 
 

@@ -104,7 +104,7 @@ def test_after_a_resume_the_round_robin_begins_where_it_was() -> None:
     assert prime(Window(3, 6, in_order=True, first=2), 4) == [2, 0, 1, 2]
 
 
-def test_a_free_task_goes_to_the_lane_with_the_fewest() -> None:
+def test_a_free_task_goes_to_the_replica_with_the_fewest() -> None:
     window: Window[int] = Window(2, 8, in_order=True, free=True)
     assert prime(window, 8) == [0, 1, 0, 1]
     window.arrive(1, 1)
@@ -114,12 +114,12 @@ def test_a_free_task_goes_to_the_lane_with_the_fewest() -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.data())
-def test_free_tasks_are_delivered_in_order_within_the_limit(lanes: int, prefetch: int, data: st.DataObject) -> None:
-    window: Window[int] = Window(lanes, lanes * prefetch, in_order=True, free=True)
+def test_free_tasks_are_delivered_in_order_within_the_limit(replicas: int, prefetch: int, data: st.DataObject) -> None:
+    window: Window[int] = Window(replicas, replicas * prefetch, in_order=True, free=True)
     sent, delivered, making = 0, [], []
     while len(delivered) < 30:
-        while sent < 30 and (lane := window.choose()) is not None:
-            making.append(window.send(lane))
+        while sent < 30 and (replica := window.choose()) is not None:
+            making.append(window.send(replica))
             sent += 1
         assert sent - len(delivered) <= window.limit
         if (ready := window.deliverable()) is not None:
@@ -131,14 +131,14 @@ def test_free_tasks_are_delivered_in_order_within_the_limit(lanes: int, prefetch
     assert delivered == list(range(30))
 
 
-def test_only_open_lanes_are_given_free_tasks() -> None:
+def test_only_open_replicas_are_given_free_tasks() -> None:
     window: Window[int] = Window(8, 2, in_order=True, free=True)
-    window.open_lanes = 1
+    window.open_replicas = 1
     assert prime(window, 8) == [0, 0]
-    window.limit, window.open_lanes = 6, 3
+    window.limit, window.open_replicas = 6, 3
     assert prime(window, 8) == [1, 2, 1, 2]
     assert window.outstanding == 6
-    window.limit = window.open_lanes = 0
+    window.limit = window.open_replicas = 0
     assert prime(window, 8) == []
     for task in range(6):
         window.arrive(task, task)
@@ -147,7 +147,7 @@ def test_only_open_lanes_are_given_free_tasks() -> None:
     ]  # fmt: skip
     assert window.finished
     assert window.outstanding == 0
-    window.limit, window.open_lanes = 4, 2
+    window.limit, window.open_replicas = 4, 2
     assert prime(window, 8) == [0, 1, 0, 1]
 
 
@@ -162,19 +162,19 @@ def test_a_lower_limit_takes_nothing_back_and_gives_nothing_out() -> None:
 
 
 @given(st.data())
-def test_whatever_lanes_are_open_batches_come_in_order_within_the_limit(data: st.DataObject) -> None:
+def test_whatever_replicas_are_open_batches_come_in_order_within_the_limit(data: st.DataObject) -> None:
     window: Window[int] = Window(6, 2, in_order=True, free=True)
     sent, delivered, making = 0, [], []
     while len(delivered) < 25:
         if data.draw(st.booleans()):
-            window.open_lanes = data.draw(st.integers(0, 6))
-            window.limit = window.open_lanes * data.draw(st.integers(1, 4))
-        if not making and window.open_lanes == 0 and window.outstanding == 0:
-            window.open_lanes, window.limit = 1, 1
-        while sent < 25 and (lane := window.choose()) is not None:
-            assert lane < window.open_lanes
+            window.open_replicas = data.draw(st.integers(0, 6))
+            window.limit = window.open_replicas * data.draw(st.integers(1, 4))
+        if not making and window.open_replicas == 0 and window.outstanding == 0:
+            window.open_replicas, window.limit = 1, 1
+        while sent < 25 and (replica := window.choose()) is not None:
+            assert replica < window.open_replicas
             assert window.outstanding < window.limit
-            making.append(window.send(lane))
+            making.append(window.send(replica))
             sent += 1
         if (ready := window.deliverable()) is not None:
             delivered.append(ready[0])

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.batches.fetch_map import Careful, MapFetcher, note, note_length, split
+from headrace.batches.fetch_map import MapFetcher, note, note_length
+from headrace.batches.index import Careful, split
 from headrace.core.errors import SampleError, explain
 from headrace.core.unseeded import Unseeded
 from headrace.faults.bad_sample import BadSample
 from headrace.faults.classify import is_never_skipped
-from headrace.faults.handler import Guard
+from headrace.faults.handler import FaultHandler
 from headrace.faults.replacements import word_of
 
 ROUNDS = 8
@@ -35,16 +36,16 @@ class GuardedFetcher:
     A batch that is loaded as a whole is first tried as such. If that fails, each of its samples is tried alone.
     """
 
-    def __init__(self, plain: MapFetcher, batched: bool, guard: Guard) -> None:
+    def __init__(self, plain: MapFetcher, batched: bool, handler: FaultHandler) -> None:
         self._plain = plain
         self._batched = batched
-        self._guard = guard
+        self._handler = handler
         self._latest: list[Any] = []
         """The key of the last good sample, if there was one."""
 
     def fetch(self, index: Any) -> Any:
         """See `Fetcher.fetch`."""
-        self._guard.losses.clear()
+        self._handler.losses.clear()
         careful = type(index) is Careful
         if careful:
             index = index.index
@@ -52,7 +53,7 @@ class GuardedFetcher:
         keys, positions = split(index, batched=self._batched)
         entries: list[Entry] = []
         failure: Exception | None = None
-        if not careful and not self._guard.killers:
+        if not careful and not self._handler.killers:
             samples: list[Any] = []
             try:
                 batch = self._plain.fetch(index, samples)
@@ -93,7 +94,7 @@ class GuardedFetcher:
 
     def losses(self) -> Sequence[BadSample]:
         """See `Fetcher.losses`."""
-        return tuple(self._guard.losses)
+        return tuple(self._handler.losses)
 
     def _complete(
         self, entries: list[Entry], keys: Sequence[Any], positions: Sequence[int] | None, failure: Exception | None
@@ -108,7 +109,7 @@ class GuardedFetcher:
 
             try:
                 entries.append(self._load(place, key, position, failure))
-            except Exception as error:  # noqa: BLE001 - the guard raises it again unless the sample is at fault
+            except Exception as error:  # noqa: BLE001 - the handler raises it again unless the sample is at fault
                 if failure is None:
                     note(error, f"raised while loading the sample with key {key!r}")
                     note_length(error, self._plain.dataset, key)
@@ -117,7 +118,7 @@ class GuardedFetcher:
             failure = None
 
     def _load(self, place: int, key: Any, position: int | None, failure: Exception | None = None) -> Entry:
-        sample = self._guard.retried(key, lambda: self._plain.load_one(place, key, position), failure)
+        sample = self._handler.retried(key, lambda: self._plain.load_one(place, key, position), failure)
         return Entry(place, key, position, sample)
 
     def _try_instead(self, entry: Entry, key: Any, keys: Sequence[Any], beside: Sequence[Entry]) -> Entry:
@@ -132,7 +133,7 @@ class GuardedFetcher:
         else:
             spare = 0
 
-        sample = self._guard.retried(key, lambda: self._plain.load_one(place, key, entry.position, spare=spare))
+        sample = self._handler.retried(key, lambda: self._plain.load_one(place, key, entry.position, spare=spare))
         found = Entry(entry.place, key, entry.position, sample)
         self._collate([*beside, found])
         return found
@@ -145,9 +146,9 @@ class GuardedFetcher:
         beside: a sample that the other one must go with.
         """
         self._plain.mark_judging(entry.place)
-        bad, action = self._guard.judge(entry.key, stage, error)
+        bad, action = self._handler.judge(entry.key, stage, error)
         if action == "skip":
-            self._guard.losses.append(bad.settled("skip"))
+            self._handler.losses.append(bad.settled("skip"))
             return []
 
         return [self._replaced(entry, bad, error, keys, beside)]
@@ -156,21 +157,21 @@ class GuardedFetcher:
         self, entry: Entry, bad: BadSample, error: Exception, keys: Sequence[Any], beside: Sequence[Entry] = ()
     ) -> Entry:
         """Returns a good sample for the place of a bad one, and keeps the record. Raises `SampleError`."""
-        policy = self._guard.policy
+        policy = self._handler.policy
         tried = 0
         if entry.position is None:
             number = word_of(entry.key)
         else:
             number = entry.position
 
-        words = (self._guard.seed, self._guard.epoch, number, 1 if bad.stage == "collate" else 0)
+        words = (self._handler.seed, self._handler.epoch, number, 1 if bad.stage == "collate" else 0)
         others = [key for key in keys if key != entry.key]
-        if policy.spares.size:
+        if policy.replacements.size:
             last_resort = []
         else:
             last_resort = self._latest
 
-        for key in chain(policy.spares.candidates(*words, batch=others), last_resort):
+        for key in chain(policy.replacements.candidates(*words, batch=others), last_resort):
             tried += 1
             try:
                 found = self._try_instead(entry, key, keys, beside)
@@ -179,10 +180,10 @@ class GuardedFetcher:
                     raise
                 continue
 
-            self._guard.losses.append(bad.settled("replace", key))
+            self._handler.losses.append(bad.settled("replace", key))
             return found
 
-        if policy.spares.size:
+        if policy.replacements.size:
             whence = "drawn at random"
         else:
             whence = "of its batch, since the sampler is not known"
@@ -202,7 +203,7 @@ class GuardedFetcher:
         """Returns a batch of one for a batch whose samples are all skipped, so that ranks stay in step."""
         if not len(keys):
             return []
-        bad = self._guard.losses.pop()
+        bad = self._handler.losses.pop()
         entry = Entry(len(keys) - 1, bad.key, None, None)
         return [self._replaced(entry, bad, SampleError(bad.error), keys)]
 

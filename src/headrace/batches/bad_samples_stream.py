@@ -14,7 +14,7 @@ from headrace.faults.replacements import SPARE
 
 if TYPE_CHECKING:
     from headrace.batches.fetch_stream import Source
-    from headrace.faults.handler import Guard
+    from headrace.faults.handler import FaultHandler
 
 IN_A_ROW = 100
 """Bad samples one behind the other, after which an iterator is taken to be stuck."""
@@ -78,8 +78,8 @@ def _went_through_a_generator(error: Exception) -> bool:
 class StreamBatch:
     """The samples of one batch as they come, with what is to become of the bad ones."""
 
-    def __init__(self, guard: Guard | None) -> None:
-        self._guard = guard
+    def __init__(self, handler: FaultHandler | None) -> None:
+        self._handler = handler
         self._samples: list[tuple[int, Any] | BadSample] = []
         self.length = 0
         """Samples that it took from the stream, the skipped ones too."""
@@ -95,7 +95,7 @@ class StreamBatch:
         except StopIteration:
             raise
         except Exception as error:
-            if self._guard is None:
+            if self._handler is None:
                 raise
             source.pass_over(error)
             return error
@@ -112,12 +112,12 @@ class StreamBatch:
         self.length += 1
         if error is None and self._latest is not None:
             self._samples.append(self._latest)
-        elif error is not None and self._guard is not None:
-            bad, action = self._guard.judge(number, "load", error)
+        elif error is not None and self._handler is not None:
+            bad, action = self._handler.judge(number, "load", error)
             if action == "replace":
                 self._samples.append(bad)
             else:
-                self._guard.losses.append(bad.settled("skip"))
+                self._handler.losses.append(bad.settled("skip"))
 
     @property
     def has_good(self) -> bool:
@@ -126,8 +126,8 @@ class StreamBatch:
 
     def pass_over(self) -> None:
         """Begins the batch anew behind what came so far, all of which is bad."""
-        if self._guard is not None:
-            self._guard.losses += [bad.settled("skip") for bad in self._samples if isinstance(bad, BadSample)]
+        if self._handler is not None:
+            self._handler.losses += [bad.settled("skip") for bad in self._samples if isinstance(bad, BadSample)]
         self._samples = []
         self.length = 0
 
@@ -138,16 +138,16 @@ class StreamBatch:
         which all are skipped gets `spare`, too. Raises `SampleError` if there is no good sample at all.
         """
         good = [one for one in self._samples if isinstance(one, tuple)]
-        if self._guard is None or len(good) == self.length:
-            return [sample for _, sample in good], good[-1] if good and self._guard is not None else spare
+        if self._handler is None or len(good) == self.length:
+            return [sample for _, sample in good], good[-1] if good and self._handler is not None else spare
         if not self._samples:
-            self._samples.append(self._guard.losses.pop())
+            self._samples.append(self._handler.losses.pop())
 
         samples = []
         for one in self._samples:
             if isinstance(one, BadSample):
                 number, sample = self._chosen(one, good or ([spare] if spare is not None else []))
-                self._guard.losses.append(one.settled("replace", number))
+                self._handler.losses.append(one.settled("replace", number))
                 samples.append(sample)
             else:
                 samples.append(one[1])
@@ -155,8 +155,8 @@ class StreamBatch:
         return samples, good[-1] if good else spare
 
     def _chosen(self, bad: BadSample, good: list[tuple[int, Any]]) -> tuple[int, Any]:
-        if good and self._guard is not None:
-            return good[stream_key(SPARE, self._guard.seed, bad.epoch, bad.key) % len(good)]
+        if good and self._handler is not None:
+            return good[stream_key(SPARE, self._handler.seed, bad.epoch, bad.key) % len(good)]
 
         message = explain(
             "found no good sample for the place of a bad one",

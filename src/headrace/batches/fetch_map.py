@@ -7,60 +7,35 @@ end of an iterable dataset; an exception from the dataset is raised as it is, wi
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import getitem
-from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.batches.index import Careful, Positioned, split
 from headrace.batches.whole_batches import draws_numbers, whole_batches
-from headrace.core.activity import JUDGE, LOAD, PLACE, SPARE, STAGE, TOGETHER, Mark, mark_collation, private_mark
+from headrace.core.activity import (
+    JUDGE,
+    LOAD,
+    PLACE,
+    SPARE,
+    STAGE,
+    TOGETHER,
+    Activity,
+    note_collation,
+    private_activity,
+)
 from headrace.core.lengths import known_length
+from headrace.core.protocols import is_stateful
 from headrace.core.rng import BATCH, SAMPLE, SampleStreams
 from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.unseeded import Unseeded
 from headrace.faults.bad_sample import BadSample
 
 SHOWN_KEYS = 8
-
-
-class Positioned(NamedTuple):
-    """What an index sampler gave, with the position in the epoch of each sample in it."""
-
-    index: Any
-    positions: range | npt.NDArray[np.int64]
-
-
-class Careful(NamedTuple):
-    """An index whose batch killed a worker while all its samples were being made at once: now each is tried alone."""
-
-    index: Any
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """Something whose state can be saved and restored; the protocol of torchdata."""
-
-    def state_dict(self) -> Any:
-        """Returns the state."""
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        """Restores what `state_dict` returned."""
-
-
-def is_stateful(thing: Any) -> TypeGuard[Stateful]:
-    """Tells what `isinstance(thing, Stateful)` tells, in a hundredth of the time."""
-    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
-
-
-def may_have_states(dataset: Any, *, is_map: bool) -> bool:
-    """Tells whether a dataset has a state, or if iterators over it may have one. Generators have none."""
-    if is_map or is_stateful(dataset):
-        return is_stateful(dataset)
-    return not inspect.isgeneratorfunction(getattr(type(dataset), "__iter__", None))
 
 
 class Fetcher(Protocol):
@@ -85,7 +60,7 @@ class MapFetcher:
         batched: bool,
         collate: Callable[[Any], Any],
         streams: SampleStreams | None = None,
-        mark: Mark | None = None,
+        activity: Activity | None = None,
         *,
         watched: bool = False,
         unseeded: Unseeded | None = None,
@@ -94,10 +69,10 @@ class MapFetcher:
         self._batched = batched
         self._collate = collate
         self._streams = streams
-        if mark is None:
-            self._mark = private_mark()
+        if activity is None:
+            self._activity = private_activity()
         else:
-            self._mark = mark
+            self._activity = activity
 
         self._watched = watched
         self._stateful = is_stateful(dataset)
@@ -106,6 +81,7 @@ class MapFetcher:
         else:
             self._whole = None
 
+        self._together = batched and bool(getattr(dataset, "__getitems__", None))
         self._draws = streams is not None and draws_numbers(dataset)
         self._unseeded: Unseeded | None = None
         if unseeded is not None:
@@ -122,6 +98,11 @@ class MapFetcher:
         """Whether batches are made without seeds first, so that nobody has to look after the global generators."""
         return self._unseeded is not None and self._unseeded.first
 
+    @property
+    def has_state(self) -> bool:
+        """Whether the dataset has a state."""
+        return self._stateful
+
     def seeding(self) -> contextlib.AbstractContextManager[None]:
         """Returns what is around the making of single samples, which seeds."""
         if self._unseeded is None:
@@ -136,7 +117,7 @@ class MapFetcher:
     @property
     def loads_together(self) -> bool:
         """Whether samples of a batch are loaded all at once: which of them fails is not known."""
-        return self._whole is not None or bool(self._batched and getattr(self.dataset, "__getitems__", None))
+        return self._whole is not None or self._together
 
     def fetch(self, index: Any, samples: list[Any] | None = None) -> Any:
         """See `Fetcher.fetch`. Samples that are loaded one by one go into `samples`, also if a later one raises."""
@@ -178,15 +159,20 @@ class MapFetcher:
             return self._make(index, positions, samples)
 
     def _make(self, index: Any, positions: Any, samples: list[Any]) -> Any:
+        """Loads and collates. Every small batch comes through here: a call less is seen in the rate."""
         if not self._batched:
             self._one_by_one((index,), positions, samples)
             return self.collate(samples[0], positions, index)
-        return self.collate(self._samples(index, positions, samples), positions, index)
+        if self._together:
+            return self.collate(self._all_at_once(index, positions), positions, index)
+
+        self._one_by_one(index, positions, samples)
+        return self.collate(samples, positions, index)
 
     def load_whole(self, keys: Any, positions: Any) -> Any:
         """Returns a batch that the dataset makes itself."""
-        self._mark[STAGE] = LOAD
-        self._mark[PLACE] = TOGETHER
+        self._activity[STAGE] = LOAD
+        self._activity[PLACE] = TOGETHER
         if self._draws and self._streams is not None and len(positions):
             self._streams.enter_batch(positions)
 
@@ -199,12 +185,12 @@ class MapFetcher:
     def load_one(self, place: int, key: Any, position: int | None, *, spare: int = 0) -> Any:
         """Returns one sample, which has this place in its batch; None where the dataset makes whole batches.
 
-        spare: what the mark says. Raises what the dataset raises, as it is.
+        spare: what the activity says. Raises what the dataset raises, as it is.
         """
-        mark = self._mark
-        mark[STAGE] = LOAD
-        mark[PLACE] = place
-        mark[SPARE] = spare
+        activity = self._activity
+        activity[STAGE] = LOAD
+        activity[PLACE] = place
+        activity[SPARE] = spare
         if position is None:
             positions: tuple[int, ...] = ()
         else:
@@ -224,13 +210,13 @@ class MapFetcher:
 
     def mark_judging(self, place: int) -> None:
         """Marks that the user's `on_error` is asked about a sample."""
-        self._mark[STAGE] = JUDGE
-        self._mark[PLACE] = place
-        self._mark[SPARE] = 0
+        self._activity[STAGE] = JUDGE
+        self._activity[PLACE] = place
+        self._activity[SPARE] = 0
 
     def collate(self, samples: Any, positions: Any, index: Any) -> Any:
         """Returns samples (or one, if there are no batches) as the collate function makes them a batch."""
-        mark_collation(self._mark)
+        note_collation(self._activity)
         if self._streams is not None and len(positions):
             self._streams.enter(BATCH, int(positions[0]))
 
@@ -250,38 +236,34 @@ class MapFetcher:
         """See `Fetcher.losses`."""
         return ()
 
-    def _samples(self, keys: Any, positions: Any, samples: list[Any]) -> Any:
-        if self.loads_together:
-            self._mark[STAGE] = LOAD
-            self._mark[PLACE] = TOGETHER
-            if self._streams is not None and len(positions):
-                self._streams.enter_batch(positions)
-            try:
-                return self.dataset.__getitems__(keys)
-            except Exception as error:
-                note(error, f"raised while loading {describe(keys)}")
-                raise
-
-        self._one_by_one(keys, positions, samples)
-        return samples
+    def _all_at_once(self, keys: Any, positions: Any) -> Any:
+        self._activity[STAGE] = LOAD
+        self._activity[PLACE] = TOGETHER
+        if self._streams is not None and len(positions):
+            self._streams.enter_batch(positions)
+        try:
+            return self.dataset.__getitems__(keys)
+        except Exception as error:
+            note(error, f"raised while loading {describe(keys)}")
+            raise
 
     def _one_by_one(self, keys: Iterable[Any], positions: Any, samples: list[Any]) -> None:
         """Puts the samples of `keys` into `samples`, which is empty; those before one that raises stay there."""
         dataset = self.dataset
         streams = self._streams
-        mark = self._mark
+        activity = self._activity
         if not isinstance(keys, (list, tuple)):
             keys = list(keys)
 
-        mark[STAGE] = LOAD
-        mark[SPARE] = 0
+        activity[STAGE] = LOAD
+        activity[SPARE] = 0
         try:
             if streams is not None and len(positions):
-                for mark[PLACE], (key, position) in enumerate(zip(keys, positions, strict=True)):
+                for activity[PLACE], (key, position) in enumerate(zip(keys, positions, strict=True)):
                     streams.enter(SAMPLE, int(position))
                     samples.append(dataset[key])
             elif self._watched:
-                for mark[PLACE], key in enumerate(keys):
+                for activity[PLACE], key in enumerate(keys):
                     samples.append(dataset[key])
             else:
                 samples.extend(map(getitem, repeat(dataset), keys))
@@ -297,23 +279,6 @@ class MapFetcher:
     def _try_each(self, keys: Sequence[Any], positions: Sequence[int] | None) -> None:
         for place, key in enumerate(keys):
             self.load_one(place, key, None if positions is None else positions[place])
-
-
-def plain_index(index: Any) -> Any:
-    """Returns an index as the index sampler gave it."""
-    if type(index) is Careful:
-        return index.index
-    return index
-
-
-def split(index: Any, *, batched: bool) -> tuple[Sequence[Any], Sequence[int] | None]:
-    """Returns the keys and the positions that an index holds, one of each for a sample; None: it has no positions."""
-    positions = None
-    if type(index) is Positioned:
-        index, positions = index.index, [int(position) for position in index.positions]
-    if isinstance(index, np.ndarray):
-        index = index.tolist()
-    return (list(index) if batched else [index]), positions
 
 
 def note(error: Exception, text: str) -> None:

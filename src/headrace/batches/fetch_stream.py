@@ -13,17 +13,18 @@ from types import GeneratorType
 from typing import Any, NamedTuple
 
 from headrace.batches.bad_samples_stream import Ending, StreamBatch
-from headrace.batches.fetch_map import is_stateful, note
+from headrace.batches.fetch_map import note
 from headrace.batches.whole_batches import memory_of
-from headrace.core.activity import LOAD, PLACE, STAGE, TOGETHER, Mark, mark_collation, private_mark
+from headrace.core.activity import LOAD, PLACE, STAGE, TOGETHER, Activity, note_collation, private_activity
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, explain
+from headrace.core.protocols import is_stateful
 from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.rng import BATCH, SAMPLE, START, SampleStreams
 from headrace.core.sharding import Place
 from headrace.faults.bad_sample import BadSample
 from headrace.faults.classify import is_never_skipped
-from headrace.faults.handler import Guard
+from headrace.faults.handler import FaultHandler
 
 PEEKED = 100
 """Samples that are looked at to find a good one, where a whole batch is bad."""
@@ -44,14 +45,14 @@ class Source:
         dataset: Any,
         streams: SampleStreams | None,
         state: dict[str, Any] | None,
-        mark: Mark | None = None,
+        activity: Activity | None = None,
         generators: ResumedGenerators | None = None,
     ) -> None:
         self._dataset = dataset
-        if mark is None:
-            self._mark = private_mark()
+        if activity is None:
+            self._activity = private_activity()
         else:
-            self._mark = mark
+            self._activity = activity
 
         self._ending = Ending()
         self.streams = streams
@@ -111,8 +112,8 @@ class Source:
             self.position += 1
             return self._ahead.pop()
 
-        self._mark[STAGE] = LOAD
-        self._mark[PLACE] = self.position
+        self._activity[STAGE] = LOAD
+        self._activity[PLACE] = self.position
         if self.streams is not None:
             self.streams.enter(SAMPLE, self.position)
 
@@ -167,8 +168,8 @@ class Source:
 
     def next_batch(self, count: int, out: BatchMemory) -> tuple[Any, int]:
         """Returns the next batch of an iterator that makes whole batches, and how many samples it has."""
-        self._mark[STAGE] = LOAD
-        self._mark[PLACE] = TOGETHER
+        self._activity[STAGE] = LOAD
+        self._activity[PLACE] = TOGETHER
         try:
             batch, got = self._iterator.next_batch(count, out)  # type: ignore[attr-defined]
         except Exception as error:
@@ -201,15 +202,15 @@ class IterableFetcher:
         deal: Deal | None = None,
         state: dict[str, Any] | None = None,
         *,
-        guard: Guard | None = None,
-        mark: Mark | None = None,
+        handler: FaultHandler | None = None,
+        activity: Activity | None = None,
     ) -> None:
         self._source = source
-        self._guard = guard
-        if mark is None:
-            self._mark = private_mark()
+        self._handler = handler
+        if activity is None:
+            self._activity = private_activity()
         else:
-            self._mark = mark
+            self._activity = activity
 
         self._spare: tuple[int, Any] | None = None
         self._batched = batched
@@ -238,10 +239,10 @@ class IterableFetcher:
 
         if self._deal is not None and not self._sure:
             self._make_sure(self._deal)
-        if self._guard is not None:
-            self._guard.losses.clear()
+        if self._handler is not None:
+            self._handler.losses.clear()
 
-        can_replace = self._guard is None or self._spare is not None  # whole batches leave no sample for that
+        can_replace = self._handler is None or self._spare is not None  # whole batches leave no sample for that
         at_once = self._batched and self._deal is None and can_replace and self._source.makes_batches
         if at_once and self._memory is not None:
             whole = self._whole(count, self._memory)
@@ -255,7 +256,7 @@ class IterableFetcher:
         else:
             samples = self._dealt(self._deal, number, count)
 
-        mark_collation(self._mark)
+        note_collation(self._activity)
         if self._source.streams is not None:
             self._source.streams.enter(BATCH, self._source.position)
 
@@ -267,9 +268,9 @@ class IterableFetcher:
 
     def losses(self) -> Sequence[BadSample]:
         """See `Fetcher.losses`."""
-        if self._guard is None:
+        if self._handler is None:
             return ()
-        return tuple(self._guard.losses)
+        return tuple(self._handler.losses)
 
     def state(self) -> Any:
         """See `Fetcher.state`."""
@@ -292,7 +293,7 @@ class IterableFetcher:
 
     def _read_again(self, total: int, report: Callable[[int, int], None]) -> None:
         """Reads so many samples and throws them away."""
-        passing = StreamBatch(self._guard)
+        passing = StreamBatch(self._handler)
         for done in range(total):
             if done % 256 == 0:
                 report(done, total)
@@ -309,18 +310,18 @@ class IterableFetcher:
 
     def _whole(self, count: int, memory: BatchMemory) -> Any:
         """Returns a batch that the iterator made itself; None if one by one is how its bad samples are found."""
-        if self._guard is not None:
+        if self._handler is not None:
             before = self._source.iterator_state()
         else:
             before = None
 
-        if self._guard is not None and before is None:
+        if self._handler is not None and before is None:
             return None
 
         try:
             batch, got = self._source.next_batch(count, memory)
         except Exception as error:
-            if self._guard is None or is_never_skipped(error):
+            if self._handler is None or is_never_skipped(error):
                 self._batches += 1
                 raise
 
@@ -334,7 +335,7 @@ class IterableFetcher:
         return batch
 
     def _own(self, count: int) -> list[Any]:
-        if self._guard is not None:
+        if self._handler is not None:
             return self._own_guarded(count)
 
         samples: list[Any] = []
@@ -350,7 +351,7 @@ class IterableFetcher:
         return samples
 
     def _own_guarded(self, count: int) -> list[Any]:
-        batch = StreamBatch(self._guard)
+        batch = StreamBatch(self._handler)
         while not self._ended:
             try:
                 batch.add(self._source)
@@ -379,8 +380,8 @@ class IterableFetcher:
         source = self._source
         (rank, size) = deal.place.world
         start = deal.first + (deal.place.worker + number * deal.place.workers) * count * size
-        batch = StreamBatch(self._guard)
-        others = StreamBatch(self._guard)
+        batch = StreamBatch(self._handler)
+        others = StreamBatch(self._handler)
         share = count
         try:
             while source.position < start:

@@ -1,6 +1,6 @@
-"""The mark: what a worker is doing at this moment, in a few numbers that others can read, also after its death.
+"""The activity: what a worker is doing at this moment, in a few numbers that others can read, also after its death.
 
-A mark is a few integers of 64 bits, in memory that may be shared. Only the worker writes them.
+A activity is a few integers of 64 bits, in memory that may be shared. Only the worker writes them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from array import array
 from collections.abc import MutableSequence
 
-Mark = MutableSequence[int]
+Activity = MutableSequence[int]
 
 TASK, STAGE, PLACE, SPARE = 0, 1, 2, 3
 """Number of the task; what is done for it; which sample of the batch, or of the stream (`TOGETHER`: all at once); and,
@@ -41,13 +41,13 @@ def cpu_time() -> int:
     return _cpu_clock()
 
 
-def mark_collation(mark: Mark) -> None:
+def note_collation(activity: Activity) -> None:
     """Marks that the samples of a batch are there, and collation begins."""
-    mark[STAGE] = COLLATE
-    mark[PLACE] = TOGETHER
-    mark[COLLATED_FROM], mark[LOAD_CPU] = time.perf_counter_ns(), _cpu_clock()
+    activity[STAGE] = COLLATE
+    activity[PLACE] = TOGETHER
+    activity[COLLATED_FROM], activity[LOAD_CPU] = time.perf_counter_ns(), _cpu_clock()
 
 
-def private_mark() -> Mark:
-    """Returns a mark that only this process can read."""
+def private_activity() -> Activity:
+    """Returns a activity that only this process can read."""
     return array("q", [0] * LENGTH)

@@ -31,6 +31,7 @@ from torch.utils.data._utils.pin_memory import pin_memory as torch_pin_memory
 from torch.utils.data._utils.worker import WorkerInfo, _generate_state
 from torch.utils.data.dataloader import _BaseDataLoaderIter as TorchIterator
 from torch.utils.data.dataloader import _DatasetKind as DatasetKind
+from torch.utils.data.dataloader import _get_distributed_settings as distributed_settings
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as TorchProcessIterator
 from torch.utils.data.dataloader import _sharding_worker_init_fn as sharding_worker_init_fn
 from torch.utils.data.dataloader import _share_dist_seed as draw_shared_seed
@@ -50,6 +51,7 @@ __all__ = [
     "apply_sharding",
     "compute_with_one_thread",
     "default_collate_fn_map",
+    "distributed_settings",
     "draw_shared_seed",
     "enter_worker_process",
     "make_worker_info",

@@ -7,6 +7,7 @@ asked for `headrace.rng()`, the batch is thrown away and made again, seeded samp
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import Literal
 
 from headrace.core.generator_moves import GeneratorMoves
@@ -16,6 +17,14 @@ from headrace.core.rng import begin_unseeded, end_unseeded, global_states_kept
 Verdict = Literal["good", "again", "seed"]
 """What becomes of a batch that was made without seeds: it is good; it is made in the same way again, since it is not
 known who drew; it is made with seeds."""
+
+
+@dataclass
+class Seeding:
+    """What is known of the random numbers that a dataset draws. Shared by a loader and its iterators."""
+
+    tries_without: bool = True
+    """Whether batches are made without seeds first: nobody has seen the dataset draw."""
 
 
 class Unseeded:

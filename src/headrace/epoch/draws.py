@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from headrace.batches.fetch_map import is_stateful
+from headrace.core.protocols import is_stateful
 from headrace.core.rng import global_states, set_global_states
-from headrace.core.torch_internals import DatasetKind, IterDataPipe
+from headrace.core.torch_internals import IterDataPipe
 from headrace.core.world import World
 from headrace.epoch.generators import OrderStates
 from headrace.epoch.record import Draws, Terms
+from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.sampler import ElasticSampler
 
 
@@ -33,20 +34,20 @@ def names_of_samplers(index_sampler: Any) -> list[str]:
     return [type(sampler).__qualname__ for sampler in samplers]
 
 
-def random_state(loader: Any) -> OrderStates | None:
+def random_state(spec: LoaderSpec) -> OrderStates | None:
     """Returns the states of the generators that an order or a base seed may be drawn from; None if neither is."""
-    is_stream = loader._dataset_kind == DatasetKind.Iterable
-    draws_order = not is_stream and resumable(loader._index_sampler) is None
-    draws_base_seed = loader.seed is None
+    is_stream = not spec.is_map
+    draws_order = not is_stream and resumable(spec.index_sampler) is None
+    draws_base_seed = spec.seed is None
     if not draws_order and not draws_base_seed:
         return None
-    return OrderStates(global_states(), [generator.get_state() for generator in generators(loader)])
+    return OrderStates(global_states(), [generator.get_state() for generator in generators(spec)])
 
 
-def set_random_state(loader: Any, states: OrderStates) -> None:
+def set_random_state(spec: LoaderSpec, states: OrderStates) -> None:
     """Puts the generators into the states that `random_state` returned, of this loader or one that is set up alike."""
     set_global_states(states.all)
-    for generator, state in zip(generators(loader), states.own, strict=True):
+    for generator, state in zip(generators(spec), states.own, strict=True):
         generator.set_state(state)
 
 
@@ -72,7 +73,7 @@ class Redrawing:
 
 
 @contextlib.contextmanager
-def drawing_from(loader: Any, states: OrderStates) -> Iterator[Redrawing]:
+def drawing_from(spec: LoaderSpec, states: OrderStates) -> Iterator[Redrawing]:
     """Has what is drawn meanwhile come from generators in these states.
 
     The global generators are then put back, since they belong to the user, unless they were where the interrupted run
@@ -80,7 +81,7 @@ def drawing_from(loader: Any, states: OrderStates) -> Iterator[Redrawing]:
     drawing leaves them.
     """
     redrawing = Redrawing(states)
-    set_random_state(loader, states)
+    set_random_state(spec, states)
     try:
         yield redrawing
     finally:
@@ -112,26 +113,11 @@ def pattern_of_reset(dataset: Any) -> Draws:
     return Draws(again, again)
 
 
-def generators(loader: Any) -> list[torch.Generator]:
-    """Returns the generators that the loader and its samplers own, each once."""
-    owners = (loader, loader._index_sampler, getattr(loader._index_sampler, "sampler", None))
+def generators(spec: LoaderSpec) -> list[torch.Generator]:
+    """Returns the generators that a loader and its samplers own, each once."""
+    owners = (spec, spec.index_sampler, getattr(spec.index_sampler, "sampler", None))
     found = {id(own): own for owner in owners if isinstance(own := getattr(owner, "generator", None), torch.Generator)}
     return list(found.values())
-
-
-@contextlib.contextmanager
-def own_base_seed(loader: Any, terms: Terms) -> Iterator[None]:
-    """Keeps torch's iterator from advancing the global generator where `seed=` supplies the base seed."""
-    if terms.seed is None:
-        yield
-        return
-
-    generator = loader.generator
-    loader.generator = torch.Generator()
-    try:
-        yield
-    finally:
-        loader.generator = generator
 
 
 def announce(index_sampler: Any, terms: Terms) -> None:

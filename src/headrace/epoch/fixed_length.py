@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
-class Supply:
+class EndlessBatches:
     """Passes over the data, one after the other, for all epochs of a loader.
 
     `delivered` counts the batches of the current epoch.
@@ -39,16 +39,16 @@ class Supply:
         return batch
 
 
-class Portion:
+class FixedLengthEpoch:
     """One epoch of `batches` batches. It goes on where the last one stopped."""
 
-    def __init__(self, supply: Supply, batches: int) -> None:
+    def __init__(self, supply: EndlessBatches, batches: int) -> None:
         self._supply = supply
         self._batches = batches
         self._over = False
         supply.begin_epoch()
 
-    def __iter__(self) -> Portion:
+    def __iter__(self) -> FixedLengthEpoch:
         return self
 
     def __len__(self) -> int:

@@ -6,16 +6,17 @@ import warnings
 from typing import Any
 
 from headrace.core.lengths import known_length
+from headrace.epoch.spec import LoaderSpec
 
 
-def batches_of(loader: Any) -> int | None:
+def batches_of(spec: LoaderSpec) -> int | None:
     """Returns how many batches an epoch of a map-style dataset has; None if nobody says."""
-    return known_length(loader._index_sampler)
+    return known_length(spec.index_sampler)
 
 
-def samples_of(loader: Any) -> int | None:
+def samples_of(spec: LoaderSpec) -> int | None:
     """Returns how many samples an epoch of a map-style dataset has; None if nobody says."""
-    for counted in (loader.sampler if loader.batch_sampler is not None else None, loader.dataset):
+    for counted in (spec.sampler, spec.dataset):
         if counted is None:
             length = None
         else:

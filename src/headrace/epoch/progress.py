@@ -14,7 +14,8 @@ Draw = tuple[int, Any]
 
 
 Delivery = tuple[int, int, Any]
-"""A batch that goes to the user: its number in the epoch, the lane that made it, and the lane's state after it."""
+"""A batch that goes to the user: its number in the epoch, the replica that made it, and the replica's state after
+it."""
 
 
 class MapProgress:
@@ -26,7 +27,7 @@ class MapProgress:
     def __init__(self, batches: int = 0, samples: int = 0, sampler: Any = None, beyond: Iterable[int] = ()) -> None:
         self._reached = (batches, samples, sampler)
         self.beyond = set(beyond)
-        self.lanes: dict[int, Any] = {}
+        self.replicas: dict[int, Any] = {}
         self._drawn: dict[int, Draw] = {}
 
     @property
@@ -54,13 +55,15 @@ class MapProgress:
 
     def deliver(self, delivery: Delivery) -> None:
         """Records that a batch was delivered; again, if it was recorded before, which changes nothing."""
-        number, lane, state = delivery
+        number, replica, state = delivery
         if state is not None:
-            self.lanes[lane] = state
+            self.replicas[replica] = state
 
-        batches = self._reached[0]
+        batches, samples, _ = self._reached
         if number == batches and not self.beyond:  # in order, as nearly always
-            self._pass(number)
+            more, sampler = self._drawn[number]
+            self._reached = (number + 1, samples + more, sampler)
+            self._drawn.pop(number, None)
         elif number >= batches:
             self.beyond.add(number)
             self._advance()
@@ -79,15 +82,17 @@ class MapProgress:
 
 
 class StreamProgress:
-    """Progress through an iterable dataset, lane by lane. `batches` counts those of all lanes.
+    """Progress through an iterable dataset, replica by replica. `batches` counts those of all replicas.
 
     `begun`: how many batches were delivered before this run of the epoch began.
     """
 
-    def __init__(self, lanes: Mapping[int, Any], batches: int = 0, next_lane: int = 0, latest: Any = None) -> None:
-        self.lanes = dict(lanes)
+    def __init__(
+        self, replicas: Mapping[int, Any], batches: int = 0, next_replica: int = 0, latest: Any = None
+    ) -> None:
+        self.replicas = dict(replicas)
         self.begun = batches
-        self._reached = (batches, next_lane, latest)
+        self._reached = (batches, next_replica, latest)
 
     @property
     def batches(self) -> int:
@@ -95,23 +100,23 @@ class StreamProgress:
         return self._reached[0]
 
     @property
-    def next_lane(self) -> int:
-        """The lane whose batch comes next."""
+    def next_replica(self) -> int:
+        """The replica whose batch comes next."""
         return self._reached[1]
 
     @property
     def latest(self) -> Any:
-        """The state of the lane that made the last batch."""
+        """The state of the replica that made the last batch."""
         return self._reached[2]
 
-    def deliver(self, delivery: Delivery, lanes: int) -> None:
-        """Records the next batch of one of `lanes`; again, if it was recorded before, which changes nothing."""
-        number, lane, state = delivery
+    def deliver(self, delivery: Delivery, replicas: int) -> None:
+        """Records the next batch of one of `replicas`; again, if it was recorded before, which changes nothing."""
+        number, replica, state = delivery
         if number < self.batches:
             return
-        self.lanes[lane] = state
-        self._reached = (number + 1, (lane + 1) % max(lanes, 1), state)
+        self.replicas[replica] = state
+        self._reached = (number + 1, (replica + 1) % max(replicas, 1), state)
 
     def end(self, states: Mapping[int, Any]) -> None:
-        """Records the states of lanes behind the ends of their streams, once all their batches are delivered."""
-        self.lanes.update(states)
+        """Records the states of replicas behind the ends of their streams, once all their batches are delivered."""
+        self.replicas.update(states)

@@ -33,7 +33,7 @@ class Terms(NamedTuple):
     seed: int | None
     world: World
     deal: bool
-    """Whether an iterable dataset is dealt out over ranks and lanes."""
+    """Whether an iterable dataset is dealt out over ranks and replicas."""
     in_order: bool
     fingerprint: Mapping[str, Any]
     """What a saved state must agree with."""
@@ -75,7 +75,7 @@ class EpochRecord:
     random: OrderStates | None
     """States of the generators from which the order was drawn; None where it is not drawn from them."""
     draws: Draws
-    lanes: int
+    replicas: int
     first: int
     """Position of the first sample of a dealt-out stream that the epoch began with."""
     elastic: bool
@@ -106,7 +106,7 @@ class EpochRecord:
         if isinstance(self.progress, MapProgress):
             self.progress.deliver(delivery)
         else:
-            self.progress.deliver(delivery, self.lanes)
+            self.progress.deliver(delivery, self.replicas)
 
         self.handed_out = None
 
@@ -144,26 +144,31 @@ class EpochRecord:
         return sealed({**common, **self._of_stream(progress, loader)})
 
     def _of_map(self, progress: MapProgress, loader: Origin) -> Snapshot:
-        lanes = None
+        replicas = None
         if progress.batches or progress.beyond:
-            states = self._with_those_not_begun(progress.lanes, loader.dataset_state)
+            states = self._with_those_not_begun(progress.replicas, loader.dataset_state)
             if states:
-                lanes = {"count": self.lanes, "next": 0, "first": 0, "states": _pairs(states)}
+                replicas = {"count": self.replicas, "next": 0, "first": 0, "states": _pairs(states)}
 
         return {
             "elastic": self.elastic,
             "samples": progress.samples,
             "sampler": None if progress.sampler is None else self.sampler_state(progress.sampler),
             "beyond": sorted(progress.beyond),
-            "lanes": lanes,
+            "replicas": replicas,
             "stream": None,
         }
 
     def _of_stream(self, progress: StreamProgress, loader: Origin) -> Snapshot:
         terms = self.terms
-        elastic = terms.in_order and self.elastic and all(state["dealt"] for state in progress.lanes.values())
-        states = self._with_those_not_begun(progress.lanes, lambda: self._stream_state(loader))
-        lanes = {"count": self.lanes, "next": progress.next_lane, "first": self.first, "states": _pairs(states)}
+        elastic = terms.in_order and self.elastic and all(state["dealt"] for state in progress.replicas.values())
+        states = self._with_those_not_begun(progress.replicas, lambda: self._stream_state(loader))
+        replicas = {
+            "count": self.replicas,
+            "next": progress.next_replica,
+            "first": self.first,
+            "states": _pairs(states),
+        }
         if elastic:
             begun = self.first
         else:
@@ -174,21 +179,21 @@ class EpochRecord:
             "samples": begun + (progress.batches - progress.begun) * terms.global_batch,
             "sampler": None,
             "beyond": [],
-            "lanes": None if elastic else lanes,
+            "replicas": None if elastic else replicas,
             "stream": progress.latest if elastic else None,
         }
 
     def _stream_state(self, loader: Origin) -> Any:
-        """Returns the state of a lane that has not begun; None if the dataset has no state."""
+        """Returns the state of a replica that has not begun; None if the dataset has no state."""
         dataset_state = loader.dataset_state()
         if dataset_state is None:
             return None
         return at_beginning(dataset_state, dealt=self.terms.deal)
 
     def _with_those_not_begun(self, states: Mapping[int, Any], state_of_others: Callable[[], Any]) -> dict[int, Any]:
-        """Returns the states of all lanes: one that has made no batch yet is as the loader's own dataset is."""
+        """Returns the states of all replicas: one that has made no batch yet is as the loader's own dataset is."""
         complete = dict(states)
-        not_begun = [lane for lane in range(max(self.lanes, 1)) if lane not in complete]
+        not_begun = [replica for replica in range(max(self.replicas, 1)) if replica not in complete]
         if not_begun:
             state = state_of_others()
         else:
@@ -199,33 +204,34 @@ class EpochRecord:
         return complete
 
     def datasets(self, loader: Origin) -> list[list[Any]] | None:
-        """Returns the states with which copies of the dataset begin the next epoch, as pairs of lane and state.
+        """Returns the states with which copies of the dataset begin the next epoch, as pairs of replica and state.
 
         None: the dataset has no state.
         """
-        if not self.keeps_datasets or not self.progress.lanes:
+        if not self.keeps_datasets or not self.progress.replicas:
             dataset_state = loader.dataset_state()
             if dataset_state is None:
                 return None
             return [[0, dataset_state]]
 
         if isinstance(self.progress, MapProgress):
-            return _pairs(self.progress.lanes)
+            return _pairs(self.progress.replicas)
 
-        kept = {lane: state["dataset"] for lane, state in self.progress.lanes.items() if state is not None}
-        return _pairs({lane: state for lane, state in kept.items() if state is not None}) or None
+        kept = {replica: state["dataset"] for replica, state in self.progress.replicas.items() if state is not None}
+        return _pairs({replica: state for replica, state in kept.items() if state is not None}) or None
 
 
 def at_beginning(dataset_state: Any, *, dealt: bool) -> dict[str, Any]:
-    """Returns the state of a lane of an iterable dataset that begins an epoch with a dataset in this state."""
+    """Returns the state of a replica of an iterable dataset that begins an epoch with a dataset in this state."""
     return {"items": 0, "dataset": dataset_state, "iterator": None, "batches": 0, "ended": False, "dealt": dealt}
 
 
-def dealt_out(states: Sequence[tuple[int, Any]], lanes: int) -> dict[int, Any]:
-    """Returns a state for each of so many lanes from pairs of lane and state: its own, or in turn one of the others."""
+def dealt_out(states: Sequence[tuple[int, Any]], replicas: int) -> dict[int, Any]:
+    """Returns a state for each of so many replicas from pairs of replica and state: its own, or in turn one of the
+    others."""
     given = dict(states)
     known = [given[number] for number in sorted(given)]
-    return {lane: given.get(lane, known[lane % len(known)]) for lane in range(lanes)}
+    return {replica: given.get(replica, known[replica % len(known)]) for replica in range(replicas)}
 
 
 def _pairs(states: Mapping[int, Any]) -> list[list[Any]]:

@@ -4,15 +4,15 @@ A snapshot holds plain values, lists and dictionaries (and what a dataset's own 
 compared, written as JSON, and loaded by `torch.load` with `weights_only=True`. It says what was delivered, on this
 rank, of which epoch:
 
-- `batches`: how many index batches (for iterable data: batches of all lanes) were delivered without a gap;
+- `batches`: how many index batches (for iterable data: batches of all replicas) were delivered without a gap;
 - `beyond`: numbers of those that were delivered out of order behind a gap;
 - `sampler`: the state of a sampler that has one;
 - `random` and `draws`, from which the order (of other samplers) and the base seed are drawn again, and `later_draws`:
   what each later epoch draws;
-- `lanes`: how many workers the dataset saw, and pairs of number and state of those that have one;
+- `replicas`: how many workers the dataset saw, and pairs of number and state of those that have one;
 - `portion`: how many batches of a portion (`batches_per_epoch=`) were delivered;
 - `samplers`: the classes of the index sampler and of the one in it;
-- `datasets`: pairs of lane and state, with which copies of a dataset that has a state begin the next epoch;
+- `datasets`: pairs of replica and state, with which copies of a dataset that has a state begin the next epoch;
 - `checksum`: CRC-32 of all that, so that damage is noticed before anything is taken from it.
 """
 
@@ -37,12 +37,12 @@ FINGERPRINT = ("dataset", "length", "seed", "batch_size", "samplers")
 """What a loader must agree with to load a state."""
 
 KEYS = (
-    *COUNTS, "finished", "random", "draws", "later_draws", "datasets", "elastic", "sampler", "beyond", "lanes",
+    *COUNTS, "finished", "random", "draws", "later_draws", "datasets", "elastic", "sampler", "beyond", "replicas",
     "stream",
 )  # fmt: skip
 """What a snapshot has besides the fingerprint and the checksum."""
 
-PER_RANK = ("rank", "random", "lanes", "beyond", "sampler", "samples", "datasets", "stream", "checksum")
+PER_RANK = ("rank", "random", "replicas", "beyond", "sampler", "samples", "datasets", "stream", "checksum")
 """What may differ between the states of the ranks of one run."""
 
 MOST_LANES = 1 << 16
@@ -145,7 +145,7 @@ def _is_pairs(value: Any) -> bool:
     return all(isinstance(pair, (list, tuple)) and len(pair) == 2 and _is_count(pair[0]) for pair in value)
 
 
-def _is_lanes(value: Any) -> bool:
+def _is_replicas(value: Any) -> bool:
     if value is None:
         return True
     if not isinstance(value, dict) or not _is_pairs(value.get("states")):
@@ -175,7 +175,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, (list, tuple)) and all(map(_is_count, value)),
         "a list of numbers of batches",
     ),
-    "lanes": (_is_lanes, f"count (up to {MOST_LANES}), next, first, and pairs of number and state; or None"),
+    "replicas": (_is_replicas, f"count (up to {MOST_LANES}), next, first, and pairs of number and state; or None"),
     "stream": (_is_stream_state, "the state of a stream, or None"),
     "datasets": (lambda value: value is None or (_is_pairs(value) and len(value) > 0), "pairs of number and state"),
 }
@@ -278,7 +278,7 @@ def next_epoch(state: Snapshot) -> Snapshot:
         "draws": state["later_draws"],
         "sampler": None,
         "beyond": [],
-        "lanes": None,
+        "replicas": None,
         "stream": None,
     }
     return sealed(following)

@@ -10,6 +10,7 @@ from pathlib import Path
 from headrace.core.errors import TooManyBadSamplesError, explain
 from headrace.faults import quarantine
 from headrace.faults.bad_sample import BadSample
+from headrace.faults.policy import OnError
 
 LOGGER = logging.getLogger("headrace")
 
@@ -38,11 +39,12 @@ class Faults:
     records: tuple[BadSample, ...] = field(default=(), repr=False)
 
 
-class Ledger:
+class FaultCounter:
     """Counts what batches report when they are delivered, so that nothing counts that the user never saw."""
 
-    def __init__(self, max_errors: float | None, path: Path | None) -> None:
-        self._max_errors = max_errors
+    def __init__(self, limits: OnError | None = None, path: Path | None = None) -> None:
+        """limits: how many bad samples an epoch may have; None: any number. path: where they are written down."""
+        self._limits = limits or OnError()
         self._path = path
         self._counts = Faults()
         self._records: list[BadSample] = []
@@ -132,8 +134,17 @@ class Ledger:
 
     def _judge(self, samples: int, whole: int) -> None:
         """Compares the bad ones of `samples` with the limit, of which a share is meant of `whole`."""
-        limit = self._max_errors
-        if limit is None or self._in_epoch <= (limit if isinstance(limit, int) else limit * whole):
+        limits = self._limits
+        if limits.max_count is not None:
+            allowed = float(limits.max_count)
+            named = f"max_count={limits.max_count}"
+        elif limits.max_rate is not None:
+            allowed = limits.max_rate * whole
+            named = f"max_rate={limits.max_rate}"
+        else:
+            return
+
+        if self._in_epoch <= allowed:
             return
 
         last = self._records[-1]
@@ -141,7 +152,7 @@ class Ledger:
             "too many bad samples in this epoch",
             place=self._path,
             found=f"{self._in_epoch} of {samples}; the last: {last.key!r}: {last.error.splitlines()[0]}",
-            expected=f"at most max_errors={limit}",
-            cure="see what is wrong with them (quarantine=), or raise max_errors",
+            expected=f"at most {named}",
+            cure="see what is wrong with them (OnError(log=)), or raise the limit",
         )
         raise TooManyBadSamplesError(message)

@@ -1,4 +1,4 @@
-"""What one lane does about bad samples: it judges, tries again, and keeps the record of the batch it is making."""
+"""What one replica does about bad samples: it judges, tries again, and keeps the record of the batch it is making."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headrace.faults.policy import RETRY_AFTER, Policy
 T = TypeVar("T")
 
 
-class Guard:
-    """One lane's. `killers`: keys (their `repr`) of samples that killed workers, and what is known of it."""
+class FaultHandler:
+    """One replica's. `killers`: keys (their `repr`) of samples that killed workers, and what is known of it."""
 
     def __init__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,9 +11,9 @@ from typing import Any, Literal
 
 from headrace.core.errors import UsageError, explain
 from headrace.faults.bad_sample import Action, BadSample
-from headrace.faults.replacements import Spares
+from headrace.faults.replacements import Replacements
 
-OnError = Literal["raise", "skip", "replace"] | Callable[[BadSample], Action]
+ErrorAction = Literal["raise", "skip", "replace"] | Callable[[BadSample], Action]
 
 ACTIONS = ("raise", "skip", "replace")
 
@@ -20,14 +22,51 @@ RETRY_AFTER = (0.05, 0.2, 0.8)
 
 
 @dataclass(frozen=True)
-class Policy:
-    """What lanes do with bad samples; picklable if the user's function is."""
+class OnError:
+    """What becomes of samples that raise, and how many of them are too many: for `DataLoader(on_error=)`.
 
-    on_error: OnError
+    `action`: "raise"; "skip", which shortens the batch; "replace", by another sample; or a function that gets a
+    `BadSample` and returns one of the three words. Raises `UsageError` for values that make no sense.
+    """
+
+    action: ErrorAction = "raise"
+    max_rate: float | None = None
+    """The share of an epoch's samples, on this rank, that may be bad: 0.01 is one in a hundred."""
+    max_count: int | None = None
+    """The number of them that may be bad. Of the two, give one or none."""
+    log: str | os.PathLike[str] | None = None
+    """A file to which a line of JSON is added for each bad sample; `headrace.load_quarantine` reads it."""
+    timeout: float | None = None
+    """Seconds that a sample may take (a batch, where the dataset makes whole ones). Then its worker is ended and
+    replaced; at the second time the sample counts as bad."""
+    original: bool = False
+    """Whether an exception from a worker is raised as it was, with its attributes, instead of as torch's copy of it."""
+
+    def __post_init__(self) -> None:
+        check_on_error(self)
+
+    @classmethod
+    def of(cls, given: ErrorAction | OnError) -> OnError:
+        """Returns what was given as `on_error=` as a record."""
+        if isinstance(given, OnError):
+            return given
+        return cls(given)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether bad samples raise, and nothing is written down: as in torch's loader."""
+        return self.action == "raise" and self.log is None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What replicas do with bad samples; picklable if the user's function is."""
+
+    on_error: ErrorAction
     seed: int | None
     """None: replacements are other ones in each run, as the order is."""
     rank: int
-    spares: Spares = field(default_factory=Spares)
+    replacements: Replacements = field(default_factory=Replacements)
 
     def decide(self, bad: BadSample) -> Action:
         """Returns what becomes of a bad sample. Raises `UsageError` if the user's function returns anything else."""
@@ -57,32 +96,44 @@ def _named(function: Any) -> str:
     return name
 
 
-def check_fault_arguments(*, on_error: Any, max_errors: Any, sample_timeout: Any) -> None:
-    """Raises `UsageError` for values of a loader's arguments that make no sense."""
-    number = isinstance(max_errors, (int, float)) and not isinstance(max_errors, bool)
-    seconds = isinstance(sample_timeout, (int, float)) and not isinstance(sample_timeout, bool)
-    share = number and isinstance(max_errors, float)
+def check_on_error(given: OnError) -> None:
+    """Raises `UsageError` for values that make no sense."""
     rules = {
-        "on_error": (callable(on_error) or on_error in ACTIONS, on_error, "'raise', 'skip', 'replace' or a function"),
-        "max_errors": (
-            max_errors is None or (number and 0 <= max_errors and (not share or max_errors <= 1)),
-            max_errors,
-            "a whole number, a share between 0.0 and 1.0, or None",
-        ),
-        "sample_timeout": (
-            sample_timeout is None or (seconds and 0 < sample_timeout <= threading.TIMEOUT_MAX),
-            sample_timeout,
+        "action": (callable(given.action) or given.action in ACTIONS, "'raise', 'skip', 'replace' or a function"),
+        "max_rate": (_is_number(given.max_rate, float, 0, 1), "a share between 0.0 and 1.0, or None"),
+        "max_count": (_is_number(given.max_count, int, 0, sys.maxsize), "a whole number, or None"),
+        "timeout": (
+            _is_number(given.timeout, (int, float), 0, threading.TIMEOUT_MAX) and given.timeout != 0,
             "seconds, more than 0, or None",
         ),
+        "log": (given.log is None or isinstance(given.log, (str, os.PathLike)), "a path, or None"),
     }
-    for name, (holds, value, expected) in rules.items():
+    for name, (holds, expected) in rules.items():
         if not holds:
-            found = f"{name}={value!r}"
-            raise UsageError(explain("wrong argument", place="headrace.DataLoader", found=found, expected=expected))
+            raise UsageError(_wrong(name, getattr(given, name), expected))
 
-    if max_errors is not None and isinstance(on_error, str) and on_error == "raise":
-        cure = "add on_error='skip' or 'replace', or leave max_errors out"
-        found = "on_error='raise', with which the first bad sample ends the epoch"
-        raise UsageError(
-            explain("max_errors has nothing to count", place="headrace.DataLoader", found=found, cure=cure)
+    is_limited = given.max_rate is not None or given.max_count is not None
+    if is_limited and isinstance(given.action, str) and given.action == "raise":
+        message = explain(
+            "a limit has nothing to count",
+            place="on_error of headrace.DataLoader",
+            found="the action 'raise', with which the first bad sample ends the epoch",
+            expected="'skip', 'replace' or a function",
+            cure="give an action, or leave max_rate and max_count out",
         )
+        raise UsageError(message)
+
+    if given.max_rate is not None and given.max_count is not None:
+        raise UsageError(_wrong("max_count", given.max_count, "None beside max_rate: give one of the two"))
+
+
+def _is_number(value: Any, kinds: Any, least: float, most: float) -> bool:
+    """Tells whether a value is None or a number of these kinds within these bounds."""
+    if value is None:
+        return True
+    return isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most
+
+
+def _wrong(name: str, value: Any, expected: str) -> str:
+    place = "on_error of headrace.DataLoader"
+    return explain("wrong argument", place=place, found=f"{name}={value!r}", expected=expected)

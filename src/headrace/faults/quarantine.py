@@ -39,7 +39,7 @@ def append(path: Path, records: Iterable[BadSample]) -> None:
 def checked_path(path: str | os.PathLike[str]) -> Path:
     """Returns the path of a quarantine file that can be written. Raises `UsageError` if it cannot."""
     if not isinstance(path, (str, os.PathLike)):
-        raise UsageError(explain("wrong argument", place="quarantine=", found=repr(path), expected="a path, or None"))
+        raise UsageError(explain("wrong argument", place="OnError(log=)", found=repr(path), expected="a path, or None"))
 
     found = Path(path)
     try:
@@ -66,7 +66,7 @@ def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
     try:
         lines = Path(path).read_text(encoding="utf-8", errors="backslashreplace").split("\n")
     except FileNotFoundError as error:
-        message = explain("there is no quarantine file", place=path, cure="give the path that quarantine= had")
+        message = explain("there is no quarantine file", place=path, cure="give the path that OnError(log=) had")
         raise DatasetNotFoundError(message) from error
     except OSError as error:
         message = explain("cannot read the quarantine file", place=path, found=error.strerror)
@@ -86,7 +86,7 @@ def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
                 place=f"{path}, line {number}",
                 found=line[:80],
                 expected="JSON with key, path, stage, error, epoch, worker",
-                cure="delete the line, or give the path that quarantine= had",
+                cure="delete the line, or give the path that OnError(log=) had",
             )
             raise FormatError(message) from error
 

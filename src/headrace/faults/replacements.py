@@ -20,7 +20,7 @@ SPARE = 0x7370617265
 """Sets these random numbers apart from others of the same seed, epoch and position."""
 
 
-class Spares(NamedTuple):
+class Replacements(NamedTuple):
     """What replacements are drawn from: `keys`, or the numbers below `size`; with neither, the keys of the batch."""
 
     size: int = 0
@@ -61,7 +61,7 @@ def _shuffled(keys: list[Any], *words: int) -> Iterator[Any]:
         yield keys.pop(stream_key(SPARE, *words, attempt) % len(keys))
 
 
-def spares_of(index_sampler: Any, dataset: Any, excluded: npt.NDArray[np.int64] | None = None) -> Spares:
+def replacements_of(index_sampler: Any, dataset: Any, excluded: npt.NDArray[np.int64] | None = None) -> Replacements:
     """Returns what replacements are drawn from for an index sampler.
 
     Samplers that take every sample alike are drawn from as a whole. Any other may have its reasons (weights, a part of
@@ -78,16 +78,16 @@ def spares_of(index_sampler: Any, dataset: Any, excluded: npt.NDArray[np.int64] 
     alike = (SequentialSampler, RandomSampler, DistributedSampler)
     takes_all = type(sampler) in alike or getattr(sampler, "takes_all_alike", False)
     if not takes_all or not isinstance(dataset, Sized):
-        return Spares()
+        return Replacements()
     if excluded is not None and len(excluded):
         return _listed(np.delete(np.arange(len(dataset)), excluded))
-    return Spares(len(dataset))
+    return Replacements(len(dataset))
 
 
-def _listed(keys: npt.NDArray[Any]) -> Spares:
+def _listed(keys: npt.NDArray[Any]) -> Replacements:
     if np.issubdtype(keys.dtype, np.integer):
-        return Spares(len(keys), keys.astype(np.int64))
-    return Spares()
+        return Replacements(len(keys), keys.astype(np.int64))
+    return Replacements()
 
 
 def word_of(key: Any) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-import os
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
@@ -12,40 +11,46 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
 from headrace.batches.whole_batches import makes_batches
-from headrace.core.lengths import known_length
 from headrace.core.torch_internals import DatasetKind
-from headrace.core.world import ALONE, current_world, distributed_world
-from headrace.epoch.draws import generators, names_of_samplers, pattern_of_draws, resumable
-from headrace.epoch.fixed_length import Portion, Supply
+from headrace.core.world import ALONE, current_world
+from headrace.epoch.draws import generators, pattern_of_draws, resumable
+from headrace.epoch.fixed_length import EndlessBatches, FixedLengthEpoch
 from headrace.epoch.lengths import batches_of
-from headrace.epoch.record import Terms, blank
+from headrace.epoch.record import blank
 from headrace.epoch.snapshot import Snapshot, check_reach, checked, next_epoch, part_for
-from headrace.faults.policy import OnError
+from headrace.faults.counts import Faults
+from headrace.faults.policy import ErrorAction, OnError
 from headrace.faults.quarantine import Excluded, checked_path
-from headrace.loader.epoch_iterator import EpochIterator
-from headrace.loader.options import Backend, automatic, check_arguments, check_samples, checked_exclude, is_map
+from headrace.loader.executors import executor_for, has_workers
+from headrace.loader.iterator import LoaderIterator, ProcessesIterator, WorkersIterator
+from headrace.loader.options import (
+    AskedArguments,
+    AskedBackend,
+    Auto,
+    Options,
+    automatic,
+    check_arguments,
+    check_samples,
+    checked_exclude,
+    is_map,
+)
+from headrace.loader.rank_check import name_here
 from headrace.loader.reporting import Observed, OnStats
-from headrace.loader.session import ForEngines
+from headrace.loader.session import LoaderOrigin, Session
+from headrace.loader.setting import setting_of
 from headrace.samplers.distributed import DistributedSampler
 from headrace.samplers.kept import KeptSampler
 from headrace.samplers.sampler import ElasticSampler
-from headrace.shared_memory.arena import Arena
-from headrace.shared_memory.leases import LocalMemory
-from headrace.shared_memory.per_process import PerProcess
-from headrace.telemetry.object_growth import warn_of_objects
-from headrace.workers.auto.backend import advise, choose
-from headrace.workers.auto.scaling import AutomaticIterator, tuner_for
-from headrace.workers.inline import InlineIterator
-from headrace.workers.processes.executor import ProcessIterator
-from headrace.workers.threads import ThreadIterator
-
-ARENA = PerProcess(Arena)
-LOCAL_MEMORY = PerProcess(LocalMemory)
+from headrace.telemetry.labels import label_for
+from headrace.telemetry.recorder import Recorder
+from headrace.telemetry.recording import Setting
+from headrace.workers.auto.scaling import tuner_for
+from headrace.workers.protocol import Backend
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
+class DataLoader(AskedArguments, Observed, TorchDataLoader[T_co]):
     """`torch.utils.data.DataLoader` whose batches travel through leased memory.
 
     Takes torch's arguments, with torch's checks, defaults, orders and worker seeds. What differs is the way of a batch:
@@ -55,42 +60,28 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
     That memory belongs to the process: all loaders use it in turn, and it goes with the last loader that was iterated.
     It holds the batches that are kept plus about `prefetch_factor + 1` per worker (without workers: two).
 
-    Beyond torch's arguments, all of them keywords:
+    Beyond torch's arguments:
 
-    - `seed`: an integer makes the order of the samples and every random number drawn while a sample is loaded a
-      function of (seed, epoch, position): the same for any number of workers, backend, restart and, with
-      `shard="auto"`, world size. `random`, NumPy, torch and `headrace.rng()` are seeded for each sample (threads:
-      `rng()` only). Epochs count up by themselves from 0; `set_epoch` sets the number.
-    - `shard="auto"`: deals the data out over the ranks (`torch.distributed`, or the launcher's environment), iterable
-      data over the workers too: every sample once. Ranks always get equally many batches: the last ones are dropped
-      with `drop_last=True`, else filled up with samples that come twice. Implies `seed=0` if none is given.
-    - `backend`: where the workers run: `"process"`, `"thread"`, `"inline"` (in the calling thread, without any), or
-      `"auto"`: the first epoch begins with a trial of a few samples, and then the attribute says which of the three.
-    - `num_workers="auto"`: workers are added and retired while training goes on, by what is measured; with map-style
-      data, whose batches are the same whatever is decided (streams: one for each core if they are split, else one).
-      Implies `seed=0` if none is given, and persistent workers.
-      `prefetch_factor="auto"`: likewise, how many batches are made ahead for each. What was decided, and why, is in the
-      log `headrace` and in `recording.events`; the attributes say what holds now.
-    - `memory_budget`: bytes that workers and the batches ahead may take when "auto" decides; otherwise half of what is
-      free when the loader is made.
-    - `batches_per_epoch`: an epoch ends after so many batches, and the next one goes on behind them.
+    - `seed`: makes the order of the samples and every random number that is drawn while a sample is loaded a function
+      of (seed, epoch, position). Both are then the same for any number of workers, any backend, after a restart and,
+      with `shard="auto"`, for any world size. See docs/order.md for all that it switches.
+    - `shard="auto"`: deals the data out over the ranks, iterable data over the workers, too: every sample once. All
+      ranks get equally many batches. Implies `seed=0` if none is given.
+    - `backend`: where batches are made: `"process"`, `"thread"`, `"inline"` (in the calling thread), or `"auto"`, which
+      tries a few samples when the first epoch begins. `setting.backend` says what was chosen.
+    - `num_workers="auto"`: adds and retires workers while training goes on, by what is measured; `Auto(memory="8GB")`
+      also limits their memory. Implies `seed=0` and persistent workers. `setting.num_workers` says what holds now.
+    - `prefetch_factor="auto"`: likewise, how many batches are made ahead for each worker.
+    - `batches_per_epoch`: ends an epoch after so many batches. The next one goes on behind them.
     - `on_error`: what becomes of a sample that raises, in loading or collation: `"raise"`; `"skip"`, which shortens its
-      batch; `"replace"`, by another one, drawn at random from what the sampler draws from; or a function that gets a
-      `BadSample` and returns one of the three. Input and output that may succeed later is tried again first. Errors of
-      the machine (no memory, no descriptors, a full disk) and of the program are always raised. A batch never becomes
-      empty: if all its samples are skipped, one other takes their place.
-    - `max_errors`: how many bad samples an epoch may have, on this rank: a number, or a share (0.01) of its samples.
-    - `quarantine`: a file to which a line of JSON is added for each bad sample; see `headrace.load_quarantine`.
+      batch; `"replace"`, by another sample; or a function that gets a `BadSample` and returns one of the three words.
+      `OnError("skip", max_rate=0.01, log="bad.jsonl", timeout=60)` sets limits, too. Input and output that may succeed
+      later is tried again first. Errors of the machine (no memory, a full disk) and of the program are always raised.
     - `exclude`: samples to leave out: their numbers, what `load_quarantine` returns, or the path of such a file.
-    - `sample_timeout`: seconds that a sample (where datasets make them all at once, a batch) may take. Then its worker
-      is ended and replaced; at the second time the sample counts as bad.
-    - `original_errors=True`: an exception in a worker is raised as it was, with its arguments and attributes, instead
-      of as torch's copy with another text.
-
-    - `snapshot_every_n_steps`: accepted because torchdata's `StatefulDataLoader` has it, and ignored: a state is always
-      of the latest batch.
     - `on_stats`: called every ten seconds, and at the end of each epoch, with the `stats` of that moment. See
       `TensorBoardWriter` and `OpenMetricsWriter`.
+    - `snapshot_every_n_steps`: accepted because torchdata's `StatefulDataLoader` has it, and ignored: a state is always
+      of the latest batch.
 
     Where the time goes is always recorded: `stats` has the figures, `report()` says in words who waits for whom, what
     to change, and what that would gain.
@@ -109,7 +100,7 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int | Literal["auto"] = 0,
+        num_workers: int | Literal["auto"] | Auto = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -124,40 +115,60 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
         in_order: bool = True,
         seed: int | None = None,
         shard: Literal["auto"] | None = None,
-        backend: Backend = "process",
+        backend: AskedBackend = "process",
         batches_per_epoch: int | None = None,
-        original_errors: bool = False,
-        on_error: OnError = "raise",
-        max_errors: float | None = None,
-        quarantine: str | os.PathLike[str] | None = None,
+        on_error: ErrorAction | OnError = "raise",
         exclude: Excluded | None = None,
-        sample_timeout: float | None = None,
-        memory_budget: int | None = None,
         on_stats: OnStats | None = None,
         snapshot_every_n_steps: int | None = 1,
     ) -> None:
         check_arguments(
-            dataset, seed=seed, shard=shard, backend=backend, batches_per_epoch=batches_per_epoch, on_error=on_error,
-            max_errors=max_errors, sample_timeout=sample_timeout, on_stats=on_stats, memory_budget=memory_budget,
-        )  # fmt: skip
+            dataset,
+            seed=seed,
+            shard=shard,
+            backend=backend,
+            batches_per_epoch=batches_per_epoch,
+            on_stats=on_stats,
+        )
         check_samples(dataset, sampler, batch_sampler)
-        self._keep(
-            _own=self._begin_own(dataset), quarantine=None if quarantine is None else checked_path(quarantine),
-            on_error=on_error, max_errors=max_errors, sample_timeout=sample_timeout, on_stats=on_stats, shard=shard,
-            memory_budget=memory_budget, snapshot_every_n_steps=snapshot_every_n_steps, backend=backend,
-            batches_per_epoch=batches_per_epoch, original_errors=original_errors,
-        )  # fmt: skip
         auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
         if seed is None and (shard is not None or auto.workers):
-            self.seed = 0
-        else:
-            self.seed = seed
+            seed = 0
 
-        if exclude is None:
-            self.exclude = None
-        else:
-            self.exclude = checked_exclude(exclude, dataset, batch_sampler or sampler)
+        errors = OnError.of(on_error)
+        log = None
+        if errors.log is not None:
+            log = checked_path(errors.log)
+        if exclude is not None:
+            exclude = checked_exclude(exclude, dataset, batch_sampler or sampler)
 
+        memory = None
+        if isinstance(num_workers, Auto):
+            memory = num_workers.nbytes()
+
+        options = Options(
+            seed=seed,
+            shard=shard,
+            backend=backend,
+            batches_per_epoch=batches_per_epoch,
+            on_error=errors,
+            log=log,
+            exclude=exclude,
+            memory=memory,
+            on_stats=on_stats,
+        )
+        self._keep(
+            options,
+            seed=seed,
+            shard=shard,
+            backend=backend,
+            batches_per_epoch=batches_per_epoch,
+            on_error=on_error,
+            exclude=exclude,
+            on_stats=on_stats,
+            snapshot_every_n_steps=snapshot_every_n_steps,
+        )
+        self._session = self._begin_session(dataset)
         if sampler is None and batch_sampler is None and is_map(dataset):
             sampler = self._own_sampler(dataset, shuffle, drop_last, generator)
             if sampler is not None:
@@ -171,7 +182,22 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )  # fmt: skip
-        self._own.tuner = tuner_for(self, workers=auto.workers, prefetch=auto.prefetch)
+        self._session.tuner = tuner_for(
+            self._session.spec(self), workers=auto.workers, prefetch=auto.prefetch, memory=memory
+        )
+
+    @functools.cached_property
+    def _session(self) -> Session:
+        """What the loader keeps from one epoch to the next, of a subclass that never called the constructor."""
+        return self._begin_session(vars(self).get("dataset"))
+
+    def _keep(self, options: Options, **arguments: Any) -> None:
+        """Keeps arguments as attributes of their names, where frameworks look for them that build a loader anew."""
+        vars(self).update(arguments, _options=options)
+
+    def _begin_session(self, dataset: Any) -> Session:
+        label = label_for(self, dataset)
+        return Session(options=self._options, name=name_here(), label=label.text, is_rebuild=label.is_rebuild)
 
     def _own_sampler(self, dataset: Any, shuffle: Any, drop_last: bool, generator: Any) -> Sampler[int] | None:
         """Returns the sampler of a loader that is given none; None if torch's will do."""
@@ -185,7 +211,7 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
                 return None
             return KeptSampler(len(dataset), excluded, shuffle=bool(shuffle), generator=generator)
 
-        self._own.alone = self.shard is None
+        self._session.alone = self.shard is None
         if self.shard:
             rank = None
             size = None
@@ -203,8 +229,8 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
         A dataset hears of it by its own `set_epoch`, if it has one. Without `seed=` that is all; with `seed=` the
         number also decides the order and the random numbers, and the epochs after it count on from there.
         """
-        self._own.epoch = epoch
-        self._own.announced = True
+        self._session.epoch = epoch
+        self._session.announced = True
         for listener in (self.dataset, self.batch_sampler, self.sampler):
             if callable(listen := getattr(listener, "set_epoch", None)):
                 listen(epoch)
@@ -216,19 +242,21 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
         `headrace.merge_states` joins those of several ranks. Costs microseconds, apart from `state_dict()` of a data
         set that has one.
         """
-        if self._own.resume is not None:
-            return self._own.resume
+        if self._session.resume is not None:
+            return self._session.resume
 
-        if self._own.record is None:
+        if self._session.record is None:
             elastic = getattr(resumable(self._index_sampler), "elastic", bool(self.shard))
-            draws = pattern_of_draws(self.dataset, workers=self._has_workers, persistent=self.persistent_workers)
-            return blank(self._terms(None), self, draws, elastic=elastic)
+            draws = pattern_of_draws(
+                self.dataset, workers=has_workers(self, self._session), persistent=self.persistent_workers
+            )
+            return blank(self._session.terms(self, None), self._origin(), draws, elastic=elastic)
 
-        supply = self._own.supply
+        supply = self._session.supply
         delivered = 0
         if supply is not None and supply.delivered != self.batches_per_epoch:
             delivered = supply.delivered
-        return self._own.record.snapshot(self, portion=delivered)
+        return self._session.record.snapshot(self._origin(), portion=delivered)
 
     def load_state_dict(self, state_dict: Snapshot) -> None:
         """Has the next iteration go on behind what was delivered when the state was saved.
@@ -237,17 +265,24 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
         different. Batches are the same, bit for bit, as they would have been; so are random numbers drawn in the data
         set with `seed=`. Raises `StateError` if the state belongs to other data, another seed or another rank.
         """
-        terms = self._terms(None)
+        session = self._session
+        spec = session.spec(self)
+        terms = session.terms(self, None)
         sampler = resumable(self._index_sampler)
         state: Snapshot | None = None
         if state_dict != {}:
             checked(state_dict, terms.fingerprint)
             state = part_for(state_dict, terms.world)
-            is_map = self._dataset_kind == DatasetKind.Map
-            check_reach(state, batches_of(self) if is_map else None, sampler, len(generators(self)))
+            batches = None
+            if spec.is_map:
+                batches = batches_of(spec)
+            check_reach(state, batches, sampler, len(generators(spec)))
 
         self._iterator = None
-        self._own.record = self._own.resume = self._own.supply = self._own.draws = None
+        session.record = None
+        session.resume = None
+        session.supply = None
+        session.draws = None
         if state is None:
             return
 
@@ -257,86 +292,50 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
                 sampler.set_epoch(sampler.epoch)
             state = next_epoch(state)
 
-        self._own.epoch = state["epoch"]
-        self._own.resume = state
-        self._own.draws = state["later_draws"] or None
+        session.epoch = state["epoch"]
+        session.resume = state
+        session.draws = state["later_draws"] or None
         portion = state["portion"]
         if self.batches_per_epoch is not None and 0 < portion < self.batches_per_epoch:
-            self._own.supply = Supply(self._iterate, portion)
+            session.supply = EndlessBatches(self._iterate, portion)
 
-    def next_terms(self) -> Terms:
-        """Returns the terms of the epoch that begins now. For engines; counts the epoch."""
-        terms = self._terms(self._own.resume)
-        if self._own.alone and terms.world.size > 1:
-            warnings.warn(
-                f"seed= without shard='auto': each of the {terms.world.size} ranks loads all samples in one order. "
-                "Add shard='auto', or give a sampler of headrace.samplers.",
-                stacklevel=2,
-            )
-            self._own.alone = False
-
-        self._own.resume = None
-        self._own.epoch += 1
-        self._own.announced = False
-        return terms
-
-    def _terms(self, resume: Snapshot | None) -> Terms:
-        is_stream = self._dataset_kind == DatasetKind.Iterable
-        return Terms(
-            loader=self._own.name,
-            epoch=self._own.epoch,
-            announce=self._own.announced or self.seed is not None,
-            seed=self.seed,
-            world=current_world() if self.seed is not None or is_stream else distributed_world(),
-            deal=is_stream and bool(self.shard),
-            in_order=self.in_order,
-            fingerprint=self._fingerprint(),
-            resume=resume,
-            draws=self._own.draws,
-        )
-
-    def _fingerprint(self) -> dict[str, Any]:
-        is_map = self._dataset_kind == DatasetKind.Map
-        return {
-            "dataset": f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}",
-            "length": known_length(self.dataset) if is_map else None,
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            "samplers": names_of_samplers(self._index_sampler) if is_map else [],
-        }
+    def _origin(self) -> LoaderOrigin:
+        """Returns what a record asks when a state is taken."""
+        has_workers = self.num_workers > 0 or self._session.tuner is not None
+        return LoaderOrigin(self._session.spec(self), has_workers=has_workers)
 
     def __iter__(self) -> Any:
         if self.batches_per_epoch is None:
             return self._iterate()
-        if self._own.supply is None:
-            self._own.supply = Supply(self._iterate)
-        return Portion(self._own.supply, self.batches_per_epoch)
+        if self._session.supply is None:
+            self._session.supply = EndlessBatches(self._iterate)
+        return FixedLengthEpoch(self._session.supply, self.batches_per_epoch)
 
     def _iterate(self) -> Any:
-        before = self._own.before_epoch()
+        before = self._session.before_epoch()
         try:
             return self._iterate_once()
         except BaseException:
             # It may come from a signal handler, at any line. Nothing was delivered, so the epoch has not begun.
             self._iterator = None  # workers that were kept may have been told of it
-            self._own.go_back(before)
+            self._session.go_back(before)
             self._keep_datasets()
             raise
 
     def _keep_datasets(self) -> None:
         """Has new workers go on with the states of the dataset that the workers had which were kept until now."""
-        record = self._own.record
-        if record is None or self._own.resume is not None:
+        record = self._session.record
+        if record is None or self._session.resume is not None:
             return
-        if record.finished and record.keeps_datasets and self.num_workers and record.progress.lanes:
+        if record.finished and record.keeps_datasets and self.num_workers and record.progress.replicas:
             self.load_state_dict(self.state_dict())
 
     def _iterate_once(self) -> Any:
-        resume = self._own.resume
-        epoch = self._own.epoch
-        announced = self._own.announced
+        resume = self._session.resume
+        epoch = self._session.epoch
+        announced = self._session.announced
         iterator = self._begin_epoch()
-        if resume is None or not resume["batches"] or not isinstance(iterator, EpochIterator):
+        if resume is None or not resume["batches"] or not isinstance(iterator, LoaderIterator):
             return iterator
 
         if iterator.is_at_end():  # the state was saved behind the last batch, and nobody could know that it was
@@ -349,16 +348,13 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
     def _begin_epoch(self) -> Any:
         """Returns an iterator that is at the beginning of the next epoch, or where a state says."""
         kept = self._iterator
-        if isinstance(kept, AutomaticIterator):
-            kept._reset(self)
-            iterator: Any = kept
-        else:
-            if isinstance(kept, EpochIterator) and kept.record.lanes != self.num_workers:
-                self._iterator = None  # the lanes of another run end with its epoch
-            iterator = super().__iter__()
+        is_fixed = self._session.tuner is None
+        if is_fixed and isinstance(kept, LoaderIterator) and kept.record.replicas != self.num_workers:
+            self._iterator = None  # the replicas of another run end with its epoch
 
-        if isinstance(iterator, EpochIterator):
-            self._own.record = iterator.record
+        iterator = super().__iter__()
+        if isinstance(iterator, LoaderIterator):
+            self._session.record = iterator.record
         return iterator
 
     def __len__(self) -> int:
@@ -370,60 +366,55 @@ class DataLoader(ForEngines, Observed, TorchDataLoader[T_co]):
             return length
 
         share = (self.batch_size or 1) * size
-        samples = len(self.dataset)
+        samples = len(self.dataset)  # type: ignore[arg-type]  # it has a length, or torch would have raised
         if self.drop_last:
             return samples // share
         return -(-samples // share)
 
     @property
-    def _has_workers(self) -> bool:
-        """Whether batches are made by workers, as far as it is decided."""
-        return (self.num_workers > 0 or self._own.tuner is not None) and self.backend != "inline"
+    def setting(self) -> Setting:
+        """What holds now: where batches are made, by how many workers. Before the first epoch: what was asked for."""
+        if self.recorder.epoch >= 0:
+            return self.recorder.setting
+
+        backend: Backend = "process"
+        if not has_workers(self, self._session):
+            backend = "inline"
+        elif self.backend == "thread":
+            backend = "thread"
+
+        return setting_of(self, backend=backend, workers=self.num_workers)
+
+    @property
+    def faults(self) -> Faults:
+        """What this loader survived so far: bad samples by what became of them, and workers that were replaced."""
+        return self._session.fault_counter.faults()
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where batches leave their times."""
+        return self._session.recorder
 
     def _get_iterator(self) -> Any:
+        """Returns an iterator with the executor that the arguments ask for."""
         if self.num_workers:
             operator.index(self.num_workers)  # torch takes 2.0, too, until an epoch begins: a TypeError
         if makes_batches(self.dataset, self.collate_fn) and callable(prepare := getattr(self.dataset, "prepare", None)):
             prepare()
-        if self.backend == "auto" and self._own.tuner is not None:
-            self.backend = "process"  # of which there may be none
-        if self.backend == "auto" and self.num_workers > 0:
-            self.backend = choose(self).backend
-        if not self._has_workers:
-            self._own.memory = LOCAL_MEMORY.get()
-            return InlineIterator(self, self._own.memory)
 
-        if self.backend == "thread":
-            self.check_worker_number_rationality()
-            self._own.memory = LOCAL_MEMORY.get()
-            return ThreadIterator(self, self._own.memory)
-
-        if os.name != "posix":
-            return super()._get_iterator()  # descriptors cannot be handed to workers there
-        if self._own.tuner is None or not self._own.tuner.limits.tunes_workers:
-            self.check_worker_number_rationality()
-
-        if not self._own.looked_at:
-            warn_of_objects(self.dataset, self.num_workers)
-            advise(self)
-            self._own.looked_at = True
-
-        self._own.arena = ARENA.get()
-        if self._own.tuner is not None:
-            self._own.memory = LOCAL_MEMORY.get()
-            return AutomaticIterator(self, self._own.arena, self._own.zygotes, self._own.memory, self._own.tuner)
-
-        return ProcessIterator(self, self._own.arena, self._own.zygotes)
+        session = self._session
+        executor = executor_for(self, session)
+        if executor is None:
+            return super()._get_iterator()
+        if executor.backend == "inline":
+            return LoaderIterator(self, session, executor)
+        if executor.backend == "thread":
+            return WorkersIterator(self, session, executor)
+        return ProcessesIterator(self, session, executor)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the memory out: a copied or unpickled loader makes its own."""
-        own = self._own.without_resources()
-        if own.tuner is None:
-            begins = {}
-        else:
-            begins = {"num_workers": own.tuner.now.workers}
-
-        return {**self.__dict__, "_own": own, **begins}
+        return {**self.__dict__, "_session": self._session.without_resources()}
 
     def __class_getitem__(cls, parameters: Any) -> Any:
         """Takes `DataLoader[Sample]` and `DataLoader[Sample, Batch]`; the second is for readers of the code only."""

@@ -3,24 +3,97 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from dataclasses import dataclass, field
 from numbers import Integral
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from headrace.batches.fetch_map import is_stateful
 from headrace.core.errors import UsageError, explain
 from headrace.core.lengths import known_length
 from headrace.core.machine import cores
+from headrace.core.protocols import is_stateful
 from headrace.core.sharding import splits_itself
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe
 from headrace.core.world import local_world_size
-from headrace.faults.policy import check_fault_arguments
+from headrace.faults.policy import ErrorAction, OnError
 from headrace.faults.quarantine import Excluded, excluded_numbers
+from headrace.loader.reporting import OnStats
 
-Backend = Literal["process", "thread", "inline", "auto"]
+AskedBackend = Literal["process", "thread", "inline", "auto"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a loader was asked for beyond torch's arguments, checked. What was found out stands in `loader.setting`."""
+
+    seed: int | None = None
+    shard: Literal["auto"] | None = None
+    backend: AskedBackend = "process"
+    batches_per_epoch: int | None = None
+    on_error: OnError = field(default_factory=OnError)
+    log: Path | None = None
+    """Where bad samples are written down: `on_error.log`, checked."""
+    exclude: Any = None
+    """Numbers of the samples that are left out: int64 [n], ascending; None: none."""
+    memory: int | None = None
+    """Bytes that workers and the batches ahead may take where their number is found by measuring; None: half of what
+    is free."""
+    on_stats: OnStats | None = None
+
+
+@dataclass(frozen=True)
+class Auto:
+    """For `DataLoader(num_workers=)`: as many workers as measuring finds best, within so much memory.
+
+    `memory`: bytes, or text such as "8GB" or "512 MiB"; None: half of what is free when the loader is made. It holds
+    for the workers and the batches ahead together. Raises `UsageError` for anything else.
+    """
+
+    memory: int | str | None = None
+
+    def __post_init__(self) -> None:
+        self.nbytes()
+
+    def nbytes(self) -> int | None:
+        """Returns the memory in bytes; None: that is not given."""
+        if self.memory is None:
+            return None
+
+        found = None
+        if isinstance(self.memory, str):
+            found = SIZE.fullmatch(self.memory.strip())
+        if found is not None:
+            return int(float(found[1]) * UNITS[found[2].upper()])
+        if _is_whole(self.memory) and int(self.memory) > 0:
+            return int(self.memory)
+        raise _wrong("memory", self.memory, "a number of bytes, or text such as '8GB'")
+
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b?|)", re.IGNORECASE)
+
+
+class AskedArguments:
+    """The arguments as attributes, where frameworks look for them that build a loader anew.
+
+    Here stands what holds for a loader of a subclass that never calls the constructor: torch's loader, nothing more.
+    """
+
+    seed: int | None = None
+    shard: Literal["auto"] | None = None
+    backend: AskedBackend = "process"
+    batches_per_epoch: int | None = None
+    on_error: ErrorAction | OnError = "raise"
+    exclude: Any = None
+    on_stats: OnStats | None = None
+    snapshot_every_n_steps: int | None = 1
+    _options = Options()
 
 
 def is_map(dataset: Any) -> bool:
@@ -58,18 +131,13 @@ def _leaves_out(sampler: Any, numbers: Any) -> bool:
     return left_out is not None and np.array_equal(left_out, numbers)
 
 
-def check_arguments(dataset: Any, *, on_error: Any, max_errors: Any, sample_timeout: Any, **given: Any) -> None:
+def check_arguments(dataset: Any, **given: Any) -> None:
     """Checks the arguments that torch does not know. Raises `UsageError`."""
-    check_fault_arguments(on_error=on_error, max_errors=max_errors, sample_timeout=sample_timeout)
     count = given["batches_per_epoch"]
     rules = {
         "seed": (given["seed"] is None or _is_whole(given["seed"]), "a whole number, or None"),
         "shard": (given["shard"] in (None, "auto"), "'auto' or None"),
-        "backend": (given["backend"] in get_args(Backend), "'process', 'thread', 'inline' or 'auto'"),
-        "memory_budget": (
-            given["memory_budget"] is None or (_is_whole(given["memory_budget"]) and given["memory_budget"] > 0),
-            "a number of bytes, or None",
-        ),
+        "backend": (given["backend"] in get_args(AskedBackend), "'process', 'thread', 'inline' or 'auto'"),
         "on_stats": (given["on_stats"] is None or callable(given["on_stats"]), "a function, or None"),
         "batches_per_epoch": (
             count is None or (_is_whole(count) and 0 < count <= sys.maxsize),
@@ -141,7 +209,7 @@ def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: str
         if isinstance(value, str) and value != "auto":
             raise _wrong(name, value, "a whole number, or 'auto'")
 
-    wanted = num_workers == "auto"
+    wanted = num_workers == "auto" or isinstance(num_workers, Auto)
     if wanted and prefetch_factor not in (None, "auto") and not (_is_whole(prefetch_factor) and prefetch_factor > 0):
         raise _wrong("prefetch_factor", prefetch_factor, "a positive whole number, 'auto' or None")
 

@@ -16,6 +16,7 @@ from zlib import crc32
 from headrace.core.errors import RanksDifferError, explain
 from headrace.core.world import World, common_store
 from headrace.epoch.record import Terms
+from headrace.loader.options import Options
 
 FRAMES = 12
 """Calls that tell one loader of a script from another."""
@@ -108,12 +109,12 @@ class RankWatch:
             warnings.warn(message, stacklevel=2)
 
 
-def rank_watch(loader: Any, terms: Terms, *, uneven: str, is_map: bool) -> RankWatch | None:
+def rank_watch(options: Options, terms: Terms, *, uneven: str, is_map: bool) -> RankWatch | None:
     """Returns what compares an epoch with those of the other ranks; None where they need not be in step.
 
     uneven: what the sampler does with samples that cannot be dealt out evenly.
     """
-    on_purpose = uneven == "keep" or loader.batches_per_epoch is not None
+    on_purpose = uneven == "keep" or options.batches_per_epoch is not None
     if on_purpose or terms.world.size == 1:
         store = None
     else:
@@ -122,5 +123,5 @@ def rank_watch(loader: Any, terms: Terms, *, uneven: str, is_map: bool) -> RankW
     if store is None:
         return None
 
-    strict = loader.shard is not None and is_map
+    strict = options.shard is not None and is_map
     return RankWatch(store, f"{terms.loader}/{terms.epoch}", terms.world, strict=strict)

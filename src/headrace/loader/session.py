@@ -1,44 +1,37 @@
-"""What a loader keeps besides torch's attributes."""
+"""What a loader keeps from one epoch to the next."""
 
 from __future__ import annotations
 
-import functools
+import warnings
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from headrace.batches.fetch_map import is_stateful
+from headrace.core.lengths import known_length
+from headrace.core.protocols import is_stateful
 from headrace.core.torch_internals import DatasetKind
-from headrace.core.world import World
-from headrace.epoch.draws import random_state
-from headrace.epoch.fixed_length import Supply
+from headrace.core.unseeded import Seeding
+from headrace.core.world import World, current_world, distributed_world
+from headrace.epoch.draws import names_of_samplers, random_state
+from headrace.epoch.fixed_length import EndlessBatches
 from headrace.epoch.generators import OrderStates
-from headrace.epoch.record import EpochRecord
+from headrace.epoch.record import EpochRecord, Terms
 from headrace.epoch.snapshot import Snapshot
-from headrace.faults.counts import Faults, Ledger
-from headrace.faults.policy import OnError, Policy
-from headrace.faults.replacements import Spares, spares_of
-from headrace.loader.options import Backend
-from headrace.loader.rank_check import name_here
-from headrace.loader.reporting import OnStats, Telling
+from headrace.epoch.spec import LoaderSpec
+from headrace.faults.counts import FaultCounter
+from headrace.faults.policy import Policy
+from headrace.faults.replacements import Replacements, replacements_of
+from headrace.loader.options import Options
+from headrace.loader.reporting import Telling
 from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.leases import LocalMemory
-from headrace.telemetry.labels import label_for
 from headrace.telemetry.recorder import Recorder
 from headrace.workers.auto.tuner import Tuner
-from headrace.workers.processes.start import ZygoteKeeper
-
-
-@dataclass
-class Seeding:
-    """What is known of the random numbers that a dataset draws. Shared by a loader and its iterators."""
-
-    tries_without: bool = True
-    """Whether batches are made without seeds first: nobody has seen the dataset draw."""
+from headrace.workers.processes.start import ForkServers
+from headrace.workers.protocol import Backend
 
 
 class BeforeEpoch(NamedTuple):
-    """What beginning an epoch changes; see `Own`."""
+    """What beginning an epoch changes; see `Session`."""
 
     epoch: int
     announced: bool
@@ -48,38 +41,46 @@ class BeforeEpoch(NamedTuple):
 
 
 @dataclass
-class Own:
+class Session:
     """What a loader keeps besides torch's attributes; under one name, so that subclasses have theirs."""
 
+    options: Options = field(default_factory=Options)
+    """What the loader was asked for. Never changed by what is found out."""
     name: str = ""
     """What tells this loader from the others of the script, on all ranks."""
+    label: str = ""
+    """Where the script makes the loader."""
+    is_rebuild: bool = False
+    """Whether a framework built the loader anew from one of the script's."""
+
     epoch: int = 0
     """Number of the next epoch."""
-    alone: bool = False
-    """Whether the order is the loader's own and not dealt out over ranks."""
     announced: bool = False
     """Whether `set_epoch` was called since the last epoch began."""
-    looked_at: bool = False
-    """Whether the dataset was searched for what grows in workers."""
     resume: Snapshot | None = None
     """The state from which the next epoch goes on."""
     draws: str | None = None
     """What the run whose state was loaded draws at the beginning of each epoch; None: what torch draws."""
     record: EpochRecord | None = None
     """Of the epoch that was begun last."""
-    supply: Supply | None = None
-    memory: LocalMemory | None = None
-    arena: Arena | None = None
-    zygotes: ZygoteKeeper = field(default_factory=ZygoteKeeper)
-    ledger: Ledger | None = None
-    label: str = ""
-    """Where the script makes the loader."""
-    is_rebuild: bool = False
-    """Whether a framework built the loader anew from one of the script's."""
-    recorder: Recorder | None = None
+    supply: EndlessBatches | None = None
+    """Passes over the data, for epochs of `batches_per_epoch`."""
+
+    alone: bool = False
+    """Whether the order is the loader's own and not dealt out over ranks."""
+    looked_at: bool = False
+    """Whether the dataset was searched for what grows in workers."""
+    backend: Backend | None = None
+    """Where `backend="auto"` has chosen to make batches; None: it has not chosen yet."""
     seeding: Seeding = field(default_factory=Seeding)
     tuner: Tuner | None = None
     """What decides on the number of workers or of batches ahead."""
+
+    memory: LocalMemory | None = None
+    arena: Arena | None = None
+    fork_servers: ForkServers = field(default_factory=ForkServers)
+    _recorder: Recorder | None = None
+    _fault_counter: FaultCounter | None = None
 
     def before_epoch(self) -> BeforeEpoch:
         """Returns what `go_back` needs if the epoch that is about to begin does not begin after all."""
@@ -87,119 +88,171 @@ class Own:
 
     def go_back(self, before: BeforeEpoch) -> None:
         """Makes it as if the epoch had not begun."""
-        self.epoch, self.announced, self.resume, self.draws, self.record = before
+        self.epoch = before.epoch
+        self.announced = before.announced
+        self.resume = before.resume
+        self.draws = before.draws
+        self.record = before.record
 
-    def without_resources(self) -> Own:
+    def without_resources(self) -> Session:
         """Returns what another process can have of it, too."""
-        if self.tuner is None:
-            tuner = None
-        else:
+        tuner = None
+        if self.tuner is not None:
             tuner = self.tuner.anew()
 
-        return Own(
-            self.name,
-            self.epoch,
-            self.alone,
-            self.announced,
-            self.looked_at,
-            self.resume,
-            draws=self.draws,
+        return Session(
+            options=self.options,
+            name=self.name,
             label=self.label,
             is_rebuild=self.is_rebuild,
+            epoch=self.epoch,
+            announced=self.announced,
+            resume=self.resume,
+            draws=self.draws,
+            alone=self.alone,
+            looked_at=self.looked_at,
+            backend=self.backend,
             tuner=tuner,
         )
 
-
-class ForEngines:
-    """What engines ask a loader for, besides torch's attributes."""
-
-    dataset: Any
-    num_workers: int
-    _dataset_kind: int
-    _index_sampler: Any
-
-    # What holds for a loader of a subclass that never calls the constructor below: torch's loader, nothing more.
-    seed: int | None = None
-    shard: Literal["auto"] | None = None
-    backend: Backend = "process"
-    batches_per_epoch: int | None = None
-    original_errors: bool = False
-    on_error: OnError = "raise"
-    max_errors: float | None = None
-    quarantine: Path | None = None
-    exclude: Any = None
-    sample_timeout: float | None = None
-    memory_budget: int | None = None
-    on_stats: OnStats | None = None
-    snapshot_every_n_steps: int | None = 1
-
-    @functools.cached_property
-    def _own(self) -> Own:
-        """What the loader keeps besides torch's attributes, of a subclass that never called the constructor."""
-        return self._begin_own(vars(self).get("dataset"))
-
-    def _keep(self, **options: Any) -> None:
-        """Keeps options as attributes of their names, where frameworks look for them that build a loader anew."""
-        vars(self).update(options)
-
-    def _begin_own(self, dataset: Any) -> Own:
-        label = label_for(self, dataset)
-        return Own(name=name_here(), label=label.text, is_rebuild=label.is_rebuild)
-
-    @property
-    def faults(self) -> Faults:
-        """What this loader survived so far: bad samples by what became of them, and workers that were replaced."""
-        return self.loss_ledger.faults()
-
     @property
     def recorder(self) -> Recorder:
-        """Where batches leave their times. For engines."""
-        if self._own.recorder is None:
-            self._own.recorder = Recorder(self._own.label, is_rebuild=self._own.is_rebuild)
-            self._own.recorder.counts = self.loss_ledger.counts
-            if self.on_stats is not None:
-                self._own.recorder.listeners.append(Telling(self.on_stats))
-
-        return self._own.recorder
-
-    @property
-    def seeding(self) -> Seeding:
-        """What is known of the random numbers that the dataset draws. For engines."""
-        return self._own.seeding
+        """Where batches leave their times."""
+        if self._recorder is None:
+            self._recorder = Recorder(self.label, is_rebuild=self.is_rebuild)
+            self._recorder.counts = self.fault_counter.counts
+            if self.options.on_stats is not None:
+                self._recorder.listeners.append(Telling(self.options.on_stats))
+        return self._recorder
 
     @property
-    def loss_ledger(self) -> Ledger:
-        """Where losses are counted and written down. For engines."""
-        if self._own.ledger is None:
-            self._own.ledger = Ledger(self.max_errors, self.quarantine)
-        return self._own.ledger
+    def fault_counter(self) -> FaultCounter:
+        """Where losses are counted and written down."""
+        if self._fault_counter is None:
+            self._fault_counter = FaultCounter(self.options.on_error, self.options.log)
+        return self._fault_counter
 
-    def sample_policy(self, world: World) -> Policy | None:
-        """Returns what becomes of bad samples; None: they raise. For engines."""
-        if self.on_error == "raise" and self.quarantine is None:
+    def sample_policy(self, spec: LoaderSpec, world: World) -> Policy | None:
+        """Returns what becomes of bad samples; None: they raise."""
+        options = self.options
+        if options.on_error.is_plain:
             return None
 
-        spares = Spares()
-        if self._dataset_kind == DatasetKind.Map:
-            spares = spares_of(self._index_sampler, self.dataset, self.exclude)
-        return Policy(self.on_error, self.seed, world.rank, spares)
+        replacements = Replacements()
+        if spec.is_map:
+            replacements = replacements_of(spec.index_sampler, spec.dataset, options.exclude)
+        return Policy(options.on_error.action, options.seed, world.rank, replacements)
+
+    def spec(self, loader: Any) -> LoaderSpec:
+        """Returns the arguments of the loader as they are now."""
+        sampler = None
+        if loader.batch_sampler is not None:
+            sampler = loader.sampler
+
+        prefetch_factor = loader.prefetch_factor
+        if self.tuner is not None:
+            prefetch_factor = self.tuner.now.prefetch
+
+        return LoaderSpec(
+            dataset=loader.dataset,
+            is_map=loader._dataset_kind == DatasetKind.Map,
+            batched=loader._auto_collation,
+            batch_size=loader.batch_size,
+            drop_last=loader.drop_last,
+            index_sampler=loader._index_sampler,
+            sampler=sampler,
+            collate_fn=loader.collate_fn,
+            generator=loader.generator,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            num_workers=loader.num_workers,
+            prefetch_factor=prefetch_factor,
+            in_order=loader.in_order,
+            persistent_workers=loader.persistent_workers,
+            timeout=loader.timeout,
+            seed=self.options.seed,
+            sample_timeout=self.options.on_error.timeout,
+            original_errors=self.options.on_error.original,
+        )
+
+    def next_terms(self, loader: Any) -> Terms:
+        """Returns the terms of the epoch that begins now, and counts it."""
+        terms = self.terms(loader, self.resume)
+        if self.alone and terms.world.size > 1:
+            warnings.warn(
+                f"seed= without shard='auto': each of the {terms.world.size} ranks loads all samples in one order. "
+                "Add shard='auto', or give a sampler of headrace.samplers.",
+                stacklevel=2,
+            )
+            self.alone = False
+
+        self.resume = None
+        self.epoch += 1
+        self.announced = False
+        return terms
+
+    def terms(self, loader: Any, resume: Snapshot | None) -> Terms:
+        """Returns the terms of the next epoch, which goes on from `resume`."""
+        is_stream = loader._dataset_kind == DatasetKind.Iterable
+        seed = self.options.seed
+        if seed is not None or is_stream:
+            world = current_world()
+        else:
+            world = distributed_world()
+
+        return Terms(
+            loader=self.name,
+            epoch=self.epoch,
+            announce=self.announced or seed is not None,
+            seed=seed,
+            world=world,
+            deal=is_stream and bool(self.options.shard),
+            in_order=loader.in_order,
+            fingerprint=self._fingerprint(loader),
+            resume=resume,
+            draws=self.draws,
+        )
+
+    def _fingerprint(self, loader: Any) -> dict[str, Any]:
+        """Returns what a saved state must agree with."""
+        dataset = type(loader.dataset)
+        length = None
+        samplers: list[str] = []
+        if loader._dataset_kind == DatasetKind.Map:
+            length = known_length(loader.dataset)
+            samplers = names_of_samplers(loader._index_sampler)
+
+        return {
+            "dataset": f"{dataset.__module__}.{dataset.__qualname__}",
+            "length": length,
+            "seed": self.options.seed,
+            "batch_size": loader.batch_size,
+            "samplers": samplers,
+        }
+
+
+class LoaderOrigin:
+    """What a record asks of its loader when a state is taken; see `epoch.record.Origin`."""
+
+    def __init__(self, spec: LoaderSpec, *, has_workers: bool) -> None:
+        """has_workers: whether workers have copies of the dataset."""
+        self._spec = spec
+        self._has_workers = has_workers
 
     def random_state(self) -> OrderStates | None:
-        """Returns the states of the generators that the next order would be drawn from. For the record of an epoch."""
-        return random_state(self)
+        """See `Origin.random_state`."""
+        return random_state(self._spec)
 
     def dataset_state(self) -> Any:
-        """Returns the state of the dataset that batches are made from here; None: it has none, or workers have copies.
+        """See `Origin.dataset_state`.
 
         Copies in new workers are as the loader's own dataset is: a resumed run makes them in the same way. That one
-        cannot be asked for its state, since it may have none before it is iterated. For the record of an epoch.
+        cannot be asked for its state, since it may have none before it is iterated.
         """
-        if self.num_workers > 0 or self._own.tuner is not None:
+        dataset = self._spec.dataset
+        if self._has_workers or not is_stateful(dataset):
             return None
-        if not is_stateful(self.dataset):
-            return None
-
         try:
-            return self.dataset.state_dict()
+            return dataset.state_dict()
         except Exception:  # noqa: BLE001 - before it is iterated it may have no state yet, and say so in any way
             return None

@@ -24,17 +24,22 @@ def setting_of(
     *,
     backend: Backend,
     workers: int,
+    prefetch_factor: int | None = None,
     free: bool = False,
     tuned: bool = False,
     kind: Literal["headrace", "torch"] = "headrace",
 ) -> Setting:
     """Returns how a loader works, be it ours or torch's own (`kind`)."""
     is_map = loader._dataset_kind == DatasetKind.Map
+    ahead = 0
+    if workers:
+        ahead = prefetch_factor or loader.prefetch_factor or 0
+
     return Setting(
         loader=kind,
         backend=backend,
         num_workers=workers,
-        prefetch_factor=(loader.prefetch_factor or 0) if workers else 0,
+        prefetch_factor=ahead,
         batch_size=loader.batch_size,
         in_order=loader.in_order,
         free=free,

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch.utils.data
@@ -19,6 +20,7 @@ import torch.utils.data.dataloader
 
 import headrace
 import headrace.loader.dataloader
+from headrace.faults.policy import OnError
 from headrace.loader.dataloader import DataLoader
 from headrace.loader.setting import torch_setting
 from headrace.measure import children
@@ -39,7 +41,10 @@ NEED_WORKERS = {"prefetch_factor", "persistent_workers", "multiprocessing_contex
 UNKNOWN_LENGTH = 200
 """Batches of an epoch of a stream that is replaced by one batch."""
 
-NOT_PLAIN = {"on_error", "quarantine", "sample_timeout"}
+OF_ON_ERROR = {"on_error": "action", "quarantine": "log", "sample_timeout": "timeout"}
+"""Options about bad samples, and the fields of `OnError` that they set."""
+
+NOT_PLAIN = frozenset(OF_ON_ERROR)
 """Arguments that torch's own loader does not have."""
 
 T_co = TypeVar("T_co", covariant=True)
@@ -221,7 +226,7 @@ def _measured_class(
                 return
 
             used = applicable(defaults, given)
-            super().__init__(**given, **used)
+            super().__init__(**{**given, **fault_argument(used, given)})
             set_samplers(self)
             label = measuring.entry_of(self).recorder.label
             for name in defaults.keys() - used.keys():
@@ -256,9 +261,20 @@ def _length_of(loader: Any) -> int:
         return UNKNOWN_LENGTH
 
 
+def fault_argument(used: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Joins the options about bad samples to the one argument that a loader has for them: `on_error`."""
+    joined = {name: value for name, value in used.items() if name not in OF_ON_ERROR}
+    fields = {OF_ON_ERROR[name]: value for name, value in used.items() if name in OF_ON_ERROR}
+    if fields:
+        joined["on_error"] = replace(OnError.of(given.get("on_error", "raise")), **fields)
+    return joined
+
+
 def applicable(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the defaults that a call takes: what it does not give itself and, without workers, nothing about them."""
-    used = {name: value for name, value in defaults.items() if name not in given}
+    asked = OnError.of(given.get("on_error", "raise"))
+    free = {name for name, field in OF_ON_ERROR.items() if getattr(asked, field) == getattr(OnError(), field)}
+    used = {name: value for name, value in defaults.items() if name in free or name not in {*given, *OF_ON_ERROR}}
     if not {**used, **given}.get("num_workers"):
         used = {name: value for name, value in used.items() if name not in NEED_WORKERS}
     return used

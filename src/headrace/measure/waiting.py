@@ -173,7 +173,7 @@ class EpochWatch:
         for name, values in known.items():
             rows[:, names.index(name)] = values
 
-        self._recorder.rows.frombytes(rows.data.cast("B"))
+        self._recorder.add_rows(rows)
         self._handed_over += count
 
 

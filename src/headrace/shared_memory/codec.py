@@ -26,7 +26,7 @@ from headrace.shared_memory.memory import Bytes, Slot
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class EncodedBatch:
     """An encoded batch: `slots` says how many bytes of each are used; each of `buffers` is (index, start, nbytes)."""
 
     header: bytes
@@ -34,7 +34,7 @@ class Parcel:
     buffers: list[tuple[int, int, int]]
 
 
-def encode(batch: object, memory: WriterMemory) -> Parcel:
+def encode(batch: object, memory: WriterMemory) -> EncodedBatch:
     """Encodes a batch, moving large buffers into slots of `memory`. The caller ends the batch in `memory`.
 
     Raises whatever pickling the object raises.
@@ -61,10 +61,10 @@ class _Encoder:
         self._used: dict[Slot, int] = {}
         self._buffers: list[tuple[int, int, int]] = []
 
-    def encode(self, batch: object) -> Parcel:
+    def encode(self, batch: object) -> EncodedBatch:
         stream = io.BytesIO()
         ObjectPickler(stream, self._keep_in_header).dump(batch)
-        return Parcel(stream.getvalue(), list(self._used.items()), self._buffers)
+        return EncodedBatch(stream.getvalue(), list(self._used.items()), self._buffers)
 
     def _keep_in_header(self, buffer: pickle.PickleBuffer) -> bool:
         data = np.frombuffer(buffer.raw(), np.uint8)

@@ -33,14 +33,14 @@ SMALL = 4 << 10
 AT_ONCE = 1 << 30
 
 
-class Bill(NamedTuple):
+class Manifest(NamedTuple):
     """What the receiver must know besides the descriptors: where in the bytes file the list of arrays lies."""
 
     start: int
     length: int
 
 
-class Parcel:
+class PackedObject:
     """A packed object. Owns `pickle` and `bytes`, descriptors of its files; `inside` belong to the object."""
 
     def __init__(self, obj: object) -> None:
@@ -58,7 +58,7 @@ class Parcel:
 
             self._digest = writer.digest()
             footer = pickle.dumps(self._spans, 5)
-            self.bill = Bill(self._length, len(footer))
+            self.manifest = Manifest(self._length, len(footer))
             _write(self.bytes, memoryview(footer), self._length)
         except BaseException:
             self.close()
@@ -108,8 +108,8 @@ class Parcel:
         self.bytes = -1
 
 
-def unpack(bill: Bill, pickle_fd: int, bytes_fd: int, inside: list[int]) -> Any:
-    """Rebuilds an object from copies of a parcel's descriptors, and closes the first two.
+def unpack(manifest: Manifest, pickle_fd: int, bytes_fd: int, inside: list[int]) -> Any:
+    """Rebuilds an object from copies of a packed's descriptors, and closes the first two.
 
     Raises whatever unpickling raises.
     """
@@ -117,7 +117,7 @@ def unpack(bill: Bill, pickle_fd: int, bytes_fd: int, inside: list[int]) -> Any:
     try:
         mapped = mmap.mmap(bytes_fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         whole = np.frombuffer(mapped, np.uint8)
-        spans = pickle.loads(whole[bill.start : bill.start + bill.length].data)
+        spans = pickle.loads(whole[manifest.start : manifest.start + manifest.length].data)
         with os.fdopen(pickle_fd, "rb", closefd=False) as stream:
             stream.seek(0)
             return pickle.load(stream, buffers=(whole[start : start + length] for start, length in spans))

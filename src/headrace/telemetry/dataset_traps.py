@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from headrace.telemetry.digest import extend_digest
 from headrace.telemetry.object_growth import large_collections
 from headrace.telemetry.recording import Setting, Trap
 
@@ -55,3 +56,24 @@ def _is_open(value: Any) -> bool:
     return isinstance(value, (io.BufferedIOBase, io.RawIOBase, io.TextIOBase)) and not (
         value.closed or isinstance(value, (io.BytesIO, io.StringIO))
     )
+
+
+class StreamComparison:
+    """Notices if the first batches of two workers' own streams are the same: nobody has split the data."""
+
+    def __init__(self, replicas: int) -> None:
+        self._replicas = replicas
+        self._firsts: dict[int, int] | None = {}
+
+    def repeats(self, worker: int, batch: Any) -> bool:
+        """Tells whether a batch is the first of its worker and equals another worker's first one."""
+        firsts = self._firsts
+        if firsts is None or worker in firsts:
+            return False
+
+        digest = extend_digest(0, batch)
+        found = digest in firsts.values()
+        firsts[worker] = digest
+        if len(firsts) >= self._replicas:
+            self._firsts = None
+        return found

@@ -1,6 +1,6 @@
 """Keeps the record of a loader: always on, in memory that does not grow, for a few microseconds a batch.
 
-A batch's row is appended to a flat array. Now and then (`tick`) the rows are summed up and moved into a ring.
+A batch's row is packed into a buffer. Now and then (`tick`) the rows are summed up and moved into a ring.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import struct
 import time
 import weakref
-from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -34,13 +34,17 @@ from headrace.telemetry.recording import (
     totals_of,
 )
 from headrace.telemetry.stopwatch import queued_seconds
+from headrace.telemetry.timings import NAN, BatchTimings
 
 COLUMNS = len(BATCH.names or ())
 HELD = 4096
 """Batches that are kept."""
 
-PENDING = 2048 * COLUMNS
-"""Numbers that wait to be summed up, at most."""
+PENDING = 1024
+"""Rows that wait to be summed up, at most."""
+
+ROW = struct.Struct(f"{COLUMNS}d")
+"""A row as it waits: all its numbers as 64-bit floats."""
 
 TICK, LIVELY = 1.0, 0.2
 """Seconds between two looks at what does not belong to a batch; with listeners, who may want to draw."""
@@ -67,8 +71,9 @@ class Recorder:
         """As given; of several living ones that were given the same, the second is "... #2"."""
         _LIVING[self.label] = self
         self.setting = Setting()
-        self.rows = array("d")
-        """Rows of `BATCH` that were not summed up yet, one behind the other. Engines append to it."""
+        self._pending = bytearray(PENDING * ROW.size)
+        self._waiting = 0  # rows of it that were not summed up yet
+        self._blocks: list[npt.NDArray[np.float64]] = []  # further ones that wait
         self.due = 0.0
         """When `tick` is to be called next."""
         self.epoch: int = -1
@@ -88,7 +93,26 @@ class Recorder:
         self._seen: Counter[tuple[str, str]] = Counter()
         self._spent = _spent()
 
-    # -- what engines tell ---------------------------------------------------------------------------------------------
+    # -- what iterators tell -------------------------------------------------------------------------------------------
+
+    def add(self, epoch: int, number: int, samples: int, asked: float, timings: BatchTimings) -> None:
+        """Notes that a batch is delivered now: all of its row, or nothing if a signal handler raises meanwhile.
+
+        epoch, number: of the batch. asked: when the loop asked for it. Call `tick`, too, when it is `due`.
+        """
+        if self._waiting == PENDING:
+            self._sum_up()
+
+        now = time.perf_counter()
+        # The order is that of `BATCH`, see `timings.BatchRow`. The last three are filled in by `_share_out`.
+        ROW.pack_into(
+            self._pending, self._waiting * ROW.size, epoch, number, samples, asked, now, *timings, NAN, NAN, NAN
+        )
+        self._waiting += 1
+
+    def add_rows(self, rows: npt.NDArray[np.float64]) -> None:
+        """Notes batches that were delivered: rows of `BATCH` as float64 [n, columns]. Keeps the array."""
+        self._blocks.append(rows)
 
     def begin_epoch(self, began: float, setting: Setting, *, fresh: bool) -> None:
         """An epoch begins, for which workers were started (`fresh`) or kept."""
@@ -111,7 +135,7 @@ class Recorder:
 
     def prepared(self) -> None:
         """The epoch is set up: what the main process does from now on, it does for batches."""
-        if not self.rows:
+        if not self._has_rows:
             self._spent = _spent()
 
     def adjust(self, num_workers: int, prefetch_factor: int) -> None:
@@ -199,12 +223,18 @@ class Recorder:
         total = sum(self._seen.values())
         return tuple(Place(kind, where, count / total) for (kind, where), count in self._seen.most_common(most))
 
+    @property
+    def _has_rows(self) -> bool:
+        return bool(self._waiting or self._blocks)
+
     def _sum_up(self) -> None:
-        if not self.rows:
+        if not self._has_rows:
             return
 
-        fresh = np.array(self.rows).reshape(-1, COLUMNS)
-        del self.rows[:]
+        waiting = np.frombuffer(self._pending, np.float64).reshape(-1, COLUMNS)[: self._waiting]
+        fresh = np.concatenate([waiting, *self._blocks])
+        self._waiting = 0
+        self._blocks.clear()
         self._share_out(fresh)
         known = len(self._last)
         rows = _structured(fresh, behind=self._last)

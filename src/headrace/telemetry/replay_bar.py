@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ReplayBar:
-    """Warns at the first report, and draws on stderr while reports come, one for each of several lanes."""
+    """Warns at the first report, and draws on stderr while reports come, one for each of several replicas."""
 
     def __init__(self, dataset: Any) -> None:
         self._name = type(dataset).__name__
@@ -27,8 +27,8 @@ class ReplayBar:
             self._bar.stop()
         self._bar = None
 
-    def report(self, lane: int, done: int, total: int) -> None:
-        """Shows how far a lane has come."""
+    def report(self, replica: int, done: int, total: int) -> None:
+        """Shows how far a replica has come."""
         if not self._said:
             self._said = True
             self._warn(total)
@@ -46,7 +46,7 @@ class ReplayBar:
             self._bar.start()
             self._task = self._bar.add_task("replay")
 
-        self._done[lane] = done, total
+        self._done[replica] = done, total
         finished, everything = (sum(part) for part in zip(*self._done.values(), strict=True))
         self._bar.update(self._task, completed=finished, total=everything)
         if finished == everything:

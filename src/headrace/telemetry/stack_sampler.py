@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from types import CodeType, FrameType
 
-from headrace.core.activity import LOAD, STAGE, Mark
+from headrace.core.activity import LOAD, STAGE, Activity
 
 EVERY, LATER = 0.05, 0.2
 """Seconds between two looks, on average: for the first `SOON` looks, and from then on."""
@@ -64,11 +64,11 @@ THREADING = threading.__file__
 
 
 class StackSampler:
-    """Looks at the thread that makes it, while its mark says that samples are loaded."""
+    """Looks at the thread that makes it, while its activity says that samples are loaded."""
 
-    def __init__(self, mark: Mark) -> None:
+    def __init__(self, activity: Activity) -> None:
         self._seen: Counter[tuple[str, str]] = Counter()
-        self._looker = _Looker(mark, threading.get_ident(), self._seen)
+        self._looker = _Looker(activity, threading.get_ident(), self._seen)
         thread = threading.Thread(target=self._looker.run, name="headrace-stack-sampler", daemon=True)
         thread.start()
 
@@ -82,8 +82,8 @@ class StackSampler:
 
 
 class _Looker:
-    def __init__(self, mark: Mark, target: int, seen: Counter[tuple[str, str]]) -> None:
-        self._mark = mark
+    def __init__(self, activity: Activity, target: int, seen: Counter[tuple[str, str]]) -> None:
+        self._activity = activity
         self._target = target
         self._seen = seen
         self._ended = threading.Event()
@@ -100,12 +100,12 @@ class _Looker:
         chance = random.Random(os.getpid())
         looks = 0
         while not self._ended.wait(chance.uniform(0.5, 1.5) * (EVERY if looks < SOON else LATER)):
-            if self._mark[STAGE] != LOAD:
+            if self._activity[STAGE] != LOAD:
                 continue
             looks += 1
             waits = self._waits()
             frame = sys._current_frames().get(self._target)
-            if frame is not None and self._mark[STAGE] == LOAD:
+            if frame is not None and self._activity[STAGE] == LOAD:
                 seen = self._place(frame, waits=waits)
                 del frame
                 if seen is not None:

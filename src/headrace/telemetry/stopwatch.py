@@ -10,7 +10,7 @@ import weakref
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.core.activity import COLLATED_FROM, LOAD_CPU, Mark, cpu_time
+from headrace.core.activity import COLLATED_FROM, LOAD_CPU, Activity, cpu_time
 
 LONG = 1e-3
 """Seconds of a batch that make it worth asking the kernel for CPU times, and how long the worker waited for a core."""
@@ -42,8 +42,8 @@ class Stopwatch:
     for their CPU times, which would take longer than they are worth.
     """
 
-    def __init__(self, mark: Mark, *, here: bool = False) -> None:
-        self._mark = mark
+    def __init__(self, activity: Activity, *, here: bool = False) -> None:
+        self._activity = activity
         self._here = here
         self._delays: _Delays | None = None
         self._began = self._made = 0.0
@@ -53,7 +53,7 @@ class Stopwatch:
 
     def start(self) -> None:
         """The worker begins with a batch."""
-        self._mark[COLLATED_FROM] = 0
+        self._activity[COLLATED_FROM] = 0
         self._queued = math.nan
         if self._is_long:
             if self._delays is None:
@@ -72,26 +72,26 @@ class Stopwatch:
     def made_here(self) -> TimesHere:
         """The batch is there, where it is wanted. Returns its times; what a core was busy with it may be NaN."""
         began = self._began
-        mark = self._mark
+        activity = self._activity
         was_long = self._is_long
         now = time.perf_counter()
         self._is_long = now - began > LONG
-        loaded = mark[COLLATED_FROM] * 1e-9 or now
+        loaded = activity[COLLATED_FROM] * 1e-9 or now
         if not was_long:
             return began, loaded, now, math.nan, math.nan, math.nan
 
         cpu = cpu_time()
-        load_cpu = (mark[LOAD_CPU] if mark[COLLATED_FROM] else cpu) - self._cpu
+        load_cpu = (activity[LOAD_CPU] if activity[COLLATED_FROM] else cpu) - self._cpu
         return began, loaded, now, load_cpu * 1e-9, (cpu - self._cpu) * 1e-9, self._queued_since_start()
 
     def stop(self) -> Times:
         """Returns the times of the batch, which is on its way now."""
         cpu = cpu_time()
         began = self._began
-        mark = self._mark
-        if mark[COLLATED_FROM]:
-            loaded = mark[COLLATED_FROM] * 1e-9
-            load_cpu = mark[LOAD_CPU] - self._cpu
+        activity = self._activity
+        if activity[COLLATED_FROM]:
+            loaded = activity[COLLATED_FROM] * 1e-9
+            load_cpu = activity[LOAD_CPU] - self._cpu
         else:
             loaded = self._made
             load_cpu = cpu - self._cpu

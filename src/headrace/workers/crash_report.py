@@ -12,7 +12,7 @@ from headrace.faults.bad_sample import path_of
 from headrace.workers.restart_policy import Sighting
 
 
-class Obituary(NamedTuple):
+class CrashReport(NamedTuple):
     """One worker that died, or was ended because it hung."""
 
     pid: int
@@ -68,7 +68,7 @@ def doing(seen: Sighting, keys: Sequence[Any] | None, dataset: Any) -> tuple[str
     if seen.stage in (UNBORN, START):
         return "starting", None
     if keys is not None and not len(keys):
-        return "waiting for work", None  # what the mark names was answered
+        return "waiting for work", None  # what the activity names was answered
 
     if seen.stage == LOAD and keys is None:
         if seen.place == TOGETHER:

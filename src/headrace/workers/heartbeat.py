@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headrace.core.activity import PLACE, SPARE, STAGE, TASK, Mark
+from headrace.core.activity import PLACE, SPARE, STAGE, TASK, Activity
 from headrace.workers.restart_policy import Sighting
 
 START_PATIENCE = 60.0
@@ -15,7 +15,7 @@ START_PATIENCE = 60.0
 class Watch:
     """Counts only while the main process waits for a result: before that, a worker may have waited for it."""
 
-    def __init__(self, mark_of: Callable[[int], Mark]) -> None:
+    def __init__(self, mark_of: Callable[[int], Activity]) -> None:
         self._mark_of = mark_of
         self._since: dict[int, tuple[Sighting, float]] = {}
 
@@ -25,8 +25,8 @@ class Watch:
 
     def sight(self, worker: int, *, hung: bool = False) -> Sighting:
         """Returns what a worker does now, or did last."""
-        mark = self._mark_of(worker)
-        return Sighting(worker, mark[TASK], mark[STAGE], mark[PLACE], mark[SPARE], hung)
+        activity = self._mark_of(worker)
+        return Sighting(worker, activity[TASK], activity[STAGE], activity[PLACE], activity[SPARE], hung)
 
     def hangs(self, worker: int, sample_timeout: float) -> tuple[Sighting, float] | None:
         """Returns what a worker hangs at, and the seconds it was allowed; None if it does not hang.

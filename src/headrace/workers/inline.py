@@ -1,154 +1,221 @@
-"""The whole system in one process, and the reference for every faster path: what this delivers, they deliver.
+"""Batches made in the calling thread, and the reference for every faster way: what this delivers, they deliver.
 
-index = next(sampler) -> samples = dataset[...] -> batch = collate(samples) -> pinned batch
+index = next(sampler) -> samples = dataset[...] -> batch = collate(samples)
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
-from collections import deque
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 from headrace.batches.collate import SlotCollate
-from headrace.batches.pinning import pin
 from headrace.batches.whole_batches import draws_numbers, makes_batches
-from headrace.core.activity import TASK, private_mark
+from headrace.core.activity import TASK, private_activity
 from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.signal_handlers import is_of_signal_handler
-from headrace.core.torch_internals import IterDataPipe, MapDataPipe, apply_sharding, torch_default_collate
-from headrace.loader.epoch_iterator import EpochIterator
+from headrace.core.torch_internals import (
+    IterDataPipe,
+    MapDataPipe,
+    apply_sharding,
+    distributed_settings,
+    torch_default_collate,
+)
+from headrace.epoch.epoch import Epoch
+from headrace.faults.bad_sample import BadSample
 from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.batch_size import batch_bytes
 from headrace.telemetry.replay_bar import ReplayBar
 from headrace.telemetry.stopwatch import Stopwatch
-from headrace.telemetry.timings import journey_here
-from headrace.workers.replica import LaneHost, Made, surroundings_kept
-from headrace.workers.sample_timer import Alarm
+from headrace.telemetry.timings import BatchTimings, timings_here
+from headrace.workers.protocol import BatchResult
+from headrace.workers.replica import ReplicaHost, WorkerSpec, surroundings_kept
+from headrace.workers.sample_timer import SampleTimer
 
 LOOK = 5e-3
 """Seconds for which batches are taken to be as large as the last one that was looked at."""
 
 
-class InlineIterator(EpochIterator):
-    """One epoch without workers. Batches collated by default lie in leased memory and belong to the user."""
+_MadeHere = tuple[int, int, Any, Sequence[BadSample], Any, BatchTimings]
+"""A batch that was made and has not left yet: its number, its replica, the replica's state behind it, what became of
+bad samples, the batch itself, and its timings."""
 
-    backend = "inline"
 
-    def __init__(self, loader: Any, memory: LocalMemory) -> None:
-        self._open(loader, workers=0)
-        if self._timeout != 0:
-            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
-        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
-            apply_sharding(self._dataset, self._world_size, self._rank)
+class InlineExecutor:
+    """Makes batches in the calling thread. Those collated by default lie in leased memory and belong to the user."""
 
-        collate = self._collate_fn
-        if collate is torch_default_collate:
-            collate = SlotCollate(memory)
+    backend: Literal["inline"] = "inline"
+    replicas = 0
+    num_workers = 0
+    scales = False
 
-        self._again: tuple[int, Any] | None = None  # the index whose batch is being made
-        self._mark = private_mark()
-        self._watch = Stopwatch(self._mark, here=True)
-        if loader.sample_timeout is None:
-            self._alarm = None
-        else:
-            self._alarm = Alarm(loader.sample_timeout)
-
-        self._host = LaneHost(self.cargo(loader), 0, 1, "inline", collate, self._mark, watched=self._alarm is not None)
+    def __init__(self, memory: LocalMemory, *, as_fresh: bool = False) -> None:
+        """memory: where default collation writes. as_fresh: begins each epoch as if it had no replicas and no
+        states."""
+        self._memory = memory
+        self._as_fresh = as_fresh
         self._nbytes = 0
         self._look_again = 0.0
-        self._turns = deque(range(max(self.record.lanes, 1)))  # more than one only after a resume
-        self._turns.rotate(-self.next_lane)
-        draws = draws_numbers(self._dataset) or not makes_batches(self._dataset, collate)
-        self._is_seeded = draws and self._terms.seed is not None
-        self._is_alone = self._is_map and self.record.lanes == 0  # then the lane touches nothing but generators
-        with self._surroundings(), ReplayBar(self._dataset) as bar:
-            for failure in self._host.begin(self.beginning(), bar.report, self._resumed_generators()).values():
+
+    @property
+    def workers(self) -> list[Any]:
+        """None."""
+        return []
+
+    def start(self, epoch: Epoch, dataset: Any = None) -> None:
+        """See `Executor.start`. dataset: a copy to make the batches from, in the place of the loader's own."""
+        spec = epoch.spec
+        if spec.timeout != 0:
+            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
+        if not self._as_fresh and isinstance(spec.dataset, (IterDataPipe, MapDataPipe)):
+            apply_sharding(spec.dataset, *distributed_settings())
+
+        self._epoch = epoch
+        self._again: tuple[int, Any] | None = None  # the index whose batch is being made
+        self._made: _MadeHere | None = None
+        self._activity = private_activity()
+        self._watch = Stopwatch(self._activity, here=True)
+        self._timer = None
+        if spec.sample_timeout is not None:
+            self._timer = SampleTimer(spec.sample_timeout)
+
+        collate: Callable[[Any], Any] = spec.collate_fn
+        if collate is torch_default_collate:
+            collate = SlotCollate(self._memory)
+
+        worker_spec = WorkerSpec.of(epoch)
+        if dataset is not None:
+            worker_spec = replace(worker_spec, dataset=dataset)
+
+        self._host = ReplicaHost(worker_spec, 0, 1, "inline", collate, self._activity, watched=self._timer is not None)
+        replicas = epoch.record.replicas
+        if self._as_fresh:
+            replicas = 0
+
+        self._turns = list(range(max(replicas, 1)))  # the replicas that have data; more than one only after a resume
+        self._turn = 0
+        if replicas:
+            self._turn = epoch.next_replica % replicas
+
+        draws = draws_numbers(spec.dataset) or not makes_batches(spec.dataset, spec.collate_fn)
+        self._is_seeded = draws and epoch.terms.seed is not None
+        self._is_alone = epoch.is_map and replicas == 0  # then the replica touches nothing but generators
+        self._begin()
+
+    def _begin(self) -> None:
+        epoch = self._epoch
+        begin = epoch.beginning()
+        if self._as_fresh:
+            begin = begin._replace(replicas=0, states={})
+
+        generators = self._resumed_generators()
+        with self._surroundings(), ReplayBar(epoch.spec.dataset) as bar:
+            for failure in self._host.begin(begin, bar.report, generators).values():
                 raise failure
 
-        if not self._is_map:  # of which the loader's own dataset is the only copy
-            self.note_beginnings(self._host.states_at_beginning())
-
-        self._recorder.prepared()
+        self._fetch_plainly = None
+        if self._is_alone and not self._is_seeded and self._timer is None:
+            self._fetch_plainly = self._host.plain_fetch()
+        if not epoch.is_map:  # of which the loader's own dataset is the only copy
+            epoch.note_beginnings(self._host.states_at_beginning())
 
     def _surroundings(self) -> contextlib.AbstractContextManager[None]:
         """What is around the making of a batch: here it happens between the lines of the user's own program."""
-        return surroundings_kept(random=self._terms.seed is not None)
+        return surroundings_kept(random=self._epoch.terms.seed is not None)
 
     def _resumed_generators(self) -> ResumedGenerators:
         """Returns what becomes of the global generators while a state is loaded: they are the user's."""
-        resume = self._terms.resume
-        if resume is None or self._terms.seed is not None:
+        terms = self._epoch.terms
+        if terms.resume is None or terms.seed is not None:
             return ResumedGenerators()
-        return ResumedGenerators(self._behind_order, had_iterator=resume["lanes"] is not None)
+        return ResumedGenerators(self._epoch.behind_order, had_iterator=terms.resume["replicas"] is not None)
 
-    def _make(self, lane: int, index: Any) -> Made:
-        if self._alarm is None:
-            return self._host.fetch(lane, index)
-        self._mark[TASK] += 1
-        with self._alarm.armed(self._mark):
-            return self._host.fetch(lane, index)
+    def next_result(self) -> BatchResult:
+        """See `Executor.next_result`.
 
-    def _next_data(self) -> Any:
+        A signal handler may raise at any call. Until a batch is made, its index is kept; then the batch is. The
+        assignments at the end happen together: Python runs signal handlers at calls and jumps only.
+        """
+        if self._made is None:
+            self._made = self._make_next()
+
+        number, replica, state, losses, batch, timings = self._made
+        self._epoch.leaves(number, replica, state, losses)
+        self._again = None
+        self._made = None
+        self._turn += 1
+        return batch, timings
+
+    def _make_next(self) -> _MadeHere:
         while True:
             if self._again is None:
-                self._again = self.take()
+                self._again = self._epoch.take()
+
             number, index = self._again
-            lane = self._turns[0]
+            replica = self._turns[self._turn % len(self._turns)]
             self._watch.start()
             try:
-                if self._is_alone and (not self._is_seeded or self._host.tries_unseeded(lane)):
-                    batch, state, losses = self._make(lane, index)
-                    if self._is_seeded and self._host.had_to_seed(lane):
-                        self._seeding.tries_without = False
+                if self._fetch_plainly is not None:
+                    batch = self._fetch_plainly(index)
+                    state = None
+                    losses: Sequence[BadSample] = ()
                 else:
-                    with self._surroundings():
-                        batch, state, losses = self._make(lane, index)
+                    batch, state, losses = self._make(replica, index)
             except StopIteration:
                 self._again = None
-                self._ends[lane] = self._host.state(lane)
-                if self._is_map or len(self._turns) == 1:
+                self._epoch.ends[replica] = self._host.state(replica)
+                if self._epoch.is_map or len(self._turns) == 1:
                     raise
-                self._turns.popleft()
+
+                self._turn %= len(self._turns)
+                del self._turns[self._turn]
                 continue
             except Exception as error:
                 if is_of_signal_handler(error):
                     raise  # the batch is made anew when it is asked for again, as after Ctrl-C
+
                 self._again = None
-                self._turns.rotate(-1)
-                self.leaves(number, lane, self._host.state(lane), self._host.losses(lane))
+                self._turn += 1
+                self._epoch.leaves(number, replica, self._host.state(replica), self._host.losses(replica))
                 raise
 
-            self.leaves(number, lane, state, losses)
-            self._again = None
-            self._turns.rotate(-1)
-            return self._pinned(batch)
+            times = self._watch.made_here()
+            collated = times[2]
+            if collated > self._look_again:
+                self._nbytes = batch_bytes(batch)
+                self._look_again = collated + LOOK
+
+            return number, replica, state, losses, batch, timings_here(times, self._nbytes)
+
+    def _make(self, replica: int, index: Any) -> Any:
+        host = self._host
+        if not self._is_alone or (self._is_seeded and not host.tries_unseeded(replica)):
+            with self._surroundings():
+                return self._fetch(replica, index)
+
+        made = self._fetch(replica, index)
+        if self._is_seeded and host.had_to_seed(replica):
+            self._epoch.seeding.tries_without = False
+        return made
+
+    def _fetch(self, replica: int, index: Any) -> Any:
+        if self._timer is None:
+            return self._host.fetch(replica, index)
+
+        self._activity[TASK] += 1
+        with self._timer.armed(self._activity):
+            return self._host.fetch(replica, index)
 
     def is_at_end(self) -> bool:
-        """See `EpochIterator.is_at_end`."""
-        if self._is_map:
-            return super().is_at_end()
-
-        self._pending = None
+        """See `Executor.is_at_end`."""
+        if self._epoch.is_map:
+            return self._epoch.is_at_end()
         try:
-            self._ready = (self._produce(time.perf_counter()),)
+            self._made = self._make_next()
         except StopIteration:
             return True
-
         return False
 
-    def _pinned(self, batch: Any) -> Any:
-        """Returns a batch as the user gets it, and leaves how it came here."""
-        times = self._watch.made_here()
-        collated = times[2]
-        if collated > self._look_again:
-            self._nbytes = batch_bytes(batch)
-            self._look_again = collated + LOOK
-
-        pinned = 0.0
-        if self._pin_memory:
-            batch = pin(batch, self._pin_memory_device)
-            pinned = time.perf_counter() - collated
-
-        self._journey = journey_here(times, self._nbytes, pinned)
-        return batch
+    def close(self) -> None:
+        """Does nothing: there are no workers."""

@@ -1,11 +1,11 @@
-"""Lanes: the workers as datasets see them.
+"""Replicas: the workers as datasets see them.
 
-Every batch is made by a *lane*: one copy of the dataset with its number, seeds and place among all workers. Usually
-worker k hosts lane k and nothing else. After a resume with another number of workers, the lanes of the interrupted run
-are spread over the workers that are there now, so that a dataset which depends on its worker number goes on exactly.
-Without workers there is one lane that no dataset sees as a worker.
+Every batch is made by a *replica*: one copy of the dataset with its number, seeds and place among all workers. Usually
+worker k hosts replica k and nothing else. After a resume with another number of workers, the replicas of the
+interrupted run are spread over the workers that are there now, so that a dataset which depends on its worker number
+goes on exactly. Without workers there is one replica that no dataset sees as a worker.
 
-A lane knows nothing of processes, threads or pipes; the engines host it.
+A replica knows nothing of processes, threads or pipes; the engines host it.
 """
 
 from __future__ import annotations
@@ -13,50 +13,53 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from headrace.batches.bad_samples_map import GuardedFetcher
 from headrace.batches.fetch_map import Fetcher, MapFetcher
 from headrace.batches.fetch_stream import Deal, IterableFetcher, Source
-from headrace.core.activity import IDLE, STAGE, START, Mark
+from headrace.core.activity import IDLE, STAGE, START, Activity
 from headrace.core.counter import stream_key
 from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.rng import SampleStreams, begin_stream, global_states_kept
 from headrace.core.sharding import Place, enter_place, place_kept
 from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.torch_internals import (
-    DatasetKind,
     IterDataPipe,
     MapDataPipe,
     WorkerInfo,
+    distributed_settings,
     make_worker_info,
     reseed_datapipe,
     seed_worker,
     set_thread_worker_info,
     set_worker_info,
+    sharding_worker_init_fn,
     worker_info_kept,
 )
 from headrace.core.unseeded import Unseeded
 from headrace.core.world import World
+from headrace.epoch.epoch import Epoch
+from headrace.epoch.start import EpochStart
 from headrace.faults.bad_sample import BadSample
-from headrace.faults.handler import Guard
+from headrace.faults.handler import FaultHandler
 from headrace.faults.policy import Policy
 
 Kind = Literal["inline", "thread", "process"]
 
 Report = Callable[[int, int, int], None]
-"""Called with (lane, samples replayed, samples to replay) while a stream is run through again."""
+"""Called with (replica, samples replayed, samples to replay) while a stream is run through again."""
 
 
 @dataclass(frozen=True)
-class Cargo:
-    """What all lanes of an iterator work with. It must be picklable under spawn and forkserver."""
+class WorkerSpec:
+    """What all replicas of an iterator work with. It must be picklable under spawn and forkserver."""
 
     dataset: Any
-    dataset_kind: int
-    auto_collation: bool
+    is_map: bool
+    batched: bool
     collate_fn: Callable[[Any], Any]
     drop_last: bool
     worker_init_fn: Callable[[int], None] | None
@@ -64,39 +67,40 @@ class Cargo:
     seed: int | None
     """Of the random streams; None: random numbers are torch's."""
     deal: bool
-    """Whether an iterable dataset is dealt out over ranks and lanes."""
+    """Whether an iterable dataset is dealt out over ranks and replicas."""
     policy: Policy | None = None
     """What becomes of bad samples; None: they raise."""
 
+    @classmethod
+    def of(cls, epoch: Epoch) -> WorkerSpec:
+        """Returns what replicas of an epoch work with in the calling thread."""
+        spec = epoch.spec
+        return cls(
+            dataset=spec.dataset,
+            is_map=spec.is_map,
+            batched=spec.batched,
+            collate_fn=spec.collate_fn,
+            drop_last=spec.drop_last,
+            worker_init_fn=spec.worker_init_fn,
+            world=epoch.terms.world,
+            seed=epoch.terms.seed,
+            deal=epoch.terms.deal,
+            policy=epoch.policy,
+        )
 
-class Begin(NamedTuple):
-    """The beginning of an epoch. `shared_seed` is for data pipes."""
+    @classmethod
+    def for_workers(cls, epoch: Epoch) -> WorkerSpec:
+        """Returns what replicas in workers work with; data pipes are split over ranks and workers as torch does it."""
+        worker_spec = cls.of(epoch)
+        if not isinstance(worker_spec.dataset, (IterDataPipe, MapDataPipe)):
+            return worker_spec
 
-    base_seed: int
-    shared_seed: int | None
-    lanes: int
-    """How many there are in all; 0: no workers."""
-    epoch: int
-    announce: bool
-    """Whether the dataset's `set_epoch` is called."""
-    first: int
-    """Position of the first sample of a dealt-out stream that was not delivered before."""
-    states: Mapping[int, Any]
-    """Where lanes go on."""
-    killers: Mapping[str, str]
-    """Samples that killed workers: the `repr` of their keys, and what is known of it."""
-    seed_globals: bool = True
-    """Whether the global random generators are seeded for each sample, too (with a seed)."""
-    watch: bool = False
-    """Whether to find out if they are drawn from."""
-    unseeded_first: bool = False
-    """Whether batches are made without seeds first, because the dataset is not known to draw random numbers."""
-    tell: bool = False
-    """Whether workers tell the states with which their lanes begin."""
+        split = functools.partial(sharding_worker_init_fn, worker_spec.worker_init_fn, *distributed_settings())
+        return replace(worker_spec, worker_init_fn=split)
 
 
 class Made(NamedTuple):
-    """What a lane made for a task: the batch, the lane's state after it, and what became of bad samples."""
+    """What a replica made for a task: the batch, the replica's state after it, and what became of bad samples."""
 
     batch: Any
     state: Any
@@ -106,17 +110,17 @@ class Made(NamedTuple):
 class Note(NamedTuple):
     """Where a worker notes what it does. `watched`: whether others look at it while samples are being made."""
 
-    mark: Mark
+    activity: Activity
     watched: bool
 
 
-class Lane:
+class Replica:
     """One worker as datasets see it."""
 
     def __init__(
-        self, cargo: Cargo, number: int, kind: Kind, collate: Callable[[Any], Any], dataset: Any, note: Note
+        self, worker_spec: WorkerSpec, number: int, kind: Kind, collate: Callable[[Any], Any], dataset: Any, note: Note
     ) -> None:
-        self._cargo = cargo
+        self._worker_spec = worker_spec
         self._note = note
         self._number = number
         self._kind = kind
@@ -126,31 +130,36 @@ class Lane:
         self._info: WorkerInfo | None = None
         self._streams: SampleStreams | None = None
         self._unseeded: Unseeded | None = None
-        self._place = Place(cargo.world)
+        self._place = Place(worker_spec.world)
         self._told: Any = None  # the state that the epoch began with
 
-    def start(self, begin: Begin) -> None:
+    def start(self, begin: EpochStart) -> None:
         """Sets up what lasts longer than an epoch: number, seeds, and the user's `worker_init_fn`."""
         self._dataset = reseed_datapipe(self._dataset, begin.shared_seed)
         if self._kind == "process":
             seed_worker(begin.base_seed, self._number)
-        if begin.lanes == 0:
+        if begin.replicas == 0:
             return
 
-        self._place = Place(self._cargo.world, self._number, begin.lanes)
+        self._place = Place(self._worker_spec.world, self._number, begin.replicas)
         seed = begin.base_seed + self._number
         self._info = make_worker_info(
-            self._number, begin.lanes, seed, self._dataset, watched=self._cargo.deal, thread=self._kind == "thread"
+            self._number,
+            begin.replicas,
+            seed,
+            self._dataset,
+            watched=self._worker_spec.deal,
+            thread=self._kind == "thread",
         )
         begin_stream(stream_key(begin.base_seed, self._number))
         self.enter()
-        if self._cargo.worker_init_fn is not None:
-            self._cargo.worker_init_fn(self._number)
+        if self._worker_spec.worker_init_fn is not None:
+            self._worker_spec.worker_init_fn(self._number)
 
     def enter(self) -> None:
-        """Makes this the running lane of the calling thread."""
+        """Makes this the running replica of the calling thread."""
         if self._info is None:  # without workers; around it may be a worker of another loader
-            if self._cargo.dataset_kind == DatasetKind.Iterable:
+            if not self._worker_spec.is_map:
                 enter_place(self._place)
             return
 
@@ -160,9 +169,9 @@ class Lane:
         else:
             set_worker_info(self._info)
 
-    def begin(self, begin: Begin, report: Report, generators: ResumedGenerators) -> None:
+    def begin(self, begin: EpochStart, report: Report, generators: ResumedGenerators) -> None:
         """Begins an epoch. Raises what the dataset's `__iter__` raises."""
-        cargo = self._cargo
+        worker_spec = self._worker_spec
         state = begin.states.get(self._number)
         self._told = state
         self._fetcher = None
@@ -172,13 +181,13 @@ class Lane:
 
         streams = self._streams = None
         words: tuple[int, ...] = ()
-        if cargo.seed is not None:
-            words = (cargo.seed, begin.epoch)
-            if not cargo.deal and cargo.dataset_kind != DatasetKind.Map:
+        if worker_spec.seed is not None:
+            words = (worker_spec.seed, begin.epoch)
+            if not worker_spec.deal and not worker_spec.is_map:
                 words += self._words()
             streams = self._streams = SampleStreams(*words, seed_globals=begin.seed_globals, watch=begin.watch)
 
-        if cargo.dataset_kind == DatasetKind.Map:
+        if worker_spec.is_map:
             if state is not None:
                 with generators.loading():
                     dataset.load_state_dict(state)
@@ -186,14 +195,14 @@ class Lane:
             if begin.unseeded_first and self._unseeded is None:
                 self._unseeded = Unseeded(here=self._kind == "inline", shared=self._kind == "thread")
             plain = MapFetcher(
-                dataset, cargo.auto_collation, self._collate, streams, self._note.mark,
+                dataset, worker_spec.batched, self._collate, streams, self._note.activity,
                 watched=self._note.watched, unseeded=self._unseeded,
             )  # fmt: skip
-            guard = self._guard(begin)
-            if guard is None:
+            handler = self._handler(begin)
+            if handler is None:
                 self._fetcher = plain
             else:
-                self._fetcher = GuardedFetcher(plain, cargo.auto_collation, guard)
+                self._fetcher = GuardedFetcher(plain, worker_spec.batched, handler)
             return
 
         place = self._place
@@ -203,31 +212,33 @@ class Lane:
         else:
             place.on_claim = functools.partial(streams.split, *words, *self._words())
 
-        if cargo.deal and (not state or state["dealt"]):
+        if worker_spec.deal and (not state or state["dealt"]):
             deal = Deal(place, begin.first)
         else:
             deal = None
 
-        source = Source(dataset, streams, state, self._note.mark, generators)
+        source = Source(dataset, streams, state, self._note.activity, generators)
         fetcher = IterableFetcher(
-            source, cargo.auto_collation, self._collate, cargo.drop_last, deal, state,
-            guard=self._guard(begin), mark=self._note.mark,
+            source, worker_spec.batched, self._collate, worker_spec.drop_last, deal, state,
+            handler=self._handler(begin), activity=self._note.activity,
         )  # fmt: skip
         fetcher.replay(functools.partial(report, self._number))
         self._fetcher = fetcher
         if streams is not None:
             streams.pause()
 
-    def _guard(self, begin: Begin) -> Guard | None:
-        if self._cargo.policy is None:
+    def _handler(self, begin: EpochStart) -> FaultHandler | None:
+        if self._worker_spec.policy is None:
             return None
 
-        if begin.lanes:
+        if begin.replicas:
             worker = self._number
         else:
             worker = None
 
-        return Guard(self._cargo.policy, self._dataset, begin.epoch, worker, begin.killers, begin.base_seed)
+        return FaultHandler(
+            self._worker_spec.policy, self._dataset, begin.epoch, worker, begin.killers, begin.base_seed
+        )
 
     def _words(self) -> tuple[int, ...]:
         """Names the random streams of a worker whose stream is its own."""
@@ -239,6 +250,12 @@ class Lane:
         if self._fetcher is None:
             raise RuntimeError("this worker could not begin the epoch; its first result says why")
         return self._fetcher.fetch(index)
+
+    def plain_fetch(self) -> Callable[[Any], Any] | None:
+        """Returns what makes the batches of a map-style dataset without a state, where bad samples raise; or None."""
+        if isinstance(self._fetcher, MapFetcher) and not self._fetcher.has_state:
+            return self._fetcher.fetch
+        return None
 
     def losses(self) -> Sequence[BadSample]:
         """Returns what became of the bad samples of the last batch."""
@@ -272,13 +289,13 @@ class Lane:
             self._fetcher.try_unseeded(self._unseeded)
 
     def state(self) -> Any:
-        """Returns what this lane needs to go on elsewhere after its last batch; None if nothing."""
+        """Returns what this replica needs to go on elsewhere after its last batch; None if nothing."""
         if self._fetcher is not None:
             return self._fetcher.state()
         return None
 
     def state_at_beginning(self) -> Any:
-        """Returns what this lane needs to begin elsewhere as it began here; None if nothing, or if nobody knows.
+        """Returns what this replica needs to begin elsewhere as it began here; None if nothing, or if nobody knows.
 
         Call it before the first batch. A map-style dataset, and the generator of one that is iterable, have run no
         line since they were told a state. So they are as that state says, also if they take it over later.
@@ -294,34 +311,34 @@ class Lane:
             return None
 
 
-class LaneHost:
-    """The lanes of one worker, of which there may be `workers`."""
+class ReplicaHost:
+    """The replicas of one worker, of which there may be `workers`."""
 
     def __init__(
         self,
-        cargo: Cargo,
+        worker_spec: WorkerSpec,
         worker: int,
         workers: int,
         kind: Kind,
         collate: Callable[[Any], Any],
-        mark: Mark,
+        activity: Activity,
         *,
         watched: bool,
     ) -> None:
-        self._cargo = cargo
-        self._mark = mark
-        self._note = Note(mark, watched)
+        self._worker_spec = worker_spec
+        self._activity = activity
+        self._note = Note(activity, watched)
         self._worker = worker
         self._workers = workers
         self._kind = kind
         self._collate = collate
-        self._lanes: dict[int, Lane] = {}
+        self._replicas: dict[int, Replica] = {}
         self._running: int | None = None
 
     def begin(
-        self, begin: Begin, report: Report, generators: ResumedGenerators | None = None
+        self, begin: EpochStart, report: Report, generators: ResumedGenerators | None = None
     ) -> dict[int, BaseException]:
-        """Begins an epoch in every lane. Returns the exceptions of the lanes that could not.
+        """Begins an epoch in every replica. Returns the exceptions of the replicas that could not.
 
         generators: what becomes of the user's global generators; None: they are the worker's own.
         """
@@ -331,18 +348,18 @@ class LaneHost:
             resumed = generators
 
         failures: dict[int, BaseException] = {}
-        self._mark[STAGE] = START
-        numbers = range(self._worker, max(begin.lanes, 1), self._workers)
-        fresh = [number for number in numbers if number not in self._lanes]
+        self._activity[STAGE] = START
+        numbers = range(self._worker, max(begin.replicas, 1), self._workers)
+        fresh = [number for number in numbers if number not in self._replicas]
         for number, dataset in zip(fresh, self._copies(len(fresh)), strict=True):
-            self._lanes[number] = Lane(self._cargo, number, self._kind, self._collate, dataset, self._note)
+            self._replicas[number] = Replica(self._worker_spec, number, self._kind, self._collate, dataset, self._note)
 
         for number in numbers:
             try:
                 if number in fresh:
-                    self._lanes[number].start(begin)
+                    self._replicas[number].start(begin)
                 self._run(number)
-                self._lanes[number].begin(begin, report, resumed)
+                self._replicas[number].begin(begin, report, resumed)
             except Exception as error:
                 if is_of_signal_handler(error):
                     raise
@@ -352,12 +369,12 @@ class LaneHost:
                     raise
                 failures[number] = error  # it must not end the thread, least of all the user's
 
-        self._mark[STAGE] = IDLE
+        self._activity[STAGE] = IDLE
         return failures
 
     def _copies(self, count: int) -> list[Any]:
-        """Returns a dataset for each lane: what one lane changes in it, the others must not see."""
-        dataset = self._cargo.dataset
+        """Returns a dataset for each replica: what one replica changes in it, the others must not see."""
+        dataset = self._worker_spec.dataset
         if self._kind == "thread":
             is_pipe = isinstance(dataset, (IterDataPipe, MapDataPipe))
             if is_pipe:
@@ -368,57 +385,65 @@ class LaneHost:
         return [dataset if number == 0 else copy.deepcopy(dataset) for number in range(count)]
 
     def states_at_beginning(self) -> dict[int, Any]:
-        """Returns for each lane what `Lane.state_at_beginning` returns, before the first batch of an epoch."""
-        return {number: lane.state_at_beginning() for number, lane in self._lanes.items()}
+        """Returns for each replica what `Replica.state_at_beginning` returns, before the first batch of an epoch."""
+        return {number: replica.state_at_beginning() for number, replica in self._replicas.items()}
 
-    def fetch(self, lane: int, index: Any) -> Made:
-        """Returns the next batch of a lane; raises as `Lane.fetch`."""
-        self._run(lane)
-        running = self._lanes[lane]
+    def fetch(self, replica: int, index: Any) -> Made:
+        """Returns the next batch of a replica; raises as `Replica.fetch`."""
+        self._run(replica)
+        running = self._replicas[replica]
         batch = running.fetch(index)
         return Made(batch, running.state(), running.losses())
 
-    def state(self, lane: int) -> Any:
-        """Returns the state of a lane after its last batch, also one that raised."""
-        return self._lanes[lane].state()
+    def plain_fetch(self) -> Callable[[Any], Any] | None:
+        """Returns what makes the batches of the only replica, if it has no state and no bad samples; None: it may have.
 
-    def losses(self, lane: int) -> Sequence[BadSample]:
-        """Returns what became of the bad samples of a lane's last batch, also one that raised."""
-        return self._lanes[lane].losses()
+        A shorter way for batches that are made in the time of a few calls.
+        """
+        (only,) = self._replicas.values()
+        return only.plain_fetch()
 
-    def tries_unseeded(self, lane: int) -> bool:
-        """Tells whether a lane makes batches without seeds first."""
-        return self._lanes[lane].tries_unseeded
+    def state(self, replica: int) -> Any:
+        """Returns the state of a replica after its last batch, also one that raised."""
+        return self._replicas[replica].state()
 
-    def had_to_seed(self, lane: int) -> bool:
-        """Tells whether a lane found out that its dataset draws random numbers."""
-        unseeded = self._lanes[lane].unseeded
+    def losses(self, replica: int) -> Sequence[BadSample]:
+        """Returns what became of the bad samples of a replica's last batch, also one that raised."""
+        return self._replicas[replica].losses()
+
+    def tries_unseeded(self, replica: int) -> bool:
+        """Tells whether a replica makes batches without seeds first."""
+        return self._replicas[replica].tries_unseeded
+
+    def had_to_seed(self, replica: int) -> bool:
+        """Tells whether a replica found out that its dataset draws random numbers."""
+        unseeded = self._replicas[replica].unseeded
         return unseeded is not None and unseeded.drew
 
     @property
     def drew_unseeded(self) -> bool:
-        """Whether any lane found out that its dataset draws random numbers."""
-        return any(self.had_to_seed(lane) for lane in self._lanes)
+        """Whether any replica found out that its dataset draws random numbers."""
+        return any(self.had_to_seed(replica) for replica in self._replicas)
 
-    def is_suspicious(self, lane: int) -> bool:
-        """Tells whether generators that threads share moved while a lane made its last batch."""
-        unseeded = self._lanes[lane].unseeded
+    def is_suspicious(self, replica: int) -> bool:
+        """Tells whether generators that threads share moved while a replica made its last batch."""
+        unseeded = self._replicas[replica].unseeded
         return unseeded is not None and unseeded.suspicious
 
     def drew(self) -> bool:
-        """Returns whether any lane drew from the global random generators."""
-        return any(lane.drew() for lane in self._lanes.values())
+        """Returns whether any replica drew from the global random generators."""
+        return any(replica.drew() for replica in self._replicas.values())
 
     def stop_watching(self, *, seed_globals: bool) -> None:
-        """Ends what `Begin.watch` began, before another thread takes over."""
+        """Ends what `EpochStart.watch` began, before another thread takes over."""
         self._running = None
-        for lane in self._lanes.values():
-            lane.stop_watching(seed_globals=seed_globals)
+        for replica in self._replicas.values():
+            replica.stop_watching(seed_globals=seed_globals)
 
-    def _run(self, lane: int) -> None:
-        if self._running != lane or self._kind != "process":  # other lanes may have run in this thread since
-            self._lanes[lane].enter()
-            self._running = lane
+    def _run(self, replica: int) -> None:
+        if self._running != replica or self._kind != "process":  # other replicas may have run in this thread since
+            self._replicas[replica].enter()
+            self._running = replica
 
 
 @contextlib.contextmanager

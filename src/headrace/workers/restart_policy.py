@@ -39,10 +39,10 @@ class Sighting(NamedTuple):
         return self.stage not in (UNBORN, START, IDLE)
 
 
-Verdict = Literal["again", "carefully", "isolate", "give up"]
+RestartDecision = Literal["again", "carefully", "isolate", "give up"]
 
 
-class Casualties:
+class RestartPolicy:
     """The deaths of one team."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Casualties:
         """Forgets tasks, whose numbers begin anew."""
         self._suspected.clear()
 
-    def judge(self, seen: Sighting) -> Verdict:
+    def judge(self, seen: Sighting) -> RestartDecision:
         """Counts a death, and says what becomes of the work."""
         self._in_a_row[seen.worker] += 1
         in_a_row = self._in_a_row[seen.worker]

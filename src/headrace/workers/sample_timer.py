@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.core.activity import COLLATE, JUDGE, LOAD, PLACE, STAGE, TASK, Mark, private_mark
+from headrace.core.activity import COLLATE, JUDGE, LOAD, PLACE, STAGE, TASK, Activity, private_activity
 from headrace.core.errors import SampleTimeoutError, explain
 
 LOGGER = logging.getLogger("headrace")
@@ -26,28 +26,28 @@ INTERRUPT = getattr(signal, "SIGRTMIN", signal.SIGALRM) + (4 if hasattr(signal, 
 """The signal that interrupts; one that nobody else uses, where there are such."""
 
 
-class Alarm:
+class SampleTimer:
     """One loader's. It is armed while a batch is made in the main thread."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._mark = private_mark()
+        self._activity = private_activity()
         self._armed = threading.Event()
         self._ended = threading.Event()
         self._due = False
         weakref.finalize(self, self._ended.set)
         watching = _Watching(weakref.ref(self), self._armed, self._ended, seconds)
-        threading.Thread(target=watching.run, name="headrace-alarm", daemon=True).start()
+        threading.Thread(target=watching.run, name="headrace-sample-timer", daemon=True).start()
 
     @contextlib.contextmanager
-    def armed(self, mark: Mark) -> Iterator[None]:
-        """Raises `SampleTimeoutError` inside of the `with` if a sample takes too long. `mark` says what is done."""
+    def armed(self, activity: Activity) -> Iterator[None]:
+        """Raises `SampleTimeoutError` inside of the `with` if a sample takes too long. `activity` says what is done."""
         if threading.current_thread() is not threading.main_thread():
             yield  # no signal reaches other threads
             return
 
         self._due = False
-        self._mark = mark
+        self._activity = activity
         _install(self)
         self._armed.set()
         try:
@@ -56,8 +56,8 @@ class Alarm:
             self._armed.clear()
 
     def doing(self) -> tuple[int, int, int]:
-        """Returns what the mark says now."""
-        return self._mark[TASK], self._mark[STAGE], self._mark[PLACE]
+        """Returns what the activity says now."""
+        return self._activity[TASK], self._activity[STAGE], self._activity[PLACE]
 
     def ring(self) -> None:
         """Interrupts the main thread. Called by the watching thread."""
@@ -68,7 +68,7 @@ class Alarm:
 
     def answer(self) -> None:
         """Raises in the main thread, if the alarm still holds there."""
-        if self._due and self._armed.is_set() and self._mark[STAGE] in (LOAD, COLLATE, JUDGE):
+        if self._due and self._armed.is_set() and self._activity[STAGE] in (LOAD, COLLATE, JUDGE):
             self._due = False
             raise too_slow(self.seconds)
 
@@ -77,20 +77,21 @@ class _Watching:
     """The thread that watches; it keeps nothing alive."""
 
     def __init__(
-        self, alarm: weakref.ref[Alarm], armed: threading.Event, ended: threading.Event, seconds: float
+        self, alarm: weakref.ref[SampleTimer], armed: threading.Event, ended: threading.Event, seconds: float
     ) -> None:
-        self._alarm = alarm
+        self._timer = alarm
         self._armed = armed
         self._ended = ended
         self._seconds = seconds
 
     def run(self) -> None:
-        """Rings when the mark has not changed for too long while the alarm was armed; says so where that is no use."""
+        """Rings when the activity has not changed for too long while the alarm was armed; says so where that is no
+        use."""
         seen: Any = None
         since = time.monotonic()
         rung = 0
         while not self._ended.wait(max(self._seconds / 4, 0.01)):
-            alarm = self._alarm()
+            alarm = self._timer()
             if alarm is None:
                 return
             if self._armed.is_set():
@@ -111,11 +112,11 @@ class _Watching:
             del alarm
 
 
-_current: weakref.ref[Alarm] | None = None
+_current: weakref.ref[SampleTimer] | None = None
 _installed = False
 
 
-def _install(alarm: Alarm) -> None:
+def _install(alarm: SampleTimer) -> None:
     global _current, _installed
     _current = weakref.ref(alarm)
     if not _installed:
@@ -146,7 +147,7 @@ def too_slow(seconds: float, stack: str = "", doing: str | None = None) -> Sampl
         "a sample takes too long",
         place=doing,
         found=f"no progress for {seconds:g} s",
-        expected="a sample within sample_timeout",
+        expected="a sample within the timeout of on_error",
         cure="mend what it waits for, raise the limit, or have such samples skipped or replaced with on_error=",
     )
     error = SampleTimeoutError(message)

@@ -1,4 +1,4 @@
-"""A worker thread's side: its lanes, what it is told, and what becomes of its tasks."""
+"""A worker thread's side: its replicas, what it is told, and what becomes of its tasks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.core.activity import TASK, Mark, private_mark
+from headrace.core.activity import TASK, Activity, private_activity
 from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.torch_internals import compute_with_one_thread
+from headrace.epoch.start import EpochStart
 from headrace.faults.bad_sample import BadSample
 from headrace.telemetry.recording import MAIN
 from headrace.telemetry.stopwatch import NO_TIMES, Stopwatch, Times
 from headrace.workers.failure import Failure
-from headrace.workers.replica import Begin, LaneHost
+from headrace.workers.replica import ReplicaHost
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Outcome:
     """What became of a task.
 
     `status` is "batch", "error" (the payload is a `Failure`), "end", "replay", "begun" (the payload holds the states
-    with which the worker's lanes begin) or "died".
+    with which the worker's replicas begin) or "died".
 
     `times`: of the thread that did it.
     """
@@ -42,9 +43,9 @@ class Outcome:
 
 @dataclass
 class Worker:
-    """One worker thread's side: its lanes, and what it is told."""
+    """One worker thread's side: its replicas, and what it is told."""
 
-    host: LaneHost
+    host: ReplicaHost
     is_stream: bool
     original_errors: bool
     outbox: queue.SimpleQueue[Outcome]
@@ -52,12 +53,12 @@ class Worker:
     stopping: threading.Event = field(default_factory=threading.Event)
     failures: dict[int, BaseException] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
-    mark: Mark = field(default_factory=private_mark)
+    activity: Activity = field(default_factory=private_activity)
     number: int = 0
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        self.watch = Stopwatch(self.mark)
+        self.watch = Stopwatch(self.activity)
 
     def run(self) -> None:
         """The life of the thread."""
@@ -72,47 +73,47 @@ class Worker:
         while (message := self.inbox.get()) is not None:
             if self.stopping.is_set():
                 return
-            if isinstance(message, tuple) and isinstance(message[1], Begin):
+            if isinstance(message, tuple) and isinstance(message[1], EpochStart):
                 self.begin(*message)
             elif message[0] == self.epoch and message[2] not in self.ended:
                 self.outbox.put(self.make(*message))
             del message
 
-    def begin(self, epoch: int, begin: Begin) -> None:
-        """Begins an epoch in every lane; what goes wrong is the outcome of the lane's first task."""
+    def begin(self, epoch: int, begin: EpochStart) -> None:
+        """Begins an epoch in every replica; what goes wrong is the outcome of the replica's first task."""
         self.epoch = epoch
         self.ended.clear()
         self.failures = self.host.begin(begin, self._report)
         if begin.tell:
             self.outbox.put(Outcome(epoch, -1, "begun", self.host.states_at_beginning(), None))
 
-    def make(self, epoch: int, task: int, lane: int, index: Any) -> Outcome:
+    def make(self, epoch: int, task: int, replica: int, index: Any) -> Outcome:
         """Returns what becomes of a task."""
-        self.mark[TASK] = task
+        self.activity[TASK] = task
         self.watch.start()
         try:
-            if lane in self.failures:
-                raise self.failures.pop(lane)
-            made = self.host.fetch(lane, index)
+            if replica in self.failures:
+                raise self.failures.pop(replica)
+            made = self.host.fetch(replica, index)
             self.watch.made()
-            suspicious = self.host.is_suspicious(lane)
+            suspicious = self.host.is_suspicious(replica)
             return Outcome(epoch, task, "batch", *made, self.number, self.watch.stop(), suspicious)
         except StopIteration as end:
             if self.is_stream:
-                self.ended.add(lane)
-                return Outcome(epoch, task, "end", None, self.host.state(lane))
-            return self._failed(epoch, task, lane, end)
+                self.ended.add(replica)
+                return Outcome(epoch, task, "end", None, self.host.state(replica))
+            return self._failed(epoch, task, replica, end)
         except SystemExit as error:
-            ended = RuntimeError(f"DataLoader worker thread {lane} was to exit with code {error.code}")
-            return self._failed(epoch, task, lane, ended)
+            ended = RuntimeError(f"DataLoader worker thread {replica} was to exit with code {error.code}")
+            return self._failed(epoch, task, replica, ended)
         except Exception as error:
             if is_of_signal_handler(error):
                 raise  # only in the main thread, when it makes batches itself: this one is made anew
-            return self._failed(epoch, task, lane, error)
+            return self._failed(epoch, task, replica, error)
 
-    def _failed(self, epoch: int, task: int, lane: int, error: BaseException) -> Outcome:
-        failure = Failure(error, f"in DataLoader worker thread {lane}", original=self.original_errors)
-        return Outcome(epoch, task, "error", failure, self.host.state(lane), self.host.losses(lane))
+    def _failed(self, epoch: int, task: int, replica: int, error: BaseException) -> Outcome:
+        failure = Failure(error, f"in DataLoader worker thread {replica}", original=self.original_errors)
+        return Outcome(epoch, task, "error", failure, self.host.state(replica), self.host.losses(replica))
 
-    def _report(self, lane: int, done: int, total: int) -> None:
-        self.outbox.put(Outcome(self.epoch, -1, "replay", (lane, done, total), None))
+    def _report(self, replica: int, done: int, total: int) -> None:
+        self.outbox.put(Outcome(self.epoch, -1, "replay", (replica, done, total), None))

@@ -1,4 +1,4 @@
-"""Worker threads: the same lanes, window and results as with processes, without pickling and without copies.
+"""Worker threads: the same replicas, window and results as with processes, without pickling and without copies.
 
 For work that releases the global interpreter lock (decoding, NumPy, reading), and for Python builds without one.
 """
@@ -13,21 +13,27 @@ import time
 import traceback
 import warnings
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 from headrace.batches.collate import SlotCollate
-from headrace.batches.fetch_map import Careful, plain_index, split
-from headrace.core.activity import LOAD, private_mark
+from headrace.batches.index import Careful, plain_index, split
+from headrace.core.activity import LOAD, private_activity
 from headrace.core.leaving import leave_daemon_thread
-from headrace.core.torch_internals import DatasetKind, torch_default_collate
+from headrace.core.torch_internals import torch_default_collate
+from headrace.epoch.epoch import Epoch
+from headrace.epoch.spec import LoaderSpec
 from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.batch_size import batch_bytes
+from headrace.telemetry.replay_bar import ReplayBar
+from headrace.telemetry.timings import timings_of_worker
 from headrace.workers.crash_report import doing
-from headrace.workers.dispatch import WindowedIterator
+from headrace.workers.dispatch import Dispatcher, check_prefetch_factor
 from headrace.workers.heartbeat import Watch
-from headrace.workers.replica import LaneHost, surroundings_kept
+from headrace.workers.protocol import BatchResult
+from headrace.workers.replica import ReplicaHost, WorkerSpec, surroundings_kept
 from headrace.workers.restart_policy import Sighting
-from headrace.workers.sample_timer import Alarm, too_slow
+from headrace.workers.sample_timer import SampleTimer, too_slow
 from headrace.workers.thread_worker import Outcome, Worker
 
 LOGGER = logging.getLogger("headrace")
@@ -40,8 +46,8 @@ ALWAYS_SUSPECTED = 16
 """Batches during which generators moved that are all looked into; of those after them the 32nd, 64th, 128th, ...."""
 
 
-class ThreadIterator(WindowedIterator[Outcome]):
-    """An epoch (with persistent workers: one epoch after the other) through worker threads.
+class ThreadExecutor:
+    """Makes batches in worker threads.
 
     Batches collated by default lie in leased memory and belong to the user.
 
@@ -54,96 +60,114 @@ class ThreadIterator(WindowedIterator[Outcome]):
     then fewer and fewer.
     """
 
-    backend = "thread"
+    backend: Literal["thread"] = "thread"
+    scales = False
 
-    def __init__(self, loader: Any, memory: LocalMemory) -> None:
+    def __init__(self, spec: LoaderSpec, memory: LocalMemory) -> None:
+        """memory: where default collation writes."""
+        check_prefetch_factor(spec)
+        self.replicas = spec.num_workers
+        self.num_workers = spec.num_workers
         self._memory = memory
+        self._generation = -1
         self._suspicious = 0
         self._alone: bool | None = None  # whether all batches are made in the user's thread; None: not known yet
-        self._open(loader, workers=loader.num_workers)
-        self._read_options(loader)
-        self._gather(loader)
+        self._end: weakref.finalize[Any, Any] | None = None
+
+    def start(self, epoch: Epoch) -> None:
+        """See `Executor.start`."""
+        self._epoch = epoch
+        self._timeout = epoch.spec.timeout
+        if self._end is None or not self._end.alive:
+            self._gather()
         self._begin()
 
-    def _gather(self, loader: Any) -> None:
+    def _gather(self) -> None:
         """Makes the workers; they start with the first task that is theirs."""
-        collate = self._collate_fn
+        spec = self._epoch.spec
+        collate: Callable[[Any], Any] = spec.collate_fn
         if collate is torch_default_collate:
             collate = SlotCollate(self._memory, in_worker=True)
 
-        cargo = self.cargo_for_workers(loader)
-        count = self._num_workers
-        is_stream = self._dataset_kind == DatasetKind.Iterable
-        original = loader.original_errors
+        worker_spec = WorkerSpec.for_workers(self._epoch)
+        count = self.num_workers
+        is_stream = not spec.is_map
+        original = spec.original_errors
         outbox = queue.SimpleQueue[Outcome]()
-
-        watched = loader.sample_timeout is not None
+        watched = spec.sample_timeout is not None
 
         def worker(number: int) -> Worker:
-            mark = private_mark()
-            host = LaneHost(cargo, number, count, "thread", collate, mark, watched=watched)
-            return Worker(host, is_stream, original, outbox, mark=mark, number=number)
+            activity = private_activity()
+            host = ReplicaHost(worker_spec, number, count, "thread", collate, activity, watched=watched)
+            return Worker(host, is_stream, original, outbox, activity=activity, number=number)
 
-        crew = [worker(number) for number in range(count)]
+        workers = [worker(number) for number in range(count)]
         self._outbox = outbox
-        self._crew = crew
-        self._new_worker = worker  # neither holds the iterator: it must go as soon as it is dropped
-        self._watch = Watch(lambda number: crew[number].mark)
+        self._workers_here = workers
+        self._new_worker = worker  # neither holds the executor: it must go as soon as it is dropped
+        self._watch = Watch(lambda number: workers[number].activity)
         self._threads: list[threading.Thread] = []
-        self._sample_timeout: float | None = loader.sample_timeout
-        if loader.sample_timeout is None:
-            self._alarm = None
-        else:
-            self._alarm = Alarm(loader.sample_timeout)
+        self._sample_timeout: float | None = spec.sample_timeout
+        self._timer = None
+        if spec.sample_timeout is not None:
+            self._timer = SampleTimer(spec.sample_timeout)
 
-        self._end = weakref.finalize(self, _stop, self._crew, self._threads)
+        # It runs when the executor is dropped and when Python exits. It must not hold the executor itself.
+        self._end = weakref.finalize(self, _stop, self._workers_here, self._threads)
         self._was_shut_down = False
 
     @property
-    def _workers(self) -> list[threading.Thread]:
-        """The worker threads, under the name that users of torch's iterator know."""
+    def workers(self) -> list[threading.Thread]:
+        """The worker threads."""
         return self._threads
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        self._reopen(loader)
-        if not self._end.alive:
-            self._gather(loader)
-        self._begin()
-
     def _begin(self) -> None:
-        begin = self.beginning()
+        epoch = self._epoch
         self._indices_made: dict[int, Any] = {}  # of suspicious tasks that are not delivered yet
         self._waiting: list[tuple[int, int, int, Any]] = []  # tasks for the user's thread
-        if self._terms.seed is None:
+        if epoch.terms.seed is None:
             self._alone = False
 
+        self._generation += 1
+        begin = epoch.beginning()
         if self._alone is False:
             self._launch()
-            for worker in self._crew:
-                worker.inbox.put((self._epoch + 1, begin._replace(seed_globals=False)))
+            for worker in self._workers_here:
+                worker.inbox.put((self._generation, begin._replace(seed_globals=False)))
             self._prime()
             return
 
         begin = begin._replace(seed_globals=True, watch=self._alone is None, unseeded_first=False)
         with surroundings_kept(random=True):
-            for worker in self._crew:
-                worker.begin(self._epoch + 1, begin)
+            for worker in self._workers_here:
+                worker.begin(self._generation, begin)
 
         self._prime()
         if self._alone is None:
             self._find_out()
+
+    def _prime(self) -> None:
+        """Gives out the first tasks, and waits until it is known how the replicas begin."""
+        epoch = self._epoch
+        spec = epoch.spec
+        limit = self.num_workers * (spec.prefetch_factor or 0)
+        self._bar = ReplayBar(spec.dataset)
+        self._dispatcher: Dispatcher[Outcome] = Dispatcher(epoch, self.num_workers, limit)
+        self._least = max((spec.prefetch_factor or 0) // 2, 1)
+        self._dispatcher.prime(self)
+        self._await_beginnings()
 
     def _find_out(self) -> None:
         """Makes the first batch here, and decides where the others are made; without one, the next epoch decides."""
         any_batch = bool(self._waiting)
         with surroundings_kept(random=True):
             if any_batch:
-                _, _, lane, _ = self._waiting[0]
-                worker = self._crew[lane % self._num_workers]
+                _, _, replica, _ = self._waiting[0]
+                worker = self._workers_here[replica % self.num_workers]
                 self._take_in(self._make_here(worker, self._waiting.pop(0)))
 
-            drawn = any(worker.host.drew() for worker in self._crew)
-            for worker in self._crew:
+            drawn = any(worker.host.drew() for worker in self._workers_here)
+            for worker in self._workers_here:
                 worker.host.stop_watching(seed_globals=drawn)
 
         if not any_batch and not drawn:
@@ -158,19 +182,20 @@ class ThreadIterator(WindowedIterator[Outcome]):
         waiting = self._waiting
         self._waiting = []
         for message in waiting:
-            self._crew[message[2] % self._num_workers].inbox.put(message)
+            self._workers_here[message[2] % self.num_workers].inbox.put(message)
 
     def _warn_of_draws(self, consequence: str) -> None:
+        name = type(self._epoch.spec.dataset).__name__
         warnings.warn(
-            f"{type(self._dataset).__name__} (or a transform, or the collate function) draws from the global "
+            f"{name} (or a transform, or the collate function) draws from the global "
             f"random generators, which threads share: with seed= {consequence}. "
             "Draw from headrace.rng() instead, or use backend='process'.",
             stacklevel=2,
         )
 
-    def _looked_into(self, task: int, lane: int, outcome: Outcome) -> Outcome:
+    def _looked_into(self, task: int, replica: int, outcome: Outcome) -> Outcome:
         """Returns the outcome of a suspicious task, made again if the dataset has begun to draw random numbers."""
-        message = (self._epoch, task, lane, self._indices_made[task])
+        message = (self._generation, task, replica, self._indices_made[task])
         if not self._alone:
             self._suspicious += 1
             rarely = self._suspicious & (self._suspicious - 1)  # but for powers of two
@@ -181,14 +206,14 @@ class ThreadIterator(WindowedIterator[Outcome]):
             self._go_on_alone()
 
         with surroundings_kept(random=True):
-            return self._make_here(self._crew[lane % self._num_workers], message)
+            return self._make_here(self._workers_here[replica % self.num_workers], message)
 
     def _draws_in(self, message: tuple[int, int, int, Any]) -> bool:
         """Makes a batch in the user's thread, and tells whether that draws from the global generators."""
-        lane = message[2]
-        witness = self._new_worker(lane % self._num_workers)
+        replica = message[2]
+        witness = self._new_worker(replica % self.num_workers)
         with surroundings_kept(random=False):
-            witness.begin(self._epoch, self.beginning()._replace(seed_globals=False, unseeded_first=True))
+            witness.begin(self._generation, self._epoch.beginning()._replace(seed_globals=False, unseeded_first=True))
             return self._make_here(witness, message).suspicious
 
     def _go_on_alone(self) -> None:
@@ -198,51 +223,53 @@ class ThreadIterator(WindowedIterator[Outcome]):
             "numbers that are not those of the seed"
         )
         self._alone = True
-        _stop(self._crew, self._threads)
+        _stop(self._workers_here, self._threads)
         self._threads.clear()
         self._outbox = queue.SimpleQueue[Outcome]()
-        begin = self.beginning()._replace(unseeded_first=False)
-        for number in range(len(self._crew)):
-            self._crew[number] = self._new_worker(number)
+        begin = self._epoch.beginning()._replace(unseeded_first=False)
+        for number in range(len(self._workers_here)):
+            self._workers_here[number] = self._new_worker(number)
 
         with surroundings_kept(random=True):
-            for worker in self._crew:
-                worker.begin(self._epoch, begin)
+            for worker in self._workers_here:
+                worker.begin(self._generation, begin)
 
-        for number in range(len(self._crew)):
-            self._waiting += [(self._epoch, *task) for task in self._unanswered(number)]
+        for number in range(len(self._workers_here)):
+            self._waiting += [(self._generation, *task) for task in self._dispatcher.unanswered(number)]
 
         self._waiting.sort(key=lambda message: message[1])
 
     def _make_here(self, worker: Worker, message: tuple[int, int, int, Any]) -> Outcome:
         """Returns what becomes of a task, in the user's thread."""
-        if self._alarm is None:
+        if self._timer is None:
             return worker.make(*message)
-        with self._alarm.armed(worker.mark):
+        with self._timer.armed(worker.activity):
             return worker.make(*message)
 
     def _launch(self) -> None:
         """Starts the threads, unless they run."""
-        for number in range(len(self._threads), len(self._crew)):
+        for number in range(len(self._threads), len(self._workers_here)):
             self._threads.append(self._thread_of(number))
 
     def _thread_of(self, number: int) -> threading.Thread:
-        thread = threading.Thread(target=self._crew[number].run, name=f"pt_data_worker_{number}", daemon=True)
+        thread = threading.Thread(target=self._workers_here[number].run, name=f"pt_data_worker_{number}", daemon=True)
         thread.start()
         return thread
 
-    def _post(self, worker: int, task: int, lane: int, index: Any) -> None:
-        message = (self._epoch, task, lane, index)
+    def submit(self, worker: int, task: int, replica: int, index: Any) -> None:
+        """See `Carrier.submit`."""
+        message = (self._generation, task, replica, index)
         if self._alone is False:
-            self._crew[worker].inbox.put(message)
+            self._workers_here[worker].inbox.put(message)
         else:
             self._waiting.append(message)
 
-    def _flush(self, least: int = 1) -> None:
-        """Nothing waits: `_post` sends at once."""
+    def flush(self, least: int = 1) -> None:
+        """Does nothing: `submit` sends at once."""
 
-    def _collect(self) -> None:
-        if not self._end.alive:
+    def collect(self) -> None:
+        """See `Carrier.collect`."""
+        if self._end is None or not self._end.alive:
             if not self._was_shut_down:  # Python exits, and has called the finalizer
                 leave_daemon_thread()
             raise RuntimeError("this iterator has been shut down; make a new one with iter(loader)")
@@ -250,7 +277,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
         if self._alone:
             with surroundings_kept(random=True):
                 message = self._waiting[0]
-                worker = self._crew[message[2] % self._num_workers]
+                worker = self._workers_here[message[2] % self.num_workers]
                 if message[2] not in worker.ended:
                     outcome = self._make_here(worker, message)
                 else:
@@ -270,19 +297,19 @@ class ThreadIterator(WindowedIterator[Outcome]):
         while not self._take_in_next(deadline):
             if deadline is not None and time.monotonic() >= deadline:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from RuntimeError(
-                    "\n".join(self._stack_of(number) for number in self._busy())
+                    "\n".join(self._stack_of(number) for number in self._dispatcher.busy())
                 )
             self._abandon_those_that_hang()
 
     def _await_beginnings(self) -> None:
-        """See `WindowedIterator._await_beginnings`."""
+        """Waits until all replicas have told how they begin, or until it is certain that one will not."""
         if self._timeout > 0:
             deadline = time.monotonic() + self._timeout
         else:
             deadline = None
 
         self._watch.begin()
-        while self._untold and (deadline is None or time.monotonic() < deadline):
+        while self._epoch.untold and (deadline is None or time.monotonic() < deadline):
             if not self._take_in_next(deadline):
                 self._abandon_those_that_hang()
 
@@ -291,7 +318,7 @@ class ThreadIterator(WindowedIterator[Outcome]):
         if self._sample_timeout is None:
             return
 
-        for number in self._busy():
+        for number in self._dispatcher.busy():
             hangs = self._watch.hangs(number, self._sample_timeout)
             if hangs is not None:
                 self._abandon(number, *hangs)
@@ -323,91 +350,111 @@ class ThreadIterator(WindowedIterator[Outcome]):
 
         The sample at which it hangs counts as bad. Raises `SampleTimeoutError` where that is not to be survived.
         """
-        tasks = self._unanswered(number)
+        tasks = self._dispatcher.unanswered(number)
         keys = None
-        if self._is_map:
-            keys = {task: split(plain_index(index), batched=self._auto_collation)[0] for task, _, index in tasks}
+        if self._epoch.is_map:
+            batched = self._epoch.spec.batched
+            keys = {task: split(plain_index(index), batched=batched)[0] for task, _, index in tasks}
 
-        words, key = doing(seen, None if keys is None else keys.get(seen.task, ()), self._dataset)
+        words, key = doing(seen, None if keys is None else keys.get(seen.task, ()), self._epoch.spec.dataset)
         error = too_slow(after, self._stack_of(number), words)
-        carefully = key is None and seen.stage == LOAD and type(self._indices_out[seen.task][1]) is not Careful
-        self._crew[number].stopping.set()
-        if self._policy is None or keys is None or (key is None and not carefully):
+        carefully = key is None and seen.stage == LOAD and type(self._dispatcher.out[seen.task][1]) is not Careful
+        self._workers_here[number].stopping.set()
+        if self._epoch.policy is None or keys is None or (key is None and not carefully):
             self._threads.pop(number)  # it would be waited for
-            self._shutdown_workers()
+            self.close()
             raise error
 
         if key is not None:
-            self._ledger.killers[repr(key)] = f"{words}: no progress for {after:g} s"
+            self._epoch.fault_counter.killers[repr(key)] = f"{words}: no progress for {after:g} s"
 
-        self._ledger.restarted()
+        self._epoch.fault_counter.restarted()
         LOGGER.warning(
             "headrace: worker thread %d hung for %g s while it was %s; it is replaced.", number, after, words
         )
-        worker = self._crew[number] = self._new_worker(number)
-        states = self._states_behind(number, lambda outcome: outcome.state)
-        worker.inbox.put((self._epoch, self.beginning()._replace(seed_globals=False, states=states)))
-        for task, lane, index in tasks:
+        worker = self._workers_here[number] = self._new_worker(number)
+        states = self._dispatcher.states_behind(number, lambda outcome: outcome.state)
+        begin = self._epoch.beginning()._replace(seed_globals=False, states=states)
+        worker.inbox.put((self._generation, begin))
+        for task, replica, index in tasks:
             if carefully and task == seen.task:
                 again = Careful(plain_index(index))
             else:
                 again = index
 
-            self._indices_out[task] = lane, again
-            worker.inbox.put((self._epoch, task, lane, again))
+            self._dispatcher.out[task] = replica, again
+            worker.inbox.put((self._generation, task, replica, again))
 
         self._threads[number] = self._thread_of(number)
 
     def _take_in(self, outcome: Outcome) -> bool:
         """Files an outcome in the window. False: it was not one to deliver."""
         if outcome.status == "died":
-            self._shutdown_workers()
+            self.close()
             raise RuntimeError("a DataLoader worker thread ended unexpectedly") from outcome.payload
 
-        if outcome.epoch != self._epoch:
+        if outcome.epoch != self._generation:
             return False
         if outcome.status == "replay":
             self._bar.report(*outcome.payload)
             return False
 
         if outcome.status == "begun":
-            self.note_beginnings(outcome.payload)
+            self._epoch.note_beginnings(outcome.payload)
             return False
 
-        if outcome.task not in self._indices_out:
+        if outcome.task not in self._dispatcher.out:
             return False  # of a thread that was left alone, and came back
 
         if outcome.status == "end":
-            self._file_end(outcome.task, outcome.state)
+            self._dispatcher.file_end(outcome.task, outcome.state, self)
         else:
             if outcome.suspicious:
-                self._indices_made[outcome.task] = self._indices_out[outcome.task][1]
-            self._file(outcome.task, outcome)
+                self._indices_made[outcome.task] = self._dispatcher.out[outcome.task][1]
+            self._dispatcher.file(outcome.task, outcome, self)
 
         return True
 
-    def _open_result(self, task: int, lane: int, result: Outcome) -> Any:
+    def next_result(self) -> BatchResult:
+        """See `Executor.next_result`."""
+        task, replica, result = self._next_delivery()
         opening = time.perf_counter()
-        if result.suspicious and self._terms.seed is not None and self._is_map:
-            result = self._looked_into(task, lane, result)
+        if result.suspicious and self._epoch.terms.seed is not None and self._epoch.is_map:
+            result = self._looked_into(task, replica, result)
 
         self._indices_made.pop(task, None)
-        self._record_delivery(task, lane, result.state, result.losses)
+        posted = self._dispatcher.leaves(task, replica, result.state, result.losses)
         if result.status == "error":
             result.payload.raise_again()
 
-        nbytes = batch_bytes(result.payload)
-        arrived = result.times.sent
-        return self._pinned(task, result.payload, result.worker, nbytes, result.times, arrived, opening)
+        batch = result.payload
+        nbytes = batch_bytes(batch)
+        times = result.times
+        opened = time.perf_counter() - opening
+        return batch, timings_of_worker(result.worker, nbytes, posted, times, times.sent, opened)
 
-    def _shutdown_workers(self) -> None:
-        self._was_shut_down = True
-        self._end()
+    def _next_delivery(self) -> tuple[int, int, Outcome]:
+        try:
+            return self._dispatcher.next_delivery(self, self._least)
+        except StopIteration:
+            if not self._epoch.spec.persistent_workers:
+                self.close()
+            raise
+
+    def is_at_end(self) -> bool:
+        """See `Executor.is_at_end`."""
+        return self._dispatcher.is_at_end(self)
+
+    def close(self) -> None:
+        """See `Executor.close`."""
+        if self._end is not None:
+            self._was_shut_down = True
+            self._end()
 
 
-def _stop(crew: list[Worker], threads: list[threading.Thread]) -> None:
+def _stop(workers: list[Worker], threads: list[threading.Thread]) -> None:
     """Tells the threads to end and waits for them; also called when Python exits."""
-    for worker in crew:
+    for worker in workers:
         worker.stopping.set()
         worker.inbox.put(None)
 

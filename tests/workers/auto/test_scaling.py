@@ -19,7 +19,7 @@ from torch.utils.data import get_worker_info
 
 import headrace
 from headrace.testing import Faulty, Kill, Raise, descendants, no_leaks
-from headrace.workers.auto.scaling import AutomaticIterator
+from headrace.workers.auto.scaling import AutoScaler
 from headrace.workers.auto.tuner import Choice, Tuner
 from tests.workers.scripted import Drawing, looked_at_each_time, scripted
 
@@ -245,7 +245,7 @@ def test_workers_that_are_retired_have_ended_when_they_are() -> None:
     assert sorted(retired) == [1, 2, 3]  # type: ignore[type-var]
     assert [processes[number].exitcode for number in (1, 2, 3)] == [0, 0, 0]
     assert processes[0].exitcode is None
-    assert [member.buried for member in iterator._team.members] == [False, True, True, True]
+    assert [worker.reaped for worker in iterator.executor.pool.workers] == [False, True, True, True]
 
 
 @pytest.mark.alone
@@ -258,7 +258,8 @@ def test_coming_and_going_takes_no_further_descriptors_or_memory() -> None:
     iterator = iter(scripted(loader, (4, 1) * 12, every=8))
     at_the_bottom = []
     for _ in iterator:
-        if len(iterator._team.members) == 4 and sum(not member.buried for member in iterator._team.members) == 1:
+        workers = iterator.executor.pool.workers
+        if len(workers) == 4 and sum(not worker.reaped for worker in workers) == 1:
             at_the_bottom.append(taken())
     assert len(numbers_of_workers(loader)) == 24
     assert len(at_the_bottom) > 4
@@ -270,15 +271,16 @@ def test_coming_and_going_takes_no_further_descriptors_or_memory() -> None:
 
 def test_the_loader_and_its_record_tell_the_present_setting(caplog: pytest.LogCaptureFixture) -> None:
     loader = auto(script=(3, Choice(2, 8), 0))
-    assert (loader.num_workers, loader.prefetch_factor) == (1, 2)
+    assert (loader.setting.num_workers, loader.setting.prefetch_factor) == (1, 2)
     seen = []
     with caplog.at_level(logging.INFO, "headrace"):
         for _ in loader:
             setting = loader.recording.setting
-            seen.append((loader.num_workers, loader.prefetch_factor))
-            assert setting.num_workers == loader.num_workers
+            seen.append((loader.setting.num_workers, loader.setting.prefetch_factor))
+            assert setting.num_workers == loader.setting.num_workers
             assert setting.free
-    assert list(dict.fromkeys(seen)) == [(1, 2), (3, 2), (2, 8), (0, None)]
+    assert list(dict.fromkeys(seen)) == [(1, 2), (3, 2), (2, 8), (0, 2)]
+    assert loader.num_workers == 1  # what was asked for is not overwritten
     said = [record.getMessage() for record in caplog.records]
     expected = ["num_workers=3, prefetch_factor=2", "num_workers=2, prefetch_factor=8", "num_workers=0"]
     assert len(said) == len(expected)
@@ -314,29 +316,28 @@ def test_each_batch_tells_who_made_it() -> None:
 @pytest.mark.parametrize("kept", [copy.copy, lambda loader: pickle.loads(pickle.dumps(loader))], ids=["copy", "pickle"])
 def test_a_copy_decides_for_itself(kept: Callable[[Any], Any]) -> None:
     loader = headrace.DataLoader(Drawing(), 4, num_workers="auto")
-    loader._own.tuner.now = Choice(0, 2)
-    loader.num_workers = 0
+    loader._session.tuner.now = Choice(0, 2)
     other = kept(loader)
-    assert type(other._own.tuner) is Tuner
-    assert other._own.tuner is not loader._own.tuner
-    assert (other.num_workers, other._own.tuner.now, other._own.tuner.limits) == (
+    assert type(other._session.tuner) is Tuner
+    assert other._session.tuner is not loader._session.tuner
+    assert (other.num_workers, other._session.tuner.now, other._session.tuner.limits) == (
         1,
         Choice(1, 2),
-        loader._own.tuner.limits,
+        loader._session.tuner.limits,
     )
     assert same(other, headrace.DataLoader(Drawing(), 4, seed=0))
-    assert isinstance(other._iterator, AutomaticIterator)
+    assert isinstance(other._iterator.executor, AutoScaler)
 
 
 def test_a_loader_without_workers_at_the_moment_goes_on_deciding() -> None:
     loader = auto(script=(0,))
     list(islice(loader, 12))
-    assert loader.num_workers == 0
+    assert loader.setting.num_workers == 0
     state = loader.state_dict()
-    loader._own.tuner._script.append(Choice(3, 2))
+    loader._session.tuner._script.append(Choice(3, 2))
     loader.load_state_dict(state)
     assert same(loader, list(fixed())[12:])
-    assert loader.num_workers == 3
+    assert loader.setting.num_workers == 3
     assert same(loader, fixed_in_epoch(1))
 
 

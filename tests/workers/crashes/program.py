@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace import DataLoader
+from headrace import DataLoader, OnError
 from headrace.testing import Attempts, Exit, Fault, FaultyCall, Hang, Kill, LimitMemory, Raise, Segfault
 from headrace.testing.belongings import command_of
 from tests.workers.crashes import data
@@ -191,12 +191,13 @@ def how(cell: Cell) -> dict[str, Any]:
         options["num_workers"] = 2
     if cell.in_processes:
         options["multiprocessing_context"] = cell.backend
-    if cell.way in ("replace", "skip"):
-        options["on_error"] = cell.way
+    action = cell.way if cell.way in ("replace", "skip") else "raise"
+    timeout = None
     if cell.fault == "hang" and cell.place not in ("shutdown", "user's loop"):
         by_sample = cell.place in OF_SAMPLES or cell.backend == "inline"
         if cell.way == "sample_timeout" or (by_sample and cell.way != "timeout"):
-            options["sample_timeout"] = SAMPLE_TIMEOUT
+            timeout = SAMPLE_TIMEOUT
         else:
             options["timeout"] = TIMEOUTS[cell.backend]
+    options["on_error"] = OnError(action, timeout=timeout)
     return options

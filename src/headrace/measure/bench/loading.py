@@ -16,6 +16,7 @@ from torch.utils.data import Subset, default_collate
 from headrace.data.formats.schema import Schema
 from headrace.data.gather import Padded
 from headrace.data.stored import StoredDataset
+from headrace.faults.policy import OnError
 from headrace.loader.dataloader import DataLoader
 from headrace.measure.bench.checksum import checksum_of
 
@@ -83,7 +84,7 @@ def make_loader(way: Way, data: StoredDataset, count: int, batch_size: int, orde
     options["generator"] = torch.Generator().manual_seed(0)
     options["persistent_workers"] = way.workers > 0
     if way.loader == "headrace":
-        return DataLoader(given, original_errors=True, **options)
+        return DataLoader(given, on_error=OnError(original=True), **options)
 
     collate = OwnCollate(data.schema)
     return TorchDataLoader(given, collate_fn=collate if collate.is_needed else None, **options)

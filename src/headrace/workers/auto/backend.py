@@ -17,8 +17,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
-from headrace.batches.fetch_map import MapFetcher, Positioned, is_stateful
+from headrace.batches.fetch_map import MapFetcher
+from headrace.batches.index import Positioned
 from headrace.batches.whole_batches import whole_batches
+from headrace.core.protocols import is_stateful
 from headrace.core.rng import SampleStreams, global_states_kept
 from headrace.core.torch_internals import DatasetKind, compute_with_one_thread
 from headrace.samplers.sampler import ElasticSampler

@@ -9,28 +9,20 @@ from __future__ import annotations
 import copy
 import logging
 import time
-import weakref
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
-from headrace.batches.collate import SlotCollate
-from headrace.batches.pinning import pin
-from headrace.core.activity import private_mark
 from headrace.core.machine import cores
 from headrace.core.memory import free_memory, memory_of
-from headrace.core.torch_internals import torch_default_collate
 from headrace.core.world import local_world_size
-from headrace.shared_memory.arena import Arena
+from headrace.epoch.epoch import Epoch
+from headrace.epoch.spec import LoaderSpec
 from headrace.shared_memory.leases import LocalMemory
-from headrace.telemetry.batch_size import batch_bytes
 from headrace.telemetry.recording import Batches
-from headrace.telemetry.stopwatch import Stopwatch
-from headrace.telemetry.timings import Journey, journey_here
 from headrace.workers.auto.tuner import Choice, Limits, Taken, Tuner
-from headrace.workers.processes.executor import ProcessIterator
-from headrace.workers.processes.start import ZygoteKeeper
-from headrace.workers.replica import Begin, Cargo, LaneHost, Made, surroundings_kept
+from headrace.workers.inline import InlineExecutor
+from headrace.workers.processes.executor import ProcessExecutor, Scale
+from headrace.workers.processes.pool import WorkerPool
+from headrace.workers.protocol import BatchResult
 
 LOGGER = logging.getLogger("headrace")
 
@@ -50,110 +42,123 @@ SHOWN = 4096
 """Batches that are looked at."""
 
 
-def tuner_for(loader: Any, *, workers: bool, prefetch: bool) -> Tuner | None:
-    """Returns what decides on `workers`, `prefetch` or both, within this process's share of the machine."""
+def tuner_for(spec: LoaderSpec, *, workers: bool, prefetch: bool, memory: int | None) -> Tuner | None:
+    """Returns what decides on `workers`, `prefetch` or both, within this process's share of the machine.
+
+    memory: bytes that workers and the batches ahead may take; None: half of what is free.
+    """
     if not workers and not prefetch:
         return None
 
     ranks = local_world_size()
-    budget = loader.memory_budget or free_memory() // 2 // ranks
+    budget = memory or free_memory() // 2 // ranks
     if workers:
         most = min(LANES, max(cores() // ranks, 1) * FOR_A_CORE)
     else:
-        most = loader.num_workers
+        most = spec.num_workers
 
-    alone = loader.worker_init_fn is None and loader.sample_timeout is None and loader.timeout == 0
+    alone = spec.worker_init_fn is None and spec.sample_timeout is None and spec.timeout == 0
     limits = Limits(most, budget, workers and alone, workers, prefetch)
-    return Tuner(limits, Choice(1 if workers else loader.num_workers, 2 if prefetch else loader.prefetch_factor or 2))
+    first = Choice(spec.num_workers, spec.prefetch_factor or 2)
+    if workers:
+        first = first._replace(workers=1)
+    if prefetch:
+        first = first._replace(prefetch=2)
+    return Tuner(limits, first)
 
 
-class AutomaticIterator(ProcessIterator):
-    """Epochs through as many workers as `tuner` says, also none. The tuner outlives the iterator."""
+def scale_of(tuner: Tuner, num_workers: int) -> Scale:
+    """Returns how many workers there shall be by a tuner. num_workers: where it does not decide on them."""
+    most = num_workers
+    if tuner.limits.tunes_workers:
+        most = LANES
+    return Scale(tuner.now.workers, tuner.now.prefetch, most, changes=True)
 
-    def __init__(self, loader: Any, arena: Arena, zygotes: ZygoteKeeper, memory: LocalMemory, tuner: Tuner) -> None:
+
+class AutoScaler:
+    """Makes batches through as many worker processes as `tuner` says, or in the calling thread if it says none.
+
+    It has an executor for each. The tuner outlives it.
+    """
+
+    backend: Literal["process"] = "process"
+
+    def __init__(self, processes: ProcessExecutor, memory: LocalMemory, tuner: Tuner) -> None:
+        """processes: made with `scale_of`. memory: where batches lie that are made in the calling thread."""
         self._tuner = tuner
+        self._processes = processes
         self._memory = memory
-        self._loader = weakref.ref(loader)  # which holds this iterator
-        self._look_due = self._taken_at = 0.0
+        self._recorder = processes.recorder
+        self._look_due = 0.0
+        self._taken_at = 0.0
         self._taken = Taken(0.0, 0.0)
         self._taken_cost = 0.0
-        self._here: Here | None = None
-        super().__init__(loader, arena, zygotes)
-
-    # -- what ProcessIterator asks -------------------------------------------------------------------------------------
-
-    def _lanes_of(self, loader: Any) -> int:
-        if self._tuner.limits.tunes_workers:
-            return LANES
-        return int(loader.num_workers)
-
-    def _read_options(self, loader: Any) -> None:
-        if loader.prefetch_factor is None:  # as it is while there are no workers
-            loader.prefetch_factor = self._tuner.now.prefetch
-        super()._read_options(loader)
-        self._cargo = self.cargo_for_workers(loader)
+        self._inline: InlineExecutor | None = None
 
     @property
-    def tunes_workers(self) -> bool:
-        """See `EpochIterator.tunes_workers`."""
-        return self._tuner.limits.tunes_workers
+    def replicas(self) -> int:
+        """See `Executor.replicas`."""
+        return self._processes.replicas
 
     @property
-    def wanted_workers(self) -> int:
-        """See `EpochIterator.wanted_workers`."""
+    def num_workers(self) -> int:
+        """See `Executor.num_workers`."""
         return self._tuner.now.workers
 
     @property
-    def _limit(self) -> int:
-        return self._tuner.now.workers * self._tuner.now.prefetch
+    def scales(self) -> bool:
+        """See `Executor.scales`."""
+        return self._tuner.limits.tunes_workers
 
-    def _prime(self) -> None:
-        self._ended = False
-        self._here = None
-        super()._prime()
+    @property
+    def workers(self) -> list[Any]:
+        """The worker processes; those that were retired too."""
+        return self._processes.workers
 
-    def _order_one(self) -> None:
-        """Gives out as many indices as there is room for: the limit may have changed since."""
-        window = self._window
-        window.limit = self._limit
-        if self.any_lane_will_do:
-            window.open_lanes = self._tuner.now.workers
+    @property
+    def pool(self) -> WorkerPool:
+        """The worker processes, seen from here."""
+        return self._processes.pool
 
-        while window.outstanding < window.limit:
-            before = window.outstanding
-            super()._order_one()
-            if window.outstanding == before:
-                return
+    def start(self, epoch: Epoch) -> None:
+        """See `Executor.start`."""
+        self._epoch = epoch
+        self._inline = None
+        self._processes.start(epoch)
 
-    def take(self) -> tuple[int, Any]:
-        """See `EpochIterator.take`."""
-        try:
-            return super().take()
-        except StopIteration:
-            self._ended = True
-            raise
-
-    def _next_data(self) -> Any:
-        if (now := time.perf_counter()) >= self._look_due:
+    def next_result(self) -> BatchResult:
+        """See `Executor.next_result`."""
+        now = time.perf_counter()
+        if now >= self._look_due:
             self._tune(now)
-            self._look_due = time.perf_counter() + (LOOK_SETTLED if self._tuner.settled else LOOK)
-        return super()._next_data()
+            if self._tuner.settled:
+                self._look_due = time.perf_counter() + LOOK_SETTLED
+            else:
+                self._look_due = time.perf_counter() + LOOK
 
-    def _at_end(self) -> Any:
-        if self._ended or self._tuner.now.workers:
-            return super()._at_end()
+        dispatcher = self._processes.dispatcher
+        if self._tuner.now.workers or dispatcher.sampler_ended or not dispatcher.window.finished:
+            return self._processes.next_result()
+        return self._made_here()
 
-        number, index = self.take()
-        if self._here is None:
-            self._here = Here(self._cargo, self.beginning(), self._memory)
+    def _made_here(self) -> BatchResult:
+        """Makes a batch in the calling thread, while there are no workers and nothing of theirs is out.
 
-        made, self._journey = self._here.make(index, self._pin_memory, self._pin_memory_device)
-        if isinstance(made, Exception):
-            self.leaves(number, 0, None, self._here.host.losses(0))
-            raise made
+        From a shallow copy of the dataset, so that what it opens is not there when workers are forked later.
+        """
+        if self._inline is None:
+            self._inline = InlineExecutor(self._memory, as_fresh=True)
+            self._inline.start(self._epoch, dataset=copy.copy(self._epoch.spec.dataset))
 
-        self.leaves(number, 0, made.state, made.losses)
-        return made.batch
+        return self._inline.next_result()
+
+    def is_at_end(self) -> bool:
+        """See `Executor.is_at_end`."""
+        return self._processes.is_at_end()
+
+    def close(self) -> None:
+        """See `Executor.close`."""
+        self._processes.close()
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
@@ -172,7 +177,7 @@ class AutomaticIterator(ProcessIterator):
         if now < self._taken_at + self._taken_cost / SHARE or self._tuner.now.workers == 0:
             return
 
-        pids = [member.process.pid for member in self._team.members if not member.buried]
+        pids = [worker.process.pid for worker in self._processes.pool.workers if not worker.reaped]
         began = time.perf_counter()
         workers = memory_of(pids)
         self._taken_at = time.perf_counter()
@@ -185,36 +190,36 @@ class AutomaticIterator(ProcessIterator):
         self._taken = Taken(workers / max(len(pids), 1), batch)
 
     def _change_to(self, choice: Choice) -> None:
-        team = self._team
-        begin = self.beginning()
+        pool = self._processes.pool
+        begin = self._epoch.beginning()
         for worker_id in range(choice.workers):
-            if worker_id >= len(team.members):
-                team.hire(begin, self._epoch)
-            elif team.members[worker_id].buried:
-                team.replace(worker_id, begin, self._epoch)
+            if worker_id >= len(pool.workers):
+                pool.hire(begin, self._processes.generation)
+            elif pool.workers[worker_id].reaped:
+                pool.replace(worker_id, begin, self._processes.generation)
             else:
                 continue
 
             self._recorder.happened("added", f"worker {worker_id} was added", worker_id)
 
-        if (loader := self._loader()) is not None:
-            if choice.workers:
-                loader.num_workers, loader.prefetch_factor = choice
-            else:
-                loader.num_workers = 0
-                loader.prefetch_factor = None
-
         self._recorder.adjust(*choice)
-        self._order_one()
-        self._flush()
+        scale = self._processes.scale
+        scale.workers = choice.workers
+        scale.prefetch = choice.prefetch
+        dispatcher = self._processes.dispatcher
+        dispatcher.resize(scale.limit, scale.workers)
+        dispatcher.give_out(self._processes)
+        self._processes.flush()
         self._dismiss_idle()
         self._tuner.changed(time.perf_counter())
 
     def _dismiss_idle(self) -> None:
         """Ends the workers that are too many, once they have done what they were given."""
-        for worker_id in range(self._tuner.now.workers, len(self._team.members)):
-            if not self._team.members[worker_id].buried and not self._unanswered(worker_id):
-                self._team.dismiss(worker_id)
+        pool = self._processes.pool
+        dispatcher = self._processes.dispatcher
+        for worker_id in range(self._tuner.now.workers, len(pool.workers)):
+            if not pool.workers[worker_id].reaped and not dispatcher.unanswered(worker_id):
+                pool.dismiss(worker_id)
                 self._recorder.happened("retired", f"worker {worker_id} was retired", worker_id)
 
     def _say(self) -> None:
@@ -222,47 +227,3 @@ class AutomaticIterator(ProcessIterator):
         text = f"num_workers={choice.workers}, prefetch_factor={choice.prefetch}: {self._tuner.reason}"
         self._recorder.happened("decided", text)
         LOGGER.info("headrace: %s: %s%s", self._recorder.label, text, " (settled)" if self._tuner.settled else "")
-
-
-class Here:
-    """Makes batches in the thread of the user, as `workers/inline.py` does.
-
-    From a shallow copy of the dataset, so that what it opens is not there when workers are forked later.
-    """
-
-    def __init__(self, cargo: Cargo, begin: Begin, memory: LocalMemory) -> None:
-        if cargo.collate_fn is torch_default_collate:
-            collate: Callable[[Any], Any] = SlotCollate(memory)
-        else:
-            collate = cargo.collate_fn
-
-        mark = private_mark()
-        self._watch = Stopwatch(mark, here=True)
-        cargo = replace(cargo, dataset=copy.copy(cargo.dataset))
-        self.host = LaneHost(cargo, 0, 1, "inline", collate, mark, watched=False)
-        with surroundings_kept(random=True):
-            for failure in self.host.begin(begin._replace(lanes=0, states={}), _silent).values():
-                raise failure
-
-    def make(self, index: Any, pinned: bool, device: str | None) -> tuple[Made | Exception, Journey]:
-        """Returns what becomes of an index, and its journey."""
-        self._watch.start()
-        made: Made | Exception
-        try:
-            with surroundings_kept(random=not self.host.tries_unseeded(0)):
-                made = self.host.fetch(0, index)
-        except Exception as error:  # noqa: BLE001 - the caller raises it, after it has recorded the delivery
-            return error, ()
-
-        times = self._watch.made_here()
-        nbytes = batch_bytes(made.batch)
-        pinning = 0.0
-        if pinned:
-            made = made._replace(batch=pin(made.batch, device))
-            pinning = time.perf_counter() - times[2]
-
-        return made, journey_here(times, nbytes, pinning)
-
-
-def _silent(*_: object) -> None:
-    """Nothing is replayed in a map-style dataset."""

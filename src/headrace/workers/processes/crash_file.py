@@ -1,4 +1,4 @@
-"""The flight recorder of a worker process: its mark, and its Python stacks, legible after its end."""
+"""The flight recorder of a worker process: its activity, and its Python stacks, legible after its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
 
-from headrace.core.activity import LENGTH, STAGE, UNBORN, Mark
+from headrace.core.activity import LENGTH, STAGE, UNBORN, Activity
 from headrace.core.descriptors import close_with
 from headrace.shared_memory.memory import nameless_file
 
@@ -32,8 +32,9 @@ OURS = str(Path(__file__).parents[2])
 """The folder of the loader's own code."""
 
 
-class BlackBox:
-    """One page for the mark, and behind it what `faulthandler` writes. Picklable while a process is being started."""
+class CrashFile:
+    """One page for the activity, and behind it what `faulthandler` writes. Picklable while a process is being
+    started."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         """Makes a new one; with `descriptor`, opens one that came from another process."""
@@ -47,7 +48,7 @@ class BlackBox:
             os.ftruncate(self._fd, mmap.PAGESIZE)
 
         self._page = mmap.mmap(self._fd, mmap.PAGESIZE)
-        self.mark: Mark = memoryview(self._page).cast("q")[:LENGTH]  # type: ignore[assignment]  # but for its length
+        self.activity: Activity = memoryview(self._page).cast("q")[:LENGTH]  # type: ignore[assignment]  # but for its length
 
     def __reduce__(self) -> Any:
         return _received, (reduction.DupFd(self._fd),)
@@ -65,7 +66,7 @@ class BlackBox:
 
     def ask(self, process: Any) -> str:
         """Has a running worker write down its stacks, and returns them; empty if it cannot."""
-        if self.mark[STAGE] == UNBORN:
+        if self.activity[STAGE] == UNBORN:
             return ""  # it does not listen yet, and the signal would end it
 
         before = os.fstat(self._fd).st_size
@@ -109,5 +110,5 @@ def send_signal(process: Any, number: int) -> None:
             os.kill(process.pid, number)
 
 
-def _received(duplicated: Any) -> BlackBox:
-    return BlackBox(duplicated.detach())
+def _received(duplicated: Any) -> CrashFile:
+    return CrashFile(duplicated.detach())

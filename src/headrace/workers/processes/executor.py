@@ -1,4 +1,4 @@
-"""Worker processes: the in-flight window decides, the team of workers does, the supervisor sees to the dead."""
+"""Worker processes: the in-flight window decides, the pool of workers does, the supervisor sees to the dead."""
 
 from __future__ import annotations
 
@@ -6,25 +6,33 @@ import functools
 import time
 import weakref
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-from headrace.batches.fetch_map import Careful, plain_index, split
+from headrace.batches.index import Careful, plain_index, split
 from headrace.core.counter import stream_key
 from headrace.core.leaving import leave_daemon_thread
-from headrace.core.torch_internals import TorchProcessIterator, python_is_exiting
-from headrace.loader.epoch_iterator import SEED_BITS
+from headrace.core.torch_internals import python_is_exiting
+from headrace.epoch.epoch import Epoch
+from headrace.epoch.opening import SEED_BITS
+from headrace.epoch.spec import LoaderSpec
+from headrace.epoch.start import EpochStart
 from headrace.shared_memory.arena import Arena, InboundRegion
 from headrace.shared_memory.codec import decode
 from headrace.shared_memory.memory import Bytes, Slot
+from headrace.telemetry.recorder import Recorder
+from headrace.telemetry.replay_bar import ReplayBar
 from headrace.telemetry.stopwatch import Times
-from headrace.workers.crash_report import Obituary
-from headrace.workers.dispatch import WindowedIterator
+from headrace.telemetry.timings import timings_of_worker
+from headrace.workers.crash_report import CrashReport
+from headrace.workers.dispatch import Dispatcher, check_prefetch_factor
 from headrace.workers.processes.messages import InSlot, Result
-from headrace.workers.processes.pool import Team
-from headrace.workers.processes.start import ZygoteKeeper
+from headrace.workers.processes.pool import WorkerPool
+from headrace.workers.processes.start import ForkServers
 from headrace.workers.processes.supervision import Supervisor, error_for
 from headrace.workers.processes.worker_main import Assignment
-from headrace.workers.replica import Begin
+from headrace.workers.protocol import BatchResult
+from headrace.workers.replica import WorkerSpec
 
 
 class Arrived(NamedTuple):
@@ -43,7 +51,29 @@ class Arrived(NamedTuple):
     """Where the buffers lie, in `region`."""
 
 
-class Doom(NamedTuple):
+@dataclass
+class Scale:
+    """How many workers there shall be, and how many tasks for each."""
+
+    workers: int
+    prefetch: int
+    most: int
+    """How many workers there may ever be; each has its replica."""
+    changes: bool = False
+    """Whether any of this changes while an epoch runs."""
+
+    @property
+    def limit(self) -> int:
+        """How many tasks may be out at a time."""
+        return self.workers * self.prefetch
+
+    @property
+    def least(self) -> int:
+        """How many tasks for a worker are worth a message: one that wakes it costs more than a batch may."""
+        return max(self.prefetch // 2, 1)
+
+
+class PendingError(NamedTuple):
     """The error with which the epoch ends, the worker that cannot go on, and its first task that is not answered."""
 
     error: Exception
@@ -51,65 +81,121 @@ class Doom(NamedTuple):
     task: int
 
 
-class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
-    """An epoch (with persistent workers: one epoch after the other) through worker processes.
-
-    Batches lie in leased shared memory and belong to the user. torch's own iterator is a base class for the sake of
-    `isinstance` only: nothing of it runs.
+class ProcessExecutor:
+    """Makes batches in worker processes. They lie in leased shared memory and belong to the user.
 
     A worker that dies is replaced, and what it had not answered is made again. Where that is of no use, the epoch ends
     with an error, after everything that has come was delivered.
     """
 
-    backend = "process"
-    _team: Team  # missing while the constructor has not come so far
+    backend: Literal["process"] = "process"
 
-    def __init__(self, loader: Any, arena: Arena, zygotes: ZygoteKeeper) -> None:
-        self._open(loader, workers=self._lanes_of(loader))
-        self._read_options(loader)
-        self._doom: Doom | None = None
-        brief = functools.partial(Assignment, workers=self._num_workers, original_errors=loader.original_errors)
-        cargo = self.cargo_for_workers(loader)
-        find_start = functools.partial(zygotes.start_for, loader.multiprocessing_context, cargo, self._timeout or None)
-        self._team = Team(find_start, arena, self.wanted_workers, brief, self.beginning())
-        self._end = weakref.finalize(self, self._team.crew.close)
-        self._end.atexit = False  # daemons end with the process
-        self._supervisor = Supervisor(self._team, self._dataset, loader.sample_timeout)
+    def __init__(
+        self,
+        spec: LoaderSpec,
+        arena: Arena,
+        fork_servers: ForkServers,
+        recorder: Recorder,
+        scale: Scale | None = None,
+    ) -> None:
+        """scale: how many workers there shall be, where that may change; None: as many as `spec` says, always."""
+        if scale is None:
+            check_prefetch_factor(spec)
+            scale = Scale(spec.num_workers, spec.prefetch_factor or 0, most=spec.num_workers)
+
+        self.scale = scale
+        self._arena = arena
+        self._fork_servers = fork_servers
+        self.recorder = recorder
+        self.generation = -1
+        self._pending_error: PendingError | None = None
         self._restarts = 0
-        self._prime()
-
-    def _lanes_of(self, loader: Any) -> int:
-        """Returns how many lanes there are."""
-        return int(loader.num_workers)
+        self._pool: WorkerPool | None = None
+        self._end: weakref.finalize[Any, Any] | None = None
 
     @property
-    def _workers(self) -> list[Any]:  # type: ignore[override]
-        """The worker processes, under the name that users of torch's iterator know."""
-        return [getattr(member.process, "process", member.process) for member in self._team.members]
+    def replicas(self) -> int:
+        """See `Executor.replicas`."""
+        return self.scale.most
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        self._reopen(loader)
-        self._supervisor.begin_epoch()
-        begin = self.beginning()
-        self._team.begin(begin)
-        for worker_id, member in enumerate(self._team.members):
-            if member.buried and worker_id < self.wanted_workers:
-                self._team.replace(worker_id, begin, self._epoch + 1)
+    @property
+    def num_workers(self) -> int:
+        """See `Executor.num_workers`."""
+        return self.scale.workers
 
-        self._prime()
+    @property
+    def scales(self) -> bool:
+        """See `Executor.scales`."""
+        return False
 
-    def _post(self, worker: int, task: int, lane: int, index: Any) -> None:
-        self._team.post(worker, task, lane, index)
+    @property
+    def pool(self) -> WorkerPool:
+        """The worker processes; there are some once an epoch has begun."""
+        if self._pool is None:
+            raise RuntimeError("this executor has not begun an epoch")
+        return self._pool
 
-    def _flush(self, least: int = 1) -> None:
-        self._team.flush(self._epoch, least)
+    @property
+    def workers(self) -> list[Any]:
+        """The worker processes, as users of torch's iterator know them."""
+        if self._pool is None:
+            return []
+        return [getattr(worker.process, "process", worker.process) for worker in self._pool.workers]
 
-    def _collect(self) -> None:
+    def start(self, epoch: Epoch) -> None:
+        """See `Executor.start`."""
+        self._epoch = epoch
+        self._timeout = epoch.spec.timeout
+        self.generation += 1
+        begin = epoch.beginning()
+        if self._pool is None:
+            self._pool = self._hired(begin)
+        else:
+            self._supervisor.begin_epoch()
+            self._pool.begin(begin)
+            for worker_id, worker in enumerate(self._pool.workers):
+                if worker.reaped and worker_id < self.num_workers:
+                    self._pool.replace(worker_id, begin, self.generation)
+
+        self._bar = ReplayBar(epoch.spec.dataset)
+        self.dispatcher: Dispatcher[Arrived] = Dispatcher(
+            epoch, self.scale.most, self.scale.limit, fills=self.scale.changes
+        )
+        if self.scale.changes:
+            self.dispatcher.resize(self.scale.limit, self.scale.workers)
+
+        self.dispatcher.prime(self)
+        self._await_beginnings()
+
+    def _hired(self, begin: EpochStart) -> WorkerPool:
+        """Starts the workers of the first epoch."""
+        spec = self._epoch.spec
+        worker_spec = WorkerSpec.for_workers(self._epoch)
+        brief = functools.partial(Assignment, workers=self.scale.most, original_errors=spec.original_errors)
+        timeout = self._timeout or None
+        find_start = functools.partial(self._fork_servers.start_for, spec.multiprocessing_context, worker_spec, timeout)
+        pool = WorkerPool(find_start, self._arena, self.num_workers, brief, begin)
+
+        # It runs when the executor is dropped. It must not hold the executor itself, nor what the user gave.
+        self._end = weakref.finalize(self, pool.resources.close)
+        self._end.atexit = False  # daemons end with the process
+        self._supervisor = Supervisor(pool, spec.dataset, spec.sample_timeout)
+        return pool
+
+    def submit(self, worker: int, task: int, replica: int, index: Any) -> None:
+        """See `Carrier.submit`."""
+        self.pool.post(worker, task, replica, index)
+
+    def flush(self, least: int = 1) -> None:
+        """See `Carrier.flush`."""
+        self.pool.flush(self.generation, least)
+
+    def collect(self) -> None:
         """Waits until at least one result has come. Raises if workers cannot go on or the loader's timeout passed."""
-        if self._team.closed:
+        if self.pool.closed:
             raise RuntimeError("this iterator has been shut down; make a new one with iter(loader)")
 
-        self._flush()
+        self.flush()
         watch = self._supervisor.watch
         watch.begin()
         if self._timeout > 0:
@@ -119,22 +205,22 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
 
         came = False
         while not came:
-            came |= self._take_in(self._team.receive(self._patience(deadline)))
+            came |= self._take_in(self.pool.receive(self._patience(deadline)))
             came |= self._end_those_that_hang()
-            self._bury_the_dead()
-            if self._doom is not None and not came and not self._comes_before(self._doom):
-                self._shutdown_workers()
-                raise self._doom.error
+            self._reap_the_dead()
+            if self._pending_error is not None and not came and not self._comes_before(self._pending_error):
+                self.close()
+                raise self._pending_error.error
 
             if deadline is not None and not came and time.monotonic() >= deadline:
                 came = self._time_out()
                 deadline = time.monotonic() + self._timeout
                 watch.begin()
-            self._flush()
+            self.flush()
 
     def _await_beginnings(self) -> None:
-        """See `WindowedIterator._await_beginnings`. What goes wrong meanwhile is raised where batches are asked for."""
-        if not self._untold:
+        """Waits until all replicas have told how they begin. What goes wrong is raised where batches are asked for."""
+        if not self._epoch.untold:
             return
 
         self._supervisor.watch.begin()
@@ -143,17 +229,17 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         else:
             deadline = None
 
-        while self._untold and self._doom is None:
-            self._take_in(self._team.receive(self._patience(deadline)))
+        while self._epoch.untold and self._pending_error is None:
+            self._take_in(self.pool.receive(self._patience(deadline)))
             self._end_those_that_hang()
-            self._bury_the_dead()
-            self._flush()
+            self._reap_the_dead()
+            self.flush()
             if deadline is not None and time.monotonic() >= deadline:
                 return
 
     def _patience(self, deadline: float | None) -> float | None:
         """Returns for how many seconds to wait for results; None: for ever."""
-        if self._doom is not None and not self._comes_before(self._doom):
+        if self._pending_error is not None and not self._comes_before(self._pending_error):
             return 0.0
 
         look_again = self._supervisor.look_again
@@ -162,10 +248,10 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         else:
             left = max(deadline - time.monotonic(), 0)
 
-        if look_again is None and left is not None and self._policy is not None:
+        if look_again is None and left is not None and self._epoch.policy is not None:
             look_again = self._timeout / 4  # so that it is known who does what all the while
         if look_again is not None:
-            for worker_id in self._busy():
+            for worker_id in self.dispatcher.busy():
                 self._supervisor.watch.waited(worker_id)
 
         return min((one for one in (look_again, left) if one is not None), default=None)
@@ -179,68 +265,84 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
 
     def _sort(self, worker_id: int, result: Result) -> bool:
         """Files a result in the window. False: it was not one to deliver."""
-        region = self._team.members[worker_id].region
+        region = self.pool.workers[worker_id].region
         header, buffers = _leases(region, result)
         nbytes = sum(nbytes for _, _, nbytes in result.buffers) or len(header)  # small tensors lie in the header
         slots = [slot for slot, _ in result.slots]
         now = time.perf_counter()
         arrived = Arrived(result.status, header, buffers, worker_id, result.times, nbytes, now, region, slots)
         if result.seen:
-            self._recorder.saw(result.seen)
+            self.recorder.saw(result.seen)
         if result.drew:
-            self._seeding.tries_without = False
-        if result.epoch != self._epoch:
+            self._epoch.seeding.tries_without = False
+        if result.epoch != self.generation:
             return False  # dropped, and the slots with it
         if result.status == "replay":
             self._bar.report(*decode(arrived.header, arrived.buffers))
             return False
 
         if result.status == "begun":
-            self.note_beginnings(decode(arrived.header, arrived.buffers))
+            self._epoch.note_beginnings(decode(arrived.header, arrived.buffers))
             return False
 
         if result.status == "end":
-            if not self._persistent_workers and self.record.lanes == self._num_workers:
-                self._team.retire(worker_id)
-            self._file_end(result.task, decode(arrived.header, arrived.buffers))
+            if not self._epoch.spec.persistent_workers and self._epoch.record.replicas == self.scale.most:
+                self.pool.retire(worker_id)
+            self.dispatcher.file_end(result.task, decode(arrived.header, arrived.buffers), self)
         else:
-            self._file(result.task, arrived)
+            self.dispatcher.file(result.task, arrived, self)
 
         return True
 
-    def _open_result(self, task: int, lane: int, result: Arrived) -> Any:
+    def next_result(self) -> BatchResult:
+        """See `Executor.next_result`."""
+        task, replica, result = self._next_delivery()
         opening = time.perf_counter()
         result.region.hand_over(result.slots)
         payload, state, losses = decode(result.header, result.buffers)
-        self._record_delivery(task, lane, state, losses)
+        posted = self.dispatcher.leaves(task, replica, state, losses)
         if result.status == "error":
             payload.raise_again()
-        return self._pinned(task, payload, result.worker, result.nbytes, result.times, result.at, opening)
+
+        opened = time.perf_counter() - opening
+        return payload, timings_of_worker(result.worker, result.nbytes, posted, result.times, result.at, opened)
+
+    def _next_delivery(self) -> tuple[int, int, Arrived]:
+        try:
+            return self.dispatcher.next_delivery(self, self.scale.least)
+        except StopIteration:
+            if not self._epoch.spec.persistent_workers:
+                self.close()
+            raise
+
+    def is_at_end(self) -> bool:
+        """See `Executor.is_at_end`."""
+        return self.dispatcher.is_at_end(self)
 
     # -- workers that die or hang --------------------------------------------------------------------------------------
 
-    def _comes_before(self, doom: Doom) -> bool:
+    def _comes_before(self, pending: PendingError) -> bool:
         """Tells whether batches are being made that come before the one that cannot be."""
-        if not self._in_order:
+        if not self._epoch.spec.in_order:
             return False
 
         return any(
-            task < doom.task and self._indices_out[task][0] % self._num_workers != doom.worker
-            for task in self._window.unanswered()
+            task < pending.task and self.dispatcher.out[task][0] % self.scale.most != pending.worker
+            for task in self.dispatcher.window.unanswered()
         )
 
     def _end_those_that_hang(self) -> bool:
         """Ends workers by `sample_timeout`. True if results came with their end."""
         came = False
         if self._supervisor.look_again is not None:
-            for worker_id, after in self._supervisor.overdue(self._busy()):
+            for worker_id, after in self._supervisor.overdue(self.dispatcher.busy()):
                 came |= self._take_in(self._supervisor.end(worker_id, after))
         return came
 
     def _time_out(self) -> bool:
         """Raises torch's error for a `timeout`; with a policy for bad samples, ends workers that hang instead."""
-        busy = self._busy()
-        if self._policy is not None:
+        busy = self.dispatcher.busy()
+        if self._epoch.policy is not None:
             hanging = self._supervisor.idle_for(busy, self._timeout)
         else:
             hanging = []
@@ -254,77 +356,74 @@ class ProcessIterator(WindowedIterator[Arrived], TorchProcessIterator):
         for worker_id in hanging:
             came |= self._take_in(self._supervisor.end(worker_id, self._timeout))
 
-        self._bury_the_dead()
+        self._reap_the_dead()
         return came
 
-    def _bury_the_dead(self) -> None:
+    def _reap_the_dead(self) -> None:
         """Has the work of dead workers done again; where that is of no use, keeps the error that says so."""
-        dead = self._team.take_dead()
+        dead = self.pool.take_dead()
         if dead and python_is_exiting():
             leave_daemon_thread()
 
         for worker_id in dead:
-            tasks = self._unanswered(worker_id)
+            tasks = self.dispatcher.unanswered(worker_id)
             keys = None
-            if self._is_map:
-                keys = {task: split(plain_index(index), batched=self._auto_collation)[0] for task, _, index in tasks}
-            obituary, verdict = self._supervisor.examine(worker_id, keys)
-            helpless = self._policy is None or not self._is_map
-            known = repr(obituary.key) in self._ledger.killers
-            if verdict == "give up" or (verdict == "isolate" and (helpless or known)):
-                doom = Doom(
-                    error_for(obituary, policy=self._policy is not None), worker_id, tasks[0][0] if tasks else 0
+            if self._epoch.is_map:
+                batched = self._epoch.spec.batched
+                keys = {task: split(plain_index(index), batched=batched)[0] for task, _, index in tasks}
+
+            report, decision = self._supervisor.examine(worker_id, keys)
+            helpless = self._epoch.policy is None or not self._epoch.is_map
+            known = repr(report.key) in self._epoch.fault_counter.killers
+            if decision == "give up" or (decision == "isolate" and (helpless or known)):
+                pending = PendingError(
+                    error_for(report, policy=self._epoch.policy is not None), worker_id, tasks[0][0] if tasks else 0
                 )
-                if self._doom is None or doom.task < self._doom.task:
-                    self._doom = doom
+                if self._pending_error is None or pending.task < self._pending_error.task:
+                    self._pending_error = pending
                 continue
 
-            if verdict == "isolate":
-                self._ledger.killers[repr(obituary.key)] = obituary.sentence + ", again and again"
-            self._replace(worker_id, tasks, obituary, carefully=verdict == "carefully")
+            if decision == "isolate":
+                self._epoch.fault_counter.killers[repr(report.key)] = report.sentence + ", again and again"
+            self._replace(worker_id, tasks, report, carefully=decision == "carefully")
 
     def _replace(
-        self, worker_id: int, tasks: list[tuple[int, int, Any]], obituary: Obituary, *, carefully: bool
+        self, worker_id: int, tasks: list[tuple[int, int, Any]], report: CrashReport, *, carefully: bool
     ) -> None:
         self._restarts += 1
-        self._ledger.restarted()
-        self._supervisor.say(obituary, f"it is replaced (batches to make again: {len(tasks)})")
+        self._epoch.fault_counter.restarted()
+        self._supervisor.say(report, f"it is replaced (batches to make again: {len(tasks)})")
         try:
-            self._team.replace(worker_id, self._beginning_anew(worker_id), self._epoch)
+            self.pool.replace(worker_id, self._beginning_anew(worker_id), self.generation)
         except BaseException:  # no process to be had, or Ctrl-C: there is nobody to wait for
-            self._shutdown_workers()
+            self.close()
             raise
 
-        for task, lane, index in tasks:
-            if carefully and task == obituary.seen.task:
+        for task, replica, index in tasks:
+            if carefully and task == report.seen.task:
                 again = Careful(plain_index(index))
             else:
                 again = index
 
-            self._indices_out[task] = lane, again
-            self._team.post(worker_id, task, lane, again)
+            self.dispatcher.out[task] = replica, again
+            self.pool.post(worker_id, task, replica, again)
 
-    def _beginning_anew(self, worker_id: int) -> Begin:
+    def _beginning_anew(self, worker_id: int) -> EpochStart:
         """Returns where a worker begins that takes the place of one in mid-epoch: behind what that one has made.
 
         Without `seed=` a map-style dataset gets new random numbers: the old ones would come twice. An iterable one
         gets the same, since it goes through its samples again.
         """
-        begin = self.beginning()
-        states = self._states_behind(worker_id, lambda result: decode(result.header, result.buffers)[1])
-        if self._is_map and self._terms.seed is None:
+        begin = self._epoch.beginning()
+        states = self.dispatcher.states_behind(worker_id, lambda result: decode(result.header, result.buffers)[1])
+        if self._epoch.is_map and self._epoch.terms.seed is None:
             begin = begin._replace(base_seed=stream_key(begin.base_seed, self._restarts) & SEED_BITS)
         return begin._replace(states=states)
 
-    def _shutdown_workers(self) -> None:
-        if "_end" in self.__dict__:
+    def close(self) -> None:
+        """See `Executor.close`."""
+        if self._end is not None:
             self._end()
-
-    def __del__(self) -> None:
-        """Does nothing, in the place of torch's: `_end` ends the workers.
-
-        When Python exits, this may run after the globals of this module were set to None. `_end` does nothing then.
-        """
 
 
 def _what_they_do(stacks: str) -> RuntimeError | None:

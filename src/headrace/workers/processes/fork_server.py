@@ -1,12 +1,12 @@
-"""The zygote: one clean helper process that holds the dataset and forks the workers.
+"""The fork server: one clean helper process that holds the dataset and forks the workers.
 
-With spawn and forkserver a worker is a new Python, which must import torch and get a dataset of its own. The zygote is
-the only such process: it imports and unpickles once, and a worker is then a fork of it, made in milliseconds and
-sharing its memory. It is clean: it has no threads and no accelerator context, unlike the process of the user.
+With spawn and forkserver a worker is a new Python, which must import torch and get a dataset of its own. The fork
+server is the only such process: it imports and unpickles once, and a worker is then a fork of it, made in milliseconds
+and sharing its memory. It is clean: it has no threads and no accelerator context, unlike the process of the user.
 
-Parent and zygote speak over a socket that keeps messages apart; objects travel as `transport.shipping` packs them. The
-zygote ends when the parent's end of the socket closes, however that comes about. Its descriptors of workers are
-`pidfd`s, so Linux is needed; elsewhere multiprocessing starts each worker.
+Parent and fork_server speak over a socket that keeps messages apart; objects travel as `transport.shipping` packs them.
+The fork_server ends when the parent's end of the socket closes, however that comes about. Its descriptors of workers
+are `pidfd`s, so Linux is needed; elsewhere multiprocessing starts each worker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from headrace.shared_memory.shipping import Bill, Parcel, unpack
+from headrace.shared_memory.shipping import Manifest, PackedObject, unpack
 from headrace.workers.heartbeat import START_PATIENCE
 from headrace.workers.processes.handle import ChildProcess, ProcessHandle, pidfds_exist, readable
 
@@ -45,7 +45,7 @@ PATIENCE = 0.5
 
 
 def zygotes_exist() -> bool:
-    """True where the operating system has what a zygote needs."""
+    """True where the operating system has what a fork server needs."""
     return pidfds_exist() and hasattr(socket, "send_fds")
 
 
@@ -62,14 +62,14 @@ def out_of_descriptors() -> RuntimeError:
     )
 
 
-class Zygote:
+class ForkServer:
     """The parent's side. Belongs to the process that made it; ends the helper when it is collected or closed."""
 
     def __init__(self, context: Any) -> None:
         """Starts the helper by the start method of `context`. Returns at once; the helper is ready later."""
         self.method = context.get_start_method()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        helper = context.Process(target=_serve, args=(theirs,), name="headrace-zygote", daemon=False)
+        helper = context.Process(target=_serve, args=(theirs,), name="headrace-fork_server", daemon=False)
         with theirs:
             helper.start()
 
@@ -78,42 +78,42 @@ class Zygote:
         self.pid = self._helper.pid
         self._socket = ours
         self._owner = os.getpid()
-        self._cargo: Parcel | None = None
+        self._worker_spec: PackedObject | None = None
         self._codes: dict[int, int] = {}
         self._is_ready = False
         self._close = weakref.finalize(self, _let_go, os.getpid(), ours, self._helper)
 
-    def load(self, cargo: object, timeout: float | None = None) -> None:
+    def load(self, worker_spec: object, timeout: float | None = None) -> None:
         """Gives the helper the object that workers get, unless it has that already.
 
         Raises what pickling raises, and RuntimeError with the helper's traceback if it cannot unpickle the object, or
         if it has not done so after `timeout` seconds (None: it may take for ever); then it is killed.
         """
-        if self._cargo is not None and self._cargo.holds(cargo):
+        if self._worker_spec is not None and self._worker_spec.holds(worker_spec):
             return
-        if self._cargo is not None:
-            self._cargo.close()
+        if self._worker_spec is not None:
+            self._worker_spec.close()
 
-        self._cargo = None
-        parcel = Parcel(cargo)
+        self._worker_spec = None
+        packed = PackedObject(worker_spec)
         try:
-            self._send("load", parcel)
+            self._send("load", packed)
             self._answer("loaded", timeout)
         except BaseException:
-            parcel.close()
+            packed.close()
             raise
 
-        parcel.close_pickle()
-        self._cargo = parcel
+        packed.close_pickle()
+        self._worker_spec = packed
 
     def fork(self, target: Callable[[Any, Any], None], order: object) -> ForkedProcess:
-        """Has the helper fork a process that calls `target(cargo, order)`."""
-        parcel = Parcel((target, order))
+        """Has the helper fork a process that calls `target(worker_spec, order)`."""
+        packed = PackedObject((target, order))
         try:
-            self._send("fork", parcel)
+            self._send("fork", packed)
             (pid,), fds = self._answer("forked")
         finally:
-            parcel.close()
+            packed.close()
 
         return ForkedProcess(self, pid, fds[0])
 
@@ -140,13 +140,13 @@ class Zygote:
 
         return self._codes[pid]
 
-    def _send(self, kind: str, parcel: Parcel) -> None:
-        descriptors = [parcel.pickle, parcel.bytes, *parcel.inside]
+    def _send(self, kind: str, packed: PackedObject) -> None:
+        descriptors = [packed.pickle, packed.bytes, *packed.inside]
         if len(descriptors) > MAX_DESCRIPTORS:
-            raise TooManyDescriptors(f"{len(parcel.inside)} open descriptors are too many for one message")
+            raise TooManyDescriptors(f"{len(packed.inside)} open descriptors are too many for one message")
 
         try:
-            socket.send_fds(self._socket, [pickle.dumps((kind, tuple(parcel.bill)))], descriptors)
+            socket.send_fds(self._socket, [pickle.dumps((kind, tuple(packed.manifest)))], descriptors)
         except (BrokenPipeError, ConnectionResetError) as error:
             self._give_up(error)
 
@@ -198,10 +198,10 @@ class Zygote:
 
 
 class ForkedProcess(ProcessHandle):
-    """A worker that a zygote forked."""
+    """A worker that a fork server forked."""
 
-    def __init__(self, zygote: Zygote, pid: int, pidfd: int) -> None:
-        self._zygote = zygote
+    def __init__(self, fork_server: ForkServer, pid: int, pidfd: int) -> None:
+        self._fork_server = fork_server
         self.pid = pid
         self.name = f"headrace-worker-{pid}"
         self._exitcode: int | None = None
@@ -211,7 +211,7 @@ class ForkedProcess(ProcessHandle):
     def exitcode(self) -> int | None:
         """See `ProcessHandle.exitcode`."""
         if self._exitcode is None and not self.is_alive():
-            self._exitcode = self._zygote.exit_code(self.pid)
+            self._exitcode = self._fork_server.exit_code(self.pid)
         return self._exitcode
 
 
@@ -232,7 +232,7 @@ def _serve(link: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a program that ignores it passes that on, and with it exit codes go
     torch.set_num_threads(1)  # threads would not survive a fork
     children: dict[int, Any] = {}
-    cargo: Any = None
+    worker_spec: Any = None
     _tell(link, ("ready",))
     for ready in _events(link, children):
         if ready != link.fileno():
@@ -249,7 +249,7 @@ def _serve(link: socket.socket) -> None:
 
         if not data:
             break
-        kind, bill = pickle.loads(data)
+        kind, manifest = pickle.loads(data)
         if flags & socket.MSG_CTRUNC:
             for fd in fds:
                 os.close(fd)
@@ -258,14 +258,14 @@ def _serve(link: socket.socket) -> None:
 
         try:
             if kind == "load":
-                cargo = None
-                cargo = _unpack(bill, fds)
+                worker_spec = None
+                worker_spec = _unpack(manifest, fds)
                 gc.collect()
                 gc.freeze()
                 _tell(link, ("loaded",))
             else:
-                target, order = _unpack(bill, fds)
-                child, pidfd = _fork(link, target, cargo, order)
+                target, order = _unpack(manifest, fds)
+                child, pidfd = _fork(link, target, worker_spec, order)
                 children[pidfd] = child  # not by its sentinel, which children of the worker may keep open
                 del order
         except Exception as error:  # noqa: BLE001 - whatever unpickling raises: the parent raises it
@@ -277,18 +277,20 @@ def _serve(link: socket.socket) -> None:
     multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # they end with the parent, not with us
 
 
-def _unpack(bill: tuple[int, int], fds: list[int]) -> Any:
+def _unpack(manifest: tuple[int, int], fds: list[int]) -> Any:
     pickle_fd, bytes_fd, *inside = fds
     try:
-        return unpack(Bill(*bill), pickle_fd, bytes_fd, inside)
+        return unpack(Manifest(*manifest), pickle_fd, bytes_fd, inside)
     finally:
         for fd in inside:
             os.close(fd)
 
 
-def _fork(link: socket.socket, target: Callable[[Any, Any], None], cargo: Any, order: Any) -> tuple[Any, int]:
+def _fork(link: socket.socket, target: Callable[[Any, Any], None], worker_spec: Any, order: Any) -> tuple[Any, int]:
     """Returns the process and its pidfd."""
-    child = multiprocessing.get_context("fork").Process(target=_run, args=(link, target, cargo, order), daemon=True)
+    child = multiprocessing.get_context("fork").Process(
+        target=_run, args=(link, target, worker_spec, order), daemon=True
+    )
     child.start()
     try:
         pidfd = os.pidfd_open(child.pid or 0)
@@ -301,11 +303,11 @@ def _fork(link: socket.socket, target: Callable[[Any, Any], None], cargo: Any, o
     return child, pidfd
 
 
-def _run(link: socket.socket, target: Callable[[Any, Any], None], cargo: Any, order: Any) -> None:
+def _run(link: socket.socket, target: Callable[[Any, Any], None], worker_spec: Any, order: Any) -> None:
     """What a worker does first."""
     link.close()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    target(cargo, order)
+    target(worker_spec, order)
 
 
 def _events(link: socket.socket, children: dict[int, Any]) -> Iterator[int]:

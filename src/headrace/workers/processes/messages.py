@@ -1,29 +1,30 @@
 """What parent and workers say to each other, over one duplex pipe for each worker.
 
-The parent sends `Orders`; the worker answers each task with one `Result`. A message of more than `INLINE` bytes travels
-in a slot, and a small `InSlot` in the pipe names the slot, so the bytes in a pipe are bounded. The parent lets at most
-`UNREAD` messages wait in a worker's pipe (the worker says in each result how many it has read) and gathers what is left
-into the next one; so the parent never blocks in a write, and a worker that blocks in one waits for a parent that reads.
+The parent sends `Request`; the worker answers each task with one `Result`. A message of more than `INLINE` bytes
+travels in a slot, and a small `InSlot` in the pipe names the slot, so the bytes in a pipe are bounded. The parent lets
+at most `UNREAD` messages wait in a worker's pipe (the worker says in each result how many it has read) and gathers what
+is left into the next one; so the parent never blocks in a write, and a worker that blocks in one waits for a parent
+that reads.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from headrace.epoch.start import EpochStart
 from headrace.shared_memory.memory import Slot
 from headrace.telemetry.stopwatch import Times
-from headrace.workers.replica import Begin
 
 INLINE = 16 << 10
 UNREAD = 8
 
 
-class Orders(NamedTuple):
-    """Work for a worker: (task, lane, index). Tasks of earlier epochs that it has not begun are void, so are all tasks
-    after `stop`. `begin` is there if the worker is to begin another epoch."""
+class Request(NamedTuple):
+    """Work for a worker: (task, replica, index). Tasks of earlier epochs that it has not begun are void, so are all
+    tasks after `stop`. `begin` is there if the worker is to begin another epoch."""
 
     epoch: int
-    begin: Begin | None
+    begin: EpochStart | None
     tasks: list[tuple[int, int, Any]]
     returned: list[Slot]
     stop: bool
@@ -39,12 +40,12 @@ class InSlot(NamedTuple):
 class Result(NamedTuple):
     """What became of a task.
 
-    `status` says what the payload is: "batch" (the parts of a `Made`), "error" (`Failure`, lane's state, losses),
-    "end" (the lane's iterable dataset has ended), or, for no task, "replay" (lane, samples done, samples in all) or
-    "begun" (states with which the worker's lanes begin, by their numbers).
-    `slots` and `buffers` are those of `Parcel`. `read` counts the messages that the worker has read, and `freed` are
-    slots of the parent's region that it is done with. `times` are the task's, and `seen` says where the worker was met
-    lately, and how often (`observe.anatomy`).
+    `status` says what the payload is: "batch" (the parts of a `Made`), "error" (`Failure`, replica's state, losses),
+    "end" (the replica's iterable dataset has ended), or, for no task, "replay" (replica, samples done, samples in all)
+    or "begun" (states with which the worker's replicas begin, by their numbers). `slots` and `buffers` are those of
+    `EncodedBatch`. `read` counts the messages that the worker has read, and `freed` are slots of the parent's region
+    that it is done with. `times` are the task's, and `seen` says where the worker was met lately, and how often
+    (`observe.anatomy`).
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""How a worker process comes to life: by multiprocessing, or as a fork of a zygote."""
+"""How a worker process comes to life: by multiprocessing, or as a fork of a fork server."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import torch.multiprocessing
 
 from headrace.workers.processes import worker_main as worker
-from headrace.workers.processes.fork_server import TooManyDescriptors, Zygote, zygotes_exist
+from headrace.workers.processes.fork_server import ForkServer, TooManyDescriptors, zygotes_exist
 from headrace.workers.processes.handle import ChildProcess, pidfds_exist
 from headrace.workers.processes.worker_main import Assignment
-from headrace.workers.replica import Cargo
+from headrace.workers.replica import WorkerSpec
 
 
 class Start(Protocol):
@@ -25,7 +25,7 @@ class Start(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether it can start workers; a zygote may have been killed."""
+        """Whether it can start workers; a fork server may have been killed."""
 
     def process(self, assignment: Assignment) -> Any:
         """Starts a worker and returns its process: an object like `multiprocessing.Process`."""
@@ -36,14 +36,14 @@ class ByContext:
 
     alive = True
 
-    def __init__(self, context: Any, cargo: Cargo) -> None:
+    def __init__(self, context: Any, worker_spec: WorkerSpec) -> None:
         self._context = context
-        self._cargo = cargo
+        self._worker_spec = worker_spec
         self.forks = context.get_start_method() == "fork"
 
     def process(self, assignment: Assignment) -> Any:
         """See `Start.process`."""
-        process = self._context.Process(target=worker.main, args=(self._cargo, assignment), daemon=True)
+        process = self._context.Process(target=worker.main, args=(self._worker_spec, assignment), daemon=True)
         with warning_of_pickle_errors():
             process.start()
 
@@ -52,55 +52,56 @@ class ByContext:
         return ChildProcess(process)
 
 
-class ByZygote:
-    """Has a zygote fork the workers."""
+class ByForkServer:
+    """Has a fork server fork the workers."""
 
     forks = False
 
-    def __init__(self, zygote: Zygote) -> None:
-        self._zygote = zygote
+    def __init__(self, fork_server: ForkServer) -> None:
+        self._fork_server = fork_server
 
     @property
     def alive(self) -> bool:
         """See `Start.alive`."""
-        return self._zygote.alive
+        return self._fork_server.alive
 
     def process(self, assignment: Assignment) -> Any:
         """See `Start.process`."""
-        return self._zygote.fork(worker.main, assignment)
+        return self._fork_server.fork(worker.main, assignment)
 
 
-class ZygoteKeeper:
-    """Keeps the zygote of a loader from one iterator to the next, so that the dataset is sent only if it changed."""
+class ForkServers:
+    """Keeps the fork server of a loader from one iterator to the next, so that the dataset is sent only if it
+    changed."""
 
     def __init__(self) -> None:
-        self._zygote: Zygote | None = None
+        self._fork_server: ForkServer | None = None
 
-    def start_for(self, context: Any, cargo: Cargo, timeout: float | None = None) -> Start:
-        """Returns how workers start by `context` (None: the default start method), with the cargo handed over.
+    def start_for(self, context: Any, worker_spec: WorkerSpec, timeout: float | None = None) -> Start:
+        """Returns how workers start by `context` (None: the default start method), with the `WorkerSpec` handed over.
 
-        timeout: seconds that unpickling it may take, where there is a zygote.
+        timeout: seconds that unpickling it may take, where there is a fork server.
         """
         context = context or torch.multiprocessing
         method = context.get_start_method()
         if method == "fork" or not zygotes_exist():
-            return ByContext(context, cargo)
-        if self._zygote is None or not self._zygote.alive or self._zygote.method != method:
-            self._zygote = Zygote(context)
+            return ByContext(context, worker_spec)
+        if self._fork_server is None or not self._fork_server.alive or self._fork_server.method != method:
+            self._fork_server = ForkServer(context)
 
         try:
             with warning_of_pickle_errors():
-                self._zygote.load(cargo, timeout)
+                self._fork_server.load(worker_spec, timeout)
         except TooManyDescriptors:
-            return ByContext(context, cargo)
+            return ByContext(context, worker_spec)
 
-        return ByZygote(self._zygote)
+        return ByForkServer(self._fork_server)
 
     def close(self) -> None:
-        """Ends the zygote, if there is one."""
-        if self._zygote is not None:
-            self._zygote.close()
-        self._zygote = None
+        """Ends the fork server, if there is one."""
+        if self._fork_server is not None:
+            self._fork_server.close()
+        self._fork_server = None
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Supervision of a team: notices who hangs, words who died, and decides what becomes of their work."""
+"""Supervision of a pool: notices who hangs, words who died, and decides what becomes of their work."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from typing import Any
 
 from headrace.core.errors import SampleTimeoutError, explain
 from headrace.core.memory import oom_kills
-from headrace.workers.crash_report import Obituary, doing
+from headrace.workers.crash_report import CrashReport, doing
 from headrace.workers.heartbeat import Watch
 from headrace.workers.processes.messages import Result
-from headrace.workers.processes.pool import Team
-from headrace.workers.restart_policy import Casualties, Verdict
+from headrace.workers.processes.pool import WorkerPool
+from headrace.workers.restart_policy import RestartDecision, RestartPolicy
 
 LOGGER = logging.getLogger("headrace")
 
 SAID = 20
-"""Deaths of a team that are logged one by one."""
+"""Deaths of a pool that are logged one by one."""
 
 
 class Supervisor:
-    """One team's. `sample_timeout`: seconds that one sample may take; None: for ever."""
+    """One pool's. `sample_timeout`: seconds that one sample may take; None: for ever."""
 
-    def __init__(self, team: Team, dataset: Any, sample_timeout: float | None) -> None:
-        self.watch = Watch(lambda worker: team.members[worker].box.mark)
-        self._team = team
+    def __init__(self, pool: WorkerPool, dataset: Any, sample_timeout: float | None) -> None:
+        self.watch = Watch(lambda worker: pool.workers[worker].crash_file.activity)
+        self._pool = pool
         self._dataset = dataset
         self._sample_timeout = sample_timeout
-        self._casualties = Casualties()
+        self._restart_policy = RestartPolicy()
         self._oom_kills = oom_kills()
         self._ended: dict[int, tuple[float, str]] = {}
         self._said = 0
 
     def begin_epoch(self) -> None:
         """Forgets tasks, whose numbers begin anew."""
-        self._casualties.begin_epoch()
+        self._restart_policy.begin_epoch()
 
     def made_progress(self, worker_id: int) -> None:
         """Notes that a worker has sent a result."""
-        self._casualties.made_progress(worker_id)
+        self._restart_policy.made_progress(worker_id)
 
     @property
     def look_again(self) -> float | None:
@@ -64,41 +64,41 @@ class Supervisor:
 
         Does nothing if it has gone on meanwhile.
         """
-        member = self._team.members[worker_id]
+        worker = self._pool.workers[worker_id]
         seen = self.watch.sight(worker_id)
-        stacks = member.box.ask(member.process)
+        stacks = worker.crash_file.ask(worker.process)
         if self.watch.sight(worker_id) == seen:
             self._ended[worker_id] = after, stacks
-            yield from self._team.end(worker_id)
+            yield from self._pool.end(worker_id)
 
     def stacks(self, busy: Sequence[int]) -> str:
         """Returns the stacks of workers that go on."""
         parts = []
         for worker_id in busy:
-            member = self._team.members[worker_id]
-            if not member.buried and (text := member.box.ask(member.process)):
-                parts.append(f"worker {worker_id} (pid {member.process.pid}):\n{text}")
+            worker = self._pool.workers[worker_id]
+            if not worker.reaped and (text := worker.crash_file.ask(worker.process)):
+                parts.append(f"worker {worker_id} (pid {worker.process.pid}):\n{text}")
 
         return "\n".join(parts)
 
-    def examine(self, worker_id: int, keys: dict[int, Sequence[Any]] | None) -> tuple[Obituary, Verdict]:
-        """Returns what is known of a worker that was buried, and what becomes of its work.
+    def examine(self, worker_id: int, keys: dict[int, Sequence[Any]] | None) -> tuple[CrashReport, RestartDecision]:
+        """Returns what is known of a worker that was reaped, and what becomes of its work.
 
         keys: those of its tasks; None for an iterable dataset.
         """
-        member = self._team.members[worker_id]
+        worker = self._pool.workers[worker_id]
         after, stacks = self._ended.pop(worker_id, (None, ""))
         seen = self.watch.sight(worker_id, hung=after is not None)
         words, key = doing(seen, None if keys is None else keys.get(seen.task, ()), self._dataset)
         before = self._oom_kills
         self._oom_kills = oom_kills()
-        obituary = Obituary(
-            member.process.pid, member.process.exitcode, seen, words, key, self._oom_kills - before,
-            stacks or member.box.stacks(), after,
+        report = CrashReport(
+            worker.process.pid, worker.process.exitcode, seen, words, key, self._oom_kills - before,
+            stacks or worker.crash_file.stacks(), after,
         )  # fmt: skip
-        return obituary, self._casualties.judge(seen)
+        return report, self._restart_policy.judge(seen)
 
-    def say(self, obituary: Obituary, done: str) -> None:
+    def say(self, report: CrashReport, done: str) -> None:
         """Logs a death."""
         self._said += 1
         if self._said > SAID:
@@ -109,29 +109,29 @@ class Supervisor:
         else:
             more = ""
 
-        if obituary.stacks:
-            stacks = f"\n{obituary.stacks}"
+        if report.stacks:
+            stacks = f"\n{report.stacks}"
         else:
             stacks = ""
 
-        LOGGER.warning("headrace: %s; %s.%s%s", obituary.sentence, done, more, stacks)
+        LOGGER.warning("headrace: %s; %s.%s%s", report.sentence, done, more, stacks)
 
 
-def error_for(obituary: Obituary, *, policy: bool) -> Exception:
+def error_for(report: CrashReport, *, policy: bool) -> Exception:
     """Returns what is raised where nobody can go on behind a worker's death. `policy`: whether `on_error` was asked."""
-    if obituary.after is None:
-        return obituary.notice()
+    if report.after is None:
+        return report.notice()
 
     message = explain(
         "a DataLoader worker hangs",
-        place=obituary.doing,
-        found=f"no progress for {obituary.after:g} s, again after the worker was replaced",
-        expected="a sample within sample_timeout (or a batch within timeout)",
+        place=report.doing,
+        found=f"no progress for {report.after:g} s, again after the worker was replaced",
+        expected="a sample within the timeout of on_error (or a batch within timeout)",
         cure="mend what it waits for, or raise the limit; no single sample of it can be left out"
         if policy
         else "mend what it waits for, raise the limit, or have such samples skipped or replaced with on_error=",
     )
     error = SampleTimeoutError(message)
-    if obituary.stacks:
-        error.add_note(f"headrace: the worker's Python stacks were:\n{obituary.stacks}")
+    if report.stacks:
+        error.add_note(f"headrace: the worker's Python stacks were:\n{report.stacks}")
     return error

@@ -22,29 +22,30 @@ from headrace.batches.collate import SlotCollate
 from headrace.core.activity import IDLE, PLACE, SEND, STAGE, START, TASK, TOGETHER, count_whole_process
 from headrace.core.torch_internals import (
     MP_STATUS_CHECK_INTERVAL,
-    DatasetKind,
     enter_worker_process,
     torch_default_collate,
 )
+from headrace.epoch.start import EpochStart
 from headrace.faults.bad_sample import BadSample
 from headrace.shared_memory.arena import Ticket
-from headrace.shared_memory.codec import Parcel, decode, encode
+from headrace.shared_memory.codec import EncodedBatch, decode, encode
 from headrace.shared_memory.memory import Slot
 from headrace.telemetry.stack_sampler import StackSampler
 from headrace.telemetry.stopwatch import Stopwatch
 from headrace.workers.failure import Failure
-from headrace.workers.processes.crash_file import BlackBox
-from headrace.workers.processes.messages import INLINE, InSlot, Orders, Result
-from headrace.workers.replica import Begin, Cargo, LaneHost
+from headrace.workers.processes.crash_file import CrashFile
+from headrace.workers.processes.messages import INLINE, InSlot, Request, Result
+from headrace.workers.replica import ReplicaHost, WorkerSpec
 
 PR_SET_PDEATHSIG = 1
 
 
 @dataclass
 class Assignment:
-    """What a worker process is told at its start, besides the cargo. Picklable while a process is being started."""
+    """What a worker process is told at its start, besides the `WorkerSpec`. Picklable while a process is being
+    started."""
 
-    begin: Begin
+    begin: EpochStart
     epoch: int
     """The number of the epoch that `begin` begins."""
     worker_id: int
@@ -54,14 +55,14 @@ class Assignment:
     outgoing: Ticket
     incoming: Ticket
     parent_pid: int
-    box: BlackBox
+    crash_file: CrashFile
     bound: bool
     """Whether the kernel is to end it with the parent, also in the middle of a sample."""
     inherited: list[Connection] = field(default_factory=list)
     """Under fork: the parent's ends of all pipes, to be closed in the child so that a dead parent is noticed."""
 
 
-def main(cargo: Cargo, assignment: Assignment) -> None:
+def main(worker_spec: WorkerSpec, assignment: Assignment) -> None:
     """The target of a worker process."""
     try:
         for pipe in assignment.inherited:
@@ -70,11 +71,11 @@ def main(cargo: Cargo, assignment: Assignment) -> None:
             _die_with(assignment.parent_pid)
         faulthandler.disable()  # if the parent had enabled it: torch's handlers come first, then ours
         enter_worker_process()
-        assignment.box.record()
-        assignment.box.mark[STAGE] = START
+        assignment.crash_file.record()
+        assignment.crash_file.activity[STAGE] = START
         count_whole_process()
         gc.freeze()  # a collection would write to every object of the parent, and so copy its pages
-        _Worker(cargo, assignment).run()
+        _Worker(worker_spec, assignment).run()
     except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
         pass  # Ctrl-C reaches the parent too, which decides; without a parent there is nobody to tell.
 
@@ -91,24 +92,30 @@ def _die_with(parent_pid: int) -> None:
 
 
 class _Worker:
-    def __init__(self, cargo: Cargo, assignment: Assignment) -> None:
+    def __init__(self, worker_spec: WorkerSpec, assignment: Assignment) -> None:
         self._it = assignment
-        self._is_stream = cargo.dataset_kind == DatasetKind.Iterable
+        self._is_stream = not worker_spec.is_map
         self._memory = assignment.outgoing.writer()
         self._orders = assignment.incoming.reader()
         self._ear = _Ear(assignment.pipe, assignment.parent_pid)
-        collate = cargo.collate_fn
+        collate = worker_spec.collate_fn
         slot_collate = SlotCollate(self._memory, in_worker=True)
         slot_collate.install()
         if collate is torch_default_collate:
             collate = slot_collate
 
-        self._host = LaneHost(
-            cargo, assignment.worker_id, assignment.workers, "process", collate, assignment.box.mark, watched=True
+        self._host = ReplicaHost(
+            worker_spec,
+            assignment.worker_id,
+            assignment.workers,
+            "process",
+            collate,
+            assignment.crash_file.activity,
+            watched=True,
         )
-        self._mark = assignment.box.mark
-        self._watch = Stopwatch(self._mark)
-        self._sampler = StackSampler(self._mark)
+        self._activity = assignment.crash_file.activity
+        self._watch = Stopwatch(self._activity)
+        self._sampler = StackSampler(self._activity)
         self._failures: dict[int, BaseException] = {}
         self._ended: set[int] = set()
         self._epoch = assignment.epoch
@@ -122,9 +129,9 @@ class _Worker:
             if not self._listen():
                 return
             if self._tasks:
-                task, lane, index = self._tasks.popleft()
-                if lane not in self._ended:
-                    self._do(task, lane, index)
+                task, replica, index = self._tasks.popleft()
+                if replica not in self._ended:
+                    self._do(task, replica, index)
 
     def _listen(self) -> bool:
         """Reads all messages that are there, or waits for one if there is no work. False: stop."""
@@ -141,80 +148,84 @@ class _Worker:
 
         return bool(self._tasks)
 
-    def _receive(self) -> Orders:
-        message: Orders | InSlot = pickle.loads(self._it.pipe.recv_bytes())
+    def _receive(self) -> Request:
+        message: Request | InSlot = pickle.loads(self._it.pipe.recv_bytes())
         self._read += 1
-        if isinstance(message, Orders):
+        if isinstance(message, Request):
             return message
 
         self._freed.append(message.slot)
-        orders: Orders = decode(self._orders.view(message.slot, message.nbytes).data, [])
-        return orders
+        request: Request = decode(self._orders.view(message.slot, message.nbytes).data, [])
+        return request
 
-    def _begin(self, begin: Begin) -> None:
-        """Starts an epoch. What goes wrong here is the result of the first task of the lane."""
+    def _begin(self, begin: EpochStart) -> None:
+        """Starts an epoch. What goes wrong here is the result of the first task of the replica."""
         self._ended.clear()
         self._failures = self._host.begin(begin, self._report)
         if begin.tell:
             self._send(0, "begun", encode(self._host.states_at_beginning(), self._memory))
 
-    def _report(self, lane: int, done: int, total: int) -> None:
-        self._send(0, "replay", encode((lane, done, total), self._memory))
+    def _report(self, replica: int, done: int, total: int) -> None:
+        self._send(0, "replay", encode((replica, done, total), self._memory))
 
-    def _do(self, task: int, lane: int, index: Any) -> None:
-        mark = self._mark
-        mark[TASK] = task
+    def _do(self, task: int, replica: int, index: Any) -> None:
+        activity = self._activity
+        activity[TASK] = task
         self._watch.start()
-        status, payload = self._fetch(lane, index)
+        status, payload = self._fetch(replica, index)
         self._watch.made()
-        mark[STAGE] = SEND
-        mark[PLACE] = TOGETHER
+        activity[STAGE] = SEND
+        activity[PLACE] = TOGETHER
         try:
             if status != "error":
-                parcel = encode(payload, self._memory)
+                encoded = encode(payload, self._memory)
             else:
-                parcel = self._encode_error(payload)
+                encoded = self._encode_error(payload)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything; the main process raises it again
             self._memory.finish(set())
             error.add_note("headrace: raised while the batch was prepared for sending to the main process")
             status = "error"
-            parcel = self._encode_error(self._failure(lane, error))
+            encoded = self._encode_error(self._failure(replica, error))
 
         del payload
-        self._send(task, status, parcel)
-        mark[STAGE] = IDLE
+        self._send(task, status, encoded)
+        activity[STAGE] = IDLE
 
-    def _fetch(self, lane: int, index: Any) -> tuple[str, Any]:
+    def _fetch(self, replica: int, index: Any) -> tuple[str, Any]:
         try:
-            if lane in self._failures:
-                raise self._failures.pop(lane)
-            return "batch", tuple(self._host.fetch(lane, index))
+            if replica in self._failures:
+                raise self._failures.pop(replica)
+            return "batch", tuple(self._host.fetch(replica, index))
         except StopIteration as end:
             if self._is_stream:
-                self._ended.add(lane)
-                return "end", self._host.state(lane)
-            return "error", self._failure(lane, end)
+                self._ended.add(replica)
+                return "end", self._host.state(replica)
+            return "error", self._failure(replica, end)
         except Exception as error:  # noqa: BLE001 - raised again in the main process
-            return "error", self._failure(lane, error)
+            return "error", self._failure(replica, error)
 
-    def _failure(self, lane: int, error: BaseException) -> tuple[Failure, Any, Sequence[BadSample]]:
-        where = f"in DataLoader worker process {lane}"
-        return Failure(error, where, original=self._it.original_errors), self._host.state(lane), self._host.losses(lane)
+    def _failure(self, replica: int, error: BaseException) -> tuple[Failure, Any, Sequence[BadSample]]:
+        where = f"in DataLoader worker process {replica}"
+        return (
+            Failure(error, where, original=self._it.original_errors),
+            self._host.state(replica),
+            self._host.losses(replica),
+        )
 
-    def _encode_error(self, payload: tuple[Failure, Any, Sequence[BadSample]]) -> Parcel:
+    def _encode_error(self, payload: tuple[Failure, Any, Sequence[BadSample]]) -> EncodedBatch:
         """Encodes an error; one whose class cannot be pickled becomes a RuntimeError with the same traceback."""
         try:
             return encode(payload, self._memory)
         except Exception:  # noqa: BLE001 - pickling may raise anything
             return encode((payload[0].simplified(), *payload[1:]), self._memory)
 
-    def _send(self, task: int, status: str, parcel: Parcel) -> None:
-        header: bytes | InSlot = parcel.header
-        sent = {slot for slot, _ in parcel.slots}
-        if len(parcel.header) > INLINE:
-            slot, target = self._memory.take(len(parcel.header))
-            np.copyto(target, np.frombuffer(parcel.header, np.uint8))
-            header = InSlot(slot, len(parcel.header))
+    def _send(self, task: int, status: str, encoded: EncodedBatch) -> None:
+        header: bytes | InSlot = encoded.header
+        sent = {slot for slot, _ in encoded.slots}
+        if len(encoded.header) > INLINE:
+            slot, target = self._memory.take(len(encoded.header))
+            np.copyto(target, np.frombuffer(encoded.header, np.uint8))
+            header = InSlot(slot, len(encoded.header))
             sent.add(slot)
 
         freed = self._freed
@@ -227,8 +238,8 @@ class _Worker:
             task,
             status,
             header,
-            parcel.slots,
-            parcel.buffers,
+            encoded.slots,
+            encoded.buffers,
             self._read,
             freed,
             times,

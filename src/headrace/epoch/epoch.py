@@ -1,0 +1,196 @@
+"""One epoch: which index comes next, what was delivered, and what the state is.
+
+Knows no process, no thread and no iterator of torch's. An iterator hands it to an executor, which takes indices from it
+and tells it of each batch that leaves; the iterator then says that the loop has got the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.core.protocols import is_stateful, may_have_states
+from headrace.core.rng import GlobalStates
+from headrace.epoch.indices import Indices
+from headrace.epoch.progress import Delivery
+from headrace.epoch.record import EpochRecord, Terms, at_beginning, dealt_out
+from headrace.epoch.spec import LoaderSpec, Seeds, Shared
+from headrace.epoch.start import EpochStart
+from headrace.faults.bad_sample import BadSample
+
+
+class Epoch:
+    """One epoch of a loader. Belongs to the thread that iterates."""
+
+    take: Callable[[], tuple[int, Any]]
+    """Returns the number of the sampler's next index (0 for streams), and the index. `StopIteration`: there is none."""
+
+    planned: int | None = None
+    """Batches of the epoch, if somebody knows."""
+
+    def __init__(
+        self,
+        spec: LoaderSpec,
+        record: EpochRecord,
+        indices: Indices,
+        seeds: Seeds,
+        states: Mapping[int, Any],
+        shared: Shared,
+    ) -> None:
+        """states: where replicas go on, of an epoch that is resumed."""
+        self.spec = spec
+        self.record = record
+        self.terms: Terms = record.terms
+        self.is_map = spec.is_map
+        self.policy = shared.policy
+        self.fault_counter = shared.fault_counter
+        self.seeding = shared.seeding
+        self.states = states
+        self.behind_order: GlobalStates | None = None
+        """The states of the global generators behind an order that was drawn again; None: it was not."""
+
+        self.ends: dict[int, Any] = {}
+        """States of replicas behind the ends of their streams."""
+
+        self.untold = self._replicas_that_tell()
+        """The replicas that have still to tell the state with which they begin."""
+
+        self._indices = indices
+        self.take = indices.take
+        self._seeds = seeds
+
+        self.deliveries = int(record.progress.batches)
+        """Batches of the epoch that the loop has got."""
+
+        self.leaving = 0
+        """How many it had when the batch that is on its way set out."""
+
+        self.pending: Delivery | None = None
+        """The batch that is on its way."""
+
+        self.held = 0
+        """Samples of the batch that is on its way, of a map-style dataset."""
+
+    @property
+    def progress(self) -> Any:
+        """What was delivered: `MapProgress` or `StreamProgress`."""
+        return self.record.progress
+
+    # -- how it begins -------------------------------------------------------------------------------------------------
+
+    def beginning(self) -> EpochStart:
+        """Returns what replicas are told at the beginning of the epoch."""
+        return EpochStart(
+            base_seed=self._seeds.base,
+            shared_seed=self._seeds.of_pipes,
+            replicas=self.record.replicas,
+            epoch=self.terms.epoch,
+            announce=self.terms.announce,
+            first=self.record.first,
+            states=self.states,
+            killers=dict(self.fault_counter.killers),
+            unseeded_first=self.seeding.tries_without,
+            tell=bool(self.untold),
+        )
+
+    def carry_datasets(self, beginnings: Sequence[tuple[int, Any]], *, tell: bool) -> None:
+        """Notes with which states the copies of a dataset begin the epoch, so that a state taken now holds them.
+
+        beginnings: pairs of replica and state. tell: copies are new, so they are told; those that were kept know it.
+        """
+        states = dealt_out(beginnings, max(self.record.replicas, 1))
+        if not self.is_map:
+            states = {replica: at_beginning(state, dealt=self.terms.deal) for replica, state in states.items()}
+
+        self.progress.replicas.update(states)
+        if tell:
+            self.states = states
+
+    def _replicas_that_tell(self) -> set[int]:
+        """Returns the replicas that are to tell the state with which they begin.
+
+        What is drawn in `worker_init_fn` or when an iterator is made must come again after a resume, also for a replica
+        that has delivered nothing yet. A dealt-out stream has no replicas of its own, and where nothing has a state,
+        there is nothing to tell. A replica that goes on from a state is as that state says.
+        """
+        if self.terms.deal or not may_have_states(self.spec.dataset, is_map=self.is_map):
+            return set()
+
+        replicas = set(range(max(self.record.replicas, 1)))
+        resume = self.terms.resume
+        if resume is not None and resume["replicas"] is not None:
+            return replicas - set(self.states)
+        return replicas
+
+    def note_beginnings(self, states: Mapping[int, Any]) -> None:
+        """Notes the states with which replicas begin; None: a replica has none, or could not begin."""
+        for replica, state in states.items():
+            if replica in self.untold and state is not None:
+                self.progress.replicas[replica] = state
+        self.untold -= states.keys()
+
+    @property
+    def any_replica_will_do(self) -> bool:
+        """True if batches are the same whichever replica makes them: nothing of a replica's own goes into them."""
+        free = self.is_map and self.terms.seed is not None
+        return free and self.record.replicas > 1 and not is_stateful(self.spec.dataset)
+
+    @property
+    def has_own_streams(self) -> bool:
+        """Whether each of several replicas has a stream of its own."""
+        return not self.is_map and not self.terms.deal and self.record.replicas > 1
+
+    @property
+    def next_replica(self) -> int:
+        """The replica that makes the first batch from here on."""
+        if not self.is_map:
+            return int(self.progress.next_replica)
+        if self.states:
+            return int(self.progress.batches % max(self.record.replicas, 1))
+        return 0
+
+    # -- how batches leave ---------------------------------------------------------------------------------------------
+
+    def leaves(self, number: int, replica: int, state: Any, losses: Sequence[BadSample] = ()) -> None:
+        """Notes that the batch of index `number` is on its way to the user. Raises `TooManyBadSamplesError`.
+
+        It counts as delivered from the moment when the user gets it. state: of its replica, behind it. losses: what
+        became of its bad samples.
+        """
+        if self.is_map:
+            self.held = self._indices.size_of(number)
+        else:
+            number = self.deliveries
+
+        self.leaving = self.deliveries
+        self.pending = (number, replica, state)
+        if losses:
+            seen = self.seen + self.held
+            self.held -= sum(loss.action == "skip" for loss in losses)
+            self.fault_counter.delivered(losses, seen)
+
+    def states_behind(self, arrived: Mapping[int, Any]) -> dict[int, Any]:
+        """Returns the states of replicas behind all that was delivered and behind what has `arrived` (by replica)."""
+        return {**self.states, **self.progress.replicas, **arrived}
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether replicas have states at all."""
+        return bool(self.progress.replicas or self.states) or not self.is_map or is_stateful(self.spec.dataset)
+
+    @property
+    def seen(self) -> int:
+        """How many samples of this epoch were delivered, the bad ones too."""
+        if self.is_map:
+            return int(self.progress.samples)
+        return int(self.progress.batches) * int(self.terms.fingerprint["batch_size"] or 1)
+
+    def is_at_end(self) -> bool:
+        """Tells whether the sampler has nothing left; False for streams, of which only they themselves know."""
+        return self._indices.is_at_end()
+
+    def finish(self) -> None:
+        """The epoch has come to its end: the loop was told so."""
+        if not self.is_map:
+            self.progress.end(self.ends)
+        self.record.finished = True

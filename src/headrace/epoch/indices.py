@@ -1,0 +1,159 @@
+"""The indices of an epoch, in the order in which a sampler gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sized
+from operator import methodcaller
+from typing import Any
+
+from headrace.batches.index import Positioned
+from headrace.batches.whole_batches import makes_batches
+from headrace.core.world import World
+from headrace.epoch.progress import MapProgress
+from headrace.epoch.spec import LoaderSpec
+from headrace.samplers.key_arrays import key_arrays
+from headrace.samplers.sampler import PositionalSampler
+
+
+def begin_indices(spec: LoaderSpec, begun: Iterator[Any] | None = None) -> Iterator[Any]:
+    """Begins an iteration over the index sampler, or goes on with one that torch began.
+
+    In arrays instead for a dataset that fetches whole batches, where that gives the same keys. A sampler of
+    headrace's gives arrays much sooner than single keys, so lists are made of those.
+    """
+    whole = makes_batches(spec.dataset, spec.collate_fn)
+    if whole or isinstance(getattr(spec.index_sampler, "sampler", None), PositionalSampler):
+        arrays = key_arrays(spec.index_sampler)
+        if arrays is not None and whole:
+            return arrays
+        if arrays is not None:
+            return map(methodcaller("tolist"), arrays)
+
+    if begun is None:
+        return iter(spec.index_sampler)
+    return begun
+
+
+class StreamIndices:
+    """The indices of an iterable dataset: they only say how many samples a batch has."""
+
+    def __init__(self, indices: Iterator[Any]) -> None:
+        self._indices = indices
+
+    def take(self) -> tuple[int, Any]:
+        """Returns 0 and the next index. Batches of a stream are counted when they are delivered."""
+        return 0, next(self._indices)
+
+    def size_of(self, number: int) -> int:
+        """Returns 0: how many samples a batch of a stream has is seen when it is there."""
+        return 0
+
+    def is_at_end(self) -> bool:
+        """Returns False: only the stream itself knows its end."""
+        return False
+
+
+class MapIndices:
+    """The indices of a map-style dataset, numbered; with `seed=` each sample also has its position in the epoch."""
+
+    def __init__(
+        self,
+        indices: Iterator[Any],
+        progress: MapProgress,
+        *,
+        batched: bool,
+        seeded: bool,
+        checkpoint: Callable[[], Any] | None,
+        dealing: World,
+        offset: int,
+    ) -> None:
+        """Args:
+
+        indices: what the sampler still gives.
+        progress: what was delivered so far; told of each index that is taken.
+        checkpoint: notes where the sampler is; None: it has no state.
+        dealing: the ranks over which the sampler deals out its positions.
+        offset: the position, over all ranks, of the first sample that is still to come.
+        """
+        self._indices = indices
+        self._progress = progress
+        self._batched = batched
+        self._seeded = seeded
+        self._checkpoint = checkpoint
+        self._rank = dealing.rank
+        self._ranks = dealing.size
+        self._offset = offset
+        self._drawn = progress.batches
+        self._samples = 0
+        self._ahead: tuple[int, Any] | None = None
+        self._sizes: dict[int, int] = {}  # samples of the batches that are out
+        self._latest = -1  # the number of the batch that left last
+
+    def take(self) -> tuple[int, Any]:
+        """Returns the number of the sampler's next index, and the index as workers want it.
+
+        Raises `StopIteration` at the end.
+        """
+        if self._ahead is not None:
+            ahead = self._ahead
+            self._ahead = None
+            return ahead
+
+        while True:
+            index = next(self._indices)
+            number = self._drawn
+            self._drawn += 1
+            if self._seeded:
+                index = self._positioned(index)
+                count = len(index.positions)
+            elif self._batched and isinstance(index, Sized):
+                count = len(index)
+            else:
+                count = 1
+
+            self._samples += count
+            state = None
+            if self._checkpoint is not None:
+                state = self._checkpoint()
+
+            if self._progress.draw(number, (count, state)):
+                self._sizes[number] = count
+                return number, index
+
+    def is_at_end(self) -> bool:
+        """Tells whether the sampler has nothing left. What it gives instead is kept for `take`."""
+        if self._ahead is not None:
+            return False
+        try:
+            self._ahead = self.take()
+        except StopIteration:
+            return True
+        return False
+
+    def size_of(self, number: int) -> int:
+        """Returns how many samples a batch has that is on its way to the user.
+
+        Sizes are kept until the next batch leaves: if a delivery is interrupted, the same batch leaves again.
+        """
+        if number != self._latest:
+            self._sizes.pop(self._latest, None)
+            self._latest = number
+        return self._sizes.get(number, 0)
+
+    def _positioned(self, index: Any) -> Positioned:
+        is_list = type(index) is list  # as nearly always: it is asked for nothing more
+        if self._batched and not is_list and not isinstance(index, Sized):
+            index = list(index)
+
+        count = 1
+        if self._batched:
+            count = len(index)
+
+        first = self._offset + self._samples * self._ranks + self._rank
+        positions = range(first, first + count * self._ranks, self._ranks)
+        if is_list:
+            return Positioned(index, positions)
+        return Positioned(index, getattr(index, "positions", positions))
+
+
+Indices = MapIndices | StreamIndices

@@ -1,0 +1,230 @@
+"""How an epoch begins: what it draws, or draws again after a resume, and from where it goes on."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import Any
+
+import torch
+
+from headrace.core.counter import stream_key
+from headrace.core.rng import GlobalStates, global_states
+from headrace.core.torch_internals import draw_shared_seed
+from headrace.epoch.draws import (
+    checkpoints_of,
+    dealing_of,
+    drawing_from,
+    position_in,
+    resumable,
+    set_random_state,
+)
+from headrace.epoch.epoch import Epoch
+from headrace.epoch.generators import OrderStates, decoded
+from headrace.epoch.indices import Indices, MapIndices, StreamIndices, begin_indices
+from headrace.epoch.lengths import batches_of, samples_of
+from headrace.epoch.progress import MapProgress, StreamProgress
+from headrace.epoch.record import Draws, EpochRecord, Origin, Terms
+from headrace.epoch.spec import LoaderSpec, Seeds, Shared
+
+SEED_BITS = (1 << 62) - 1
+
+
+class Opening:
+    """The beginning of one epoch. It holds what torch's iterator drew, until it is known what holds."""
+
+    def __init__(
+        self, spec: LoaderSpec, terms: Terms, *, indices: Any, base_seed: int, shared_seed: int | None, group: Any
+    ) -> None:
+        """Args:
+
+        indices: the iteration over the index sampler that torch's iterator began.
+        base_seed, shared_seed: what it drew.
+        group: the process group over which ranks share the seed of data pipes.
+        """
+        self.spec = spec
+        self.terms = terms
+        self.indices = indices
+        self.base_seed = base_seed
+        self.shared_seed = shared_seed
+        self._behind_order: GlobalStates | None = None
+        self._group = group
+        self._states: dict[int, Any] = {}
+
+    def epoch(
+        self,
+        loader: Origin,
+        draws: Draws,
+        random: OrderStates | None,
+        kept: EpochRecord | None,
+        *,
+        replicas: int,
+        shared: Shared,
+    ) -> Epoch:
+        """Returns the epoch.
+
+        draws: what torch's iterator has drawn for it, from generators in the states `random`. kept: the record of the
+        epoch before, whose copies of the dataset go on. replicas: of the executor.
+        """
+        spec = self.spec
+        terms = self.terms
+        if terms.draws is not None:
+            if terms.resume is None and random is not None:
+                set_random_state(spec, random)
+                self._draw(terms.draws)
+            draws = Draws(terms.draws, terms.draws)
+
+        if terms.seed is not None:
+            draws = draws.without_base_seed(terms.seed)
+            self.base_seed = stream_key(terms.seed, terms.epoch, terms.world.rank) & SEED_BITS
+
+        if spec.is_map:
+            record, indices = self._map(draws, random, replicas)
+        else:
+            record, indices = self._stream(draws, random, replicas)
+
+        record.keeps_datasets = replicas == 0 or spec.persistent_workers
+        epoch = Epoch(spec, record, indices, Seeds(self.base_seed, self.shared_seed), self._states, shared)
+        epoch.behind_order = self._behind_order
+        self._carry_datasets(epoch, loader, kept)
+        samples = None
+        if spec.is_map:
+            epoch.planned = batches_of(spec)
+            samples = samples_of(spec)
+
+        shared.fault_counter.begin_epoch(samples)
+        return epoch
+
+    def _carry_datasets(self, epoch: Epoch, loader: Origin, kept: EpochRecord | None) -> None:
+        """Has copies of the dataset go on with the states of a resumed run, or knows those of copies that are kept."""
+        resume = self.terms.resume
+        told = None
+        if resume is not None and resume["replicas"] is None and resume["stream"] is None:
+            told = resume["datasets"]
+
+        beginnings = told
+        if told is None and kept is not None:
+            beginnings = kept.datasets(loader)
+        if beginnings:
+            epoch.carry_datasets(beginnings, tell=told is not None)
+
+    # -- map-style datasets --------------------------------------------------------------------------------------------
+
+    def _map(self, draws: Draws, random: OrderStates | None, replicas: int) -> tuple[EpochRecord, Indices]:
+        spec = self.spec
+        terms = self.terms
+        resume = terms.resume
+        sampler = resumable(spec.index_sampler)
+        checkpoint, state_at = checkpoints_of(sampler)
+        dealing = dealing_of(spec.index_sampler, terms.world)
+        progress = MapProgress()
+        offset = 0
+        if resume is not None:
+            progress = MapProgress(resume["batches"], resume["samples"], resume["sampler"], resume["beyond"])
+            offset = resume["samples"] * dealing.size
+            drawn_from = decoded(resume["random"])
+            if drawn_from is not None:
+                random = drawn_from
+                draws = Draws(resume["draws"] or draws.now, draws.later)
+
+            if sampler is not None and resume["sampler"] is not None:
+                if drawn_from is not None:
+                    self._redraw(drawn_from, draws.now.replace("i", ""), resume["batches"])
+                sampler.load_state_dict(resume["sampler"])
+                self.indices = begin_indices(spec)
+                offset = position_in(resume["sampler"], offset)
+            elif drawn_from is not None:
+                self._redraw(drawn_from, draws.now, resume["batches"])
+            else:
+                self.indices = islice(self.indices, resume["batches"], None)
+
+            if resume["replicas"] is not None:
+                replicas = resume["replicas"]["count"]
+                self._states = dict(resume["replicas"]["states"])
+                progress.replicas.update(self._states)
+
+        elastic = getattr(sampler, "elastic", False)
+        indices = MapIndices(
+            self.indices,
+            progress,
+            batched=spec.batched,
+            seeded=terms.seed is not None,
+            checkpoint=checkpoint,
+            dealing=dealing,
+            offset=offset,
+        )
+        return EpochRecord(terms, progress, random, draws, replicas, 0, elastic, sampler_state=state_at), indices
+
+    # -- iterable datasets ---------------------------------------------------------------------------------------------
+
+    def _stream(self, draws: Draws, random: OrderStates | None, replicas: int) -> tuple[EpochRecord, Indices]:
+        terms = self.terms
+        resume = terms.resume
+        first = 0
+        samples_before = 0
+        progress = StreamProgress({})
+        if resume is not None and resume["elastic"]:
+            first = resume["samples"]
+            stream = resume["stream"]
+            if stream is not None:
+                self._states = {replica: {**stream, "batches": 0} for replica in range(max(replicas, 1))}
+            progress = StreamProgress({}, resume["batches"], 0, stream)
+        elif resume is not None and resume["replicas"] is not None:  # which a state before the first batch lacks
+            saved = resume["replicas"]
+            samples_before = resume["samples"]
+            replicas = saved["count"]
+            first = saved["first"]
+            self._states = dict(saved["states"])
+            progress = StreamProgress(self._states, resume["batches"], saved["next"])
+
+        if terms.seed is not None:
+            draws = Draws("", "")  # neither an order nor a base seed is drawn
+        elif resume is not None and resume["random"] is not None:
+            random = decoded(resume["random"])
+            draws = Draws(resume["draws"] or draws.now, draws.later)
+            self._redraw_stream(random, draws.now, resume["batches"])
+
+        record = EpochRecord(terms, progress, random, draws, replicas, first, terms.deal, samples_before=samples_before)
+        return record, StreamIndices(self.indices)
+
+    def _redraw_stream(self, random: OrderStates | None, draws: str, batches: int) -> None:
+        """Draws again what was drawn when the epoch began.
+
+        Replicas that read samples again begin with the same seeds: they may have drawn the order of their samples.
+        """
+        replays = any(state["dataset"] is None and state["iterator"] is None for state in self._states.values())
+        if random is not None:
+            self._redraw(random, draws, batches, renew=not replays)
+
+    # -- drawing -------------------------------------------------------------------------------------------------------
+
+    def _redraw(self, random: OrderStates, draws: str, batches: int, *, renew: bool = True) -> None:
+        """Draws again what was drawn when the epoch began: seeds, and an order up to where it goes on.
+
+        With `renew`, workers draw other random numbers behind these batches than for them.
+        """
+        with drawing_from(self.spec, random) as redrawing:
+            self._draw(draws)
+            if not batches:
+                redrawing.has_drawn_before_the_first_batch()
+            if self.spec.is_map and "i" in draws:
+                rest = islice(self.indices, batches, None)
+                self.indices = chain(list(islice(rest, 1)), rest)  # some samplers draw when they are first asked
+            self._behind_order = global_states()
+
+        if renew and batches:
+            self.base_seed = stream_key(int(self.base_seed), batches) & SEED_BITS
+
+    def _draw(self, draws: str) -> None:
+        """Draws what an epoch draws at its beginning, see `Draws`."""
+        generator = self.spec.generator
+        shared = []
+        for draw in draws:
+            if draw == "i":
+                self.indices = begin_indices(self.spec)
+            elif draw == "s":
+                self.base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+            else:
+                shared.append(draw_shared_seed(generator, self._group))
+
+        if shared:
+            self.shared_seed = shared[0]  # torch draws a second one, and its workers use the first

@@ -1,0 +1,82 @@
+"""Which executor the arguments of a loader ask for."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from headrace.loader.session import Session
+from headrace.shared_memory.arena import Arena
+from headrace.shared_memory.leases import LocalMemory
+from headrace.shared_memory.per_process import PerProcess
+from headrace.telemetry.object_growth import warn_of_objects
+from headrace.workers.auto.backend import advise, choose
+from headrace.workers.auto.scaling import AutoScaler, scale_of
+from headrace.workers.inline import InlineExecutor
+from headrace.workers.processes.executor import ProcessExecutor
+from headrace.workers.protocol import Backend, Executor
+from headrace.workers.threads import ThreadExecutor
+
+ARENA = PerProcess(Arena)
+LOCAL_MEMORY = PerProcess(LocalMemory)
+
+
+def has_workers(loader: Any, session: Session) -> bool:
+    """Tells whether workers make the batches, as far as it is decided."""
+    backend = session.backend or loader.backend
+    return (loader.num_workers > 0 or session.tuner is not None) and backend != "inline"
+
+
+def decided_backend(loader: Any, session: Session) -> Backend:
+    """Returns where batches will be made. "auto" is decided here, once, by loading a few samples."""
+    if loader.backend == "auto" and session.backend is None:
+        if session.tuner is not None:
+            session.backend = "process"  # of which there may be none
+        elif loader.num_workers > 0:
+            session.backend = choose(loader).backend
+
+    if not has_workers(loader, session):
+        return "inline"
+    if (session.backend or loader.backend) == "thread":
+        return "thread"
+    return "process"
+
+
+def executor_for(loader: Any, session: Session) -> Executor | None:
+    """Returns what makes the batches of a loader; None: torch does, since processes of ours need POSIX.
+
+    The memory that it uses belongs to this process, and goes with the last loader that holds it.
+    """
+    backend = decided_backend(loader, session)
+    if backend == "process":
+        if os.name != "posix":
+            return None  # descriptors cannot be handed to workers there
+        return _processes(loader, session)
+
+    session.memory = LOCAL_MEMORY.get()
+    if backend == "inline":
+        return InlineExecutor(session.memory)
+
+    loader.check_worker_number_rationality()
+    return ThreadExecutor(session.spec(loader), session.memory)
+
+
+def _processes(loader: Any, session: Session) -> Executor:
+    tuner = session.tuner
+    if tuner is None or not tuner.limits.tunes_workers:
+        loader.check_worker_number_rationality()
+
+    if not session.looked_at:
+        warn_of_objects(loader.dataset, loader.num_workers)
+        advise(loader)
+        session.looked_at = True
+
+    session.arena = ARENA.get()
+    spec = session.spec(loader)
+    if tuner is None:
+        return ProcessExecutor(spec, session.arena, session.fork_servers, session.recorder)
+
+    session.memory = LOCAL_MEMORY.get()
+    scale = scale_of(tuner, loader.num_workers)
+    processes = ProcessExecutor(spec, session.arena, session.fork_servers, session.recorder, scale)
+    return AutoScaler(processes, session.memory, tuner)

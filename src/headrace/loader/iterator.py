@@ -1,0 +1,327 @@
+"""The iterator that a training loop holds: an epoch, and an executor that makes its batches."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from headrace.batches.pinning import pin
+from headrace.core.rng import global_states_kept
+from headrace.core.signal_handlers import is_of_signal_handler
+from headrace.core.torch_internals import TorchIterator, TorchProcessIterator, profiler_enabled
+from headrace.epoch.draws import announce, pattern_of_draws, pattern_of_reset, random_state, resumable
+from headrace.epoch.epoch import Epoch
+from headrace.epoch.generators import OrderStates
+from headrace.epoch.indices import begin_indices
+from headrace.epoch.lengths import warn_if_short
+from headrace.epoch.opening import Opening
+from headrace.epoch.record import Draws, EpochRecord, Terms
+from headrace.epoch.spec import LoaderSpec, Shared
+from headrace.loader.rank_check import RankWatch, rank_watch
+from headrace.loader.session import LoaderOrigin, Session
+from headrace.loader.setting import setting_of
+from headrace.telemetry.batch_size import batch_length
+from headrace.telemetry.dataset_traps import StreamComparison, hazards
+from headrace.telemetry.recorder import Recorder
+from headrace.telemetry.recording import Trap
+from headrace.telemetry.timings import BatchTimings
+from headrace.workers.protocol import BatchResult, Executor
+
+
+class LoaderIterator(TorchIterator):
+    """One epoch after the other of a loader.
+
+    torch's iterator is the base class because users test for it, and because it draws an epoch's order and seeds as
+    torch does. What it shows besides (`_sampler_iter`, `_num_yielded`, ...) is what users of torch's iterator know.
+    """
+
+    epoch: Epoch
+    """The epoch that runs."""
+
+    def __init__(self, loader: Any, session: Session, executor: Executor) -> None:
+        """loader: whose attributes say how batches are made. session: what it keeps from one epoch to the next."""
+        self._session = session
+        self._recorder: Recorder = session.recorder
+        self.executor = executor
+        began = time.perf_counter()
+        spec = session.spec(loader)
+        terms = session.next_terms(loader)
+        announce(spec.index_sampler, terms)
+        workers = executor.replicas > 0
+        with global_states_kept() if terms.resume else contextlib.nullcontext():
+            before = random_state(spec)
+            with own_base_seed(loader, terms):
+                TorchIterator.__init__(self, loader)
+                if workers:
+                    seed_of_pipes = self._shared_seed
+                    TorchIterator._reset(self, loader)  # torch begins an epoch two times with workers
+                    self._shared_seed = seed_of_pipes  # torch draws a second one, and its workers use the first
+
+            self._num_workers = executor.replicas
+            self._sampler_iter = begin_indices(spec, self._sampler_iter)
+
+        persistent = workers and spec.persistent_workers
+        draws = pattern_of_draws(spec.dataset, workers=workers, persistent=persistent)
+        self._begin(loader, self._opening(spec, terms), draws, before, None, began, fresh=True)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """Begins a further epoch with the same workers. torch's `__iter__` calls it, with persistent workers."""
+        began = time.perf_counter()
+        record = self.record
+        record.settle()
+        kept = None
+        if record.finished and record.keeps_datasets:
+            kept = record
+
+        spec = self._session.spec(loader)
+        terms = self._session.next_terms(loader)
+        announce(spec.index_sampler, terms)
+        before = random_state(spec)
+        with own_base_seed(loader, terms):
+            TorchIterator._reset(self, loader)
+
+        self._sampler_iter = begin_indices(spec, self._sampler_iter)
+        draws = pattern_of_reset(spec.dataset)
+        self._begin(loader, self._opening(spec, terms), draws, before, kept, began, fresh=False)
+
+    def _begin(
+        self,
+        loader: Any,
+        opening: Opening,
+        draws: Draws,
+        before: OrderStates | None,
+        kept: EpochRecord | None,
+        began: float,
+        *,
+        fresh: bool,
+    ) -> None:
+        """Begins an epoch for which torch's iterator has drawn `draws`, from generators in the states `before`.
+
+        kept: the record of the epoch before, whose copies of the dataset go on. began: when the loop asked for it.
+        """
+        session = self._session
+        spec = opening.spec
+        terms = opening.terms
+        has_workers = spec.num_workers > 0 or session.tuner is not None
+        self.epoch = opening.epoch(
+            LoaderOrigin(spec, has_workers=has_workers),
+            draws,
+            before,
+            kept,
+            replicas=self._num_workers,
+            shared=Shared(session.sample_policy(spec, terms.world), session.fault_counter, session.seeding),
+        )
+        self._sampler_iter = opening.indices
+        self._base_seed = opening.base_seed
+        self._shared_seed = opening.shared_seed
+        self._ready: tuple[Any] | None = None
+        self._result: BatchResult | None = None
+        # Whether torch's `__next__` compares the number of batches with a length that a stream has promised.
+        self._counts_samples = not spec.is_map and self._IterableDataset_len_called is not None
+        self._ranks: RankWatch | None = None
+        self._ranks = rank_watch(session.options, terms, uneven=self._uneven(spec), is_map=spec.is_map)
+        if self._ranks is not None:
+            self._ranks.begin(self.epoch.planned)
+
+        self._record_beginning(loader, began, fresh=fresh)
+        self.executor.start(self.epoch)
+        self._recorder.prepared()
+
+    def _opening(self, spec: LoaderSpec, terms: Terms) -> Opening:
+        """Returns the beginning of an epoch, with what torch's iterator has drawn for it."""
+        return Opening(
+            spec,
+            terms,
+            indices=self._sampler_iter,
+            base_seed=int(self._base_seed),
+            shared_seed=self._shared_seed,
+            group=self._pg,
+        )
+
+    def _uneven(self, spec: LoaderSpec) -> str:
+        return str(getattr(resumable(spec.index_sampler), "uneven", "pad"))
+
+    def _record_beginning(self, loader: Any, began: float, *, fresh: bool) -> None:
+        executor = self.executor
+        setting = setting_of(
+            loader,
+            backend=executor.backend,
+            workers=executor.num_workers,
+            prefetch_factor=self.epoch.spec.prefetch_factor,
+            free=self.epoch.any_replica_will_do,
+            tuned=executor.scales,
+        )
+        self._recorder.begin_epoch(began, setting, fresh=fresh)
+        if self._recorder.epoch == 0:
+            for trap in hazards(self.epoch.spec.dataset, setting):
+                self._recorder.trapped(trap)
+
+        self._number_of_epoch = self._recorder.epoch
+        self._streams: StreamComparison | None = None
+        if self.epoch.has_own_streams and executor.replicas:
+            self._streams = StreamComparison(self.epoch.record.replicas)
+
+    @property
+    def record(self) -> EpochRecord:
+        """What was delivered of the epoch."""
+        return self.epoch.record
+
+    def is_at_end(self) -> bool:
+        """Tells whether nothing is left of the epoch. May wait for the first batch of an iterable dataset."""
+        return self.executor.is_at_end()
+
+    def __next__(self) -> Any:
+        epoch = self.epoch
+        recorder = self._recorder
+        epoch.record.settle()
+        asked = time.perf_counter()
+        if asked >= recorder.due:
+            recorder.tick(asked)  # now, as long as no batch is taken that a listener's exception would lose
+
+        if self._ready is None:
+            epoch.pending = None
+            self._ready = (self._produce(asked),)
+            if epoch.leaving + 1 == epoch.planned and self.executor.is_at_end():
+                epoch.record.complete_at = epoch.leaving + 1
+
+        (batch,) = self._ready
+        samples = epoch.held
+        if not epoch.is_map:
+            samples = batch_length(batch)
+
+        recorder.add(self._number_of_epoch, epoch.deliveries, samples, asked, self._timings)
+        epoch.deliveries = epoch.leaving + 1
+        if self._ranks is not None:
+            self._ranks.delivers(epoch.deliveries)
+
+        # An exception out of a signal handler may come between any two lines above: then this batch was not delivered,
+        # and comes again. It cannot come from here on: Python runs handlers at calls and jumps only.
+        epoch.record.handed_out = epoch.pending
+        self._ready = None
+        return batch
+
+    def _produce(self, asked: float) -> Any:
+        """Returns the next batch; raises what takes its place, and `StopIteration` at the end of the epoch."""
+        try:
+            if self._sampler_iter is None or self._counts_samples or profiler_enabled():
+                return super().__next__()
+            batch = self._next_data()  # as torch's `__next__`, without a range that no profiler records
+            self._num_yielded += 1
+            return batch
+        except StopIteration:
+            if not self.record.finished:
+                self.epoch.finish()
+                self._look_back(asked)
+            raise
+        except Exception as error:
+            epoch = self.epoch
+            if epoch.pending is not None and not is_of_signal_handler(error):
+                epoch.deliveries = epoch.leaving + 1
+                epoch.record.handed_out = epoch.pending  # an error takes the place of its batch
+            raise
+
+    def _next_data(self) -> Any:
+        """Returns the next batch as the user gets it. torch's `__next__` calls this, too."""
+        if self._result is None:
+            self._result = self.executor.next_result()
+
+        batch, timings = self._result
+        if self._streams is not None:
+            self._compare_streams(self._streams, timings.worker, batch)
+        if self._pin_memory:
+            began = time.perf_counter()
+            batch = pin(batch, self._pin_memory_device)
+            timings = timings._replace(pinned=time.perf_counter() - began)
+
+        self._timings: BatchTimings = timings
+        self._result = None
+        return batch
+
+    def _compare_streams(self, streams: StreamComparison, worker: int, batch: Any) -> None:
+        if streams.repeats(worker, batch):
+            name = type(self.epoch.spec.dataset).__name__
+            text = f"The workers' streams of {name} begin with the same batch."
+            self._recorder.trapped(Trap("stream-repeats", text))
+
+    def _look_back(self, asked: float) -> None:
+        """Looks back at an epoch that came to its end, after the loop `asked` for a further batch."""
+        epoch = self.epoch
+        batches = int(epoch.progress.batches)
+        if self._counts_samples:
+            self._compare_with_length(batches)
+
+        epoch.fault_counter.end_epoch(epoch.seen)
+        if self._ranks is not None:
+            self._ranks.ends(batches)
+
+        self._recorder.end_epoch(self._number_of_epoch, batches, asked)
+
+    def _compare_with_length(self, batches: int) -> None:
+        """Warns if an iterable dataset was shorter than the length that was asked for; torch warns if it is longer.
+
+        Each of several workers may drop a batch that is not full.
+        """
+        terms = self.epoch.terms
+        length = int(self._IterableDataset_len_called or 0)
+        if terms.deal:
+            share = terms.global_batch
+        else:
+            share = int(terms.fingerprint["batch_size"] or 1)
+
+        promised = -(-length // share)
+        dropped = 0
+        if self._drop_last:
+            promised = length // share
+        if self._drop_last and not terms.deal:
+            dropped = self._num_workers
+
+        warn_if_short(self._dataset, promised - dropped, batches, length)
+
+
+class WorkersIterator(LoaderIterator):
+    """The same with workers, under the names that users of torch's iterator know."""
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The worker processes or threads."""
+        return self.executor.workers
+
+    def _shutdown_workers(self) -> None:
+        """Ends the workers. May be called several times."""
+        executor = vars(self).get("executor")  # missing if the constructor did not come so far
+        if executor is not None:
+            executor.close()
+
+
+class ProcessesIterator(WorkersIterator, TorchProcessIterator):
+    """The same with worker processes. torch's own iterator is a base for `isinstance` only: nothing of it runs."""
+
+    @property
+    def _workers(self) -> list[Any]:  # type: ignore[override]  # torch sets it
+        """The worker processes."""
+        return self.executor.workers
+
+    def __del__(self) -> None:
+        """Does nothing, in the place of torch's: the executor ends its workers when it is dropped.
+
+        When Python exits, this may run after the globals of this module were set to None.
+        """
+
+
+@contextlib.contextmanager
+def own_base_seed(loader: Any, terms: Terms) -> Iterator[None]:
+    """Keeps torch's iterator from advancing the global generator where `seed=` supplies the base seed."""
+    if terms.seed is None:
+        yield
+        return
+
+    generator = loader.generator
+    loader.generator = torch.Generator()
+    try:
+        yield
+    finally:
+        loader.generator = generator
