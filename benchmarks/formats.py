@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.measure.bench.loading import ORDERS, Order, Way
-from headrace.measure.bench.measuring import Comparison, Figures, Options, compare
+from headrace.measure.bench.loading import ORDERS, LoaderChoice, Order
+from headrace.measure.bench.measuring import BenchOptions, Comparison, Figures, compare
 from results import Row, Table, number, option, show, write
 
 WORKERS = (0, 2)
@@ -28,8 +28,12 @@ def table_of(comparison: Comparison, order: Order) -> Table:
     """Returns the speeds of all forms in one order."""
     rows = []
     for one in comparison.figures:
-        figures = {name_of(way): one.speeds[way, order] for way in comparison.ways if (way, order) in one.speeds}
-        missing = {name_of(way): "failed" for way in one.failures}
+        figures = {}
+        for choice in comparison.choices:
+            if (choice, order) in one.speeds:
+                figures[name_of(choice)] = one.speeds[choice, order]
+
+        missing = {name_of(choice): "failed" for choice in one.failures}
         rows.append(Row(name_of_form(one), figures, missing))
     words = {"random": "in random order", "sequential": "in order"}[order]
     title = f"{comparison.samples:,} images of 28 x 28, batches of {comparison.options.batch_size}, {words}"
@@ -41,9 +45,9 @@ def name_of_form(figures: Figures) -> str:
     return f"{figures.form.format}{' (source)' if figures.form.is_source else ''}"
 
 
-def name_of(way: Way) -> str:
+def name_of(choice: LoaderChoice) -> str:
     """Returns what a loader with so many workers is called."""
-    return way.loader if way.workers == 0 else f"{way.loader}, {way.workers} workers"
+    return choice.loader if choice.workers == 0 else f"{choice.loader}, {choice.workers} workers"
 
 
 def properties(comparison: Comparison) -> list[str]:
@@ -67,7 +71,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "images.npz"
         np.savez(path, image=rng.integers(0, 255, (count, 28, 28), np.uint8), label=np.arange(count))
-        comparison = compare(Options(str(path), workers=WORKERS, seconds=given.seconds))
+        comparison = compare(BenchOptions(str(path), workers=WORKERS, seconds=given.seconds))
     if not comparison.is_right:
         raise SystemExit("a form delivered other data than its source")
     tables = [table_of(comparison, order) for order in ORDERS]

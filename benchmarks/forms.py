@@ -30,9 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import headrace
 import results
-from headrace.data.formats.columns import Block
-from headrace.data.formats.registry import open_writer
-from headrace.data.formats.schema import Field, Schema
+from headrace import Block, Field, Schema, open_writer
 
 FORMS = ("raw", "preload", "tensorclass", "tensorclass, memmap", "numpy, memmap")
 BATCH = 64

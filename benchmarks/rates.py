@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.data.formats.columns import Block
-from headrace.data.formats.registry import open_writer
-from headrace.data.formats.schema import Field, Schema
+from headrace import Block, Field, Schema, open_writer
 
 Loop = Callable[[], Any]
 

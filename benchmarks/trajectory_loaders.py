@@ -17,9 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
-from headrace.data.formats.columns import Block, Ragged
-from headrace.data.formats.registry import open_writer
-from headrace.data.formats.schema import Field, Schema
+from headrace import Block, Field, Ragged, Schema, open_writer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "trajectories"))
 

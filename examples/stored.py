@@ -15,9 +15,7 @@ import numpy as np
 import torch
 
 import headrace
-from headrace.data.convert.pack import pack
-from headrace.data.convert.plan import Options
-from headrace.data.convert.verify import verify
+from headrace import PackOptions, pack, verify
 
 ROWS = 20_000
 
@@ -49,7 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "table.csv"), Path(folder, "table")
         write_table(source)
-        made = pack(str(source), str(target), Options(format="memmap", columns=("x", "y")))
+        made = pack(str(source), str(target), PackOptions(format="memmap", columns=("x", "y")))
         print(f"{made.samples} rows packed as {made.format}; sound: {verify(str(target)).sound}")
         parsed, mapped = headrace.open(source), headrace.open(target)
         same = all(parsed[row]["x"] == mapped[row]["x"] for row in range(0, ROWS, 100))

@@ -18,9 +18,7 @@ import keyboard
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.formats.columns import Block, Ragged
-from headrace.data.formats.registry import open_writer
-from headrace.data.formats.schema import Field, Schema
+from headrace import Block, Field, Ragged, Schema, open_writer
 
 Floats = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.int64]

@@ -69,7 +69,11 @@ if TYPE_CHECKING:
     from headrace.core.sharding import shard
     from headrace.data.blobs import Blobs
     from headrace.data.compact import compact
-    from headrace.data.formats.columns import Ragged
+    from headrace.data.convert.pack import pack
+    from headrace.data.convert.plan import PackOptions
+    from headrace.data.convert.verify import verify
+    from headrace.data.formats.columns import Block, Field, Ragged, Schema
+    from headrace.data.formats.registry import open_writer
     from headrace.data.gather import Padded
     from headrace.data.image_folder import ImageFolder
     from headrace.data.staged.staged import Staged
@@ -94,6 +98,7 @@ __all__ = [
     "BadSample",
     "BatchSampler",
     "Blobs",
+    "Block",
     "ChainDataset",
     "ConcatDataset",
     "DFIterDataPipe",
@@ -105,6 +110,7 @@ __all__ = [
     "Diagnosis",
     "DistributedSampler",
     "Faults",
+    "Field",
     "FormatError",
     "HeadraceError",
     "ImageFolder",
@@ -116,6 +122,7 @@ __all__ = [
     "MissingExtraError",
     "OnError",
     "OpenMetricsWriter",
+    "PackOptions",
     "Padded",
     "Ragged",
     "RandomSampler",
@@ -125,6 +132,7 @@ __all__ = [
     "SampleError",
     "SampleTimeoutError",
     "Sampler",
+    "Schema",
     "SequentialSampler",
     "Setting",
     "StackDataset",
@@ -151,6 +159,8 @@ __all__ = [
     "load_quarantine",
     "merge_states",
     "non_deterministic",
+    "open_writer",
+    "pack",
     "random_split",
     "rng",
     "runtime_validation",
@@ -159,6 +169,7 @@ __all__ = [
     "shard",
     "step",
     "transforms",
+    "verify",
     "write_trace",
 ]
 
@@ -210,17 +221,24 @@ _HOMES = {
     "Blobs": "headrace.data.blobs",
     "BadSample": "headrace.faults.bad_sample",
     "Auto": "headrace.loader.options",
+    "Block": "headrace.data.formats.columns",
     "DataLoader": "headrace.loader.dataloader",
+    "Field": "headrace.data.formats.columns",
     "ImageFolder": "headrace.data.image_folder",
+    "PackOptions": "headrace.data.convert.plan",
     "Ragged": "headrace.data.formats.columns",
+    "Schema": "headrace.data.formats.columns",
     "Staged": "headrace.data.staged.staged",
     "compact": "headrace.data.compact",
     "load_quarantine": "headrace.faults.quarantine",
     "merge_states": "headrace.epoch.snapshot",
     "open": "headrace.data.stored",
+    "open_writer": "headrace.data.formats.registry",
+    "pack": "headrace.data.convert.pack",
     "rng": "headrace.core.rng",
     "shard": "headrace.core.sharding",
     "step": "headrace.data.staged.steps",
+    "verify": "headrace.data.convert.verify",
     "OpenMetricsWriter": "headrace.observe.writers",
     "TensorBoardWriter": "headrace.observe.writers",
     **dict.fromkeys(_ERRORS, "headrace.core.errors"),

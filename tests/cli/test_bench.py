@@ -18,13 +18,13 @@ from headrace.cli.bench import options_from, run_bench, sentences, short, slower
 from headrace.core.errors import DatasetError, FormatError, UsageError
 from headrace.data.blobs import Blobs
 from headrace.data.formats.columns import Block, block_from
+from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.registry import MODULES, open_writer
-from headrace.data.formats.schema import Field, Schema
 from headrace.measure.bench import forms, measuring
 from headrace.measure.bench.checksum import checksum_of
 from headrace.measure.bench.forms import GOOD_FOR, Form
-from headrace.measure.bench.loading import Way
-from headrace.measure.bench.measuring import Comparison, Figures, Options, compare
+from headrace.measure.bench.loading import LoaderChoice
+from headrace.measure.bench.measuring import BenchOptions, Comparison, Figures, compare
 
 COUNT = 50
 QUICK = 0.003
@@ -75,9 +75,9 @@ def mixed(tmp_path: Path) -> Path:
     return tmp_path / "mixed"
 
 
-def options(uri: Path, *formats: str, **more: Any) -> Options:
+def options(uri: Path, *formats: str, **more: Any) -> BenchOptions:
     given: dict[str, Any] = {"batch_size": 8, "workers": (0,), "seconds": QUICK, **more}
-    return Options(str(uri), formats=formats, **given)
+    return BenchOptions(str(uri), formats=formats, **given)
 
 
 def test_the_json_output_has_every_figure_of_every_form(
@@ -121,7 +121,7 @@ def test_size_and_number_of_files_are_those_on_the_disk(numbers: Path, room: Pat
 
 def test_the_forms_are_sorted_by_their_speed_in_random_order(numbers: Path, room: Path) -> None:
     figures = compare(options(numbers, "memmap", "arrow", "parquet")).figures
-    speeds = [one.speed(Way("headrace", 0), "random") or 0.0 for one in figures]
+    speeds = [one.speed(LoaderChoice("headrace", 0), "random") or 0.0 for one in figures]
     assert speeds == sorted(speeds, reverse=True)
     assert len(speeds) == 4
 
@@ -141,8 +141,8 @@ def test_text_says_which_form_is_fastest_and_why_others_are_missing(
 def test_samples_of_every_kind_come_out_the_same_with_both_loaders(mixed: Path, room: Path) -> None:
     comparison = compare(options(mixed, "memmap", "arrow", "hdf5", "webdataset", "pt", workers=(0, 1)))
     assert comparison.is_right
-    ways = {Way("torch", 0), Way("headrace", 0), Way("headrace", 1)}
-    assert [set(one.checks) for one in comparison.figures] == [ways] * len(comparison.figures)
+    choices = {LoaderChoice("torch", 0), LoaderChoice("headrace", 0), LoaderChoice("headrace", 1)}
+    assert [set(one.checks) for one in comparison.figures] == [choices] * len(comparison.figures)
     assert len(comparison.figures) > 3
 
 
@@ -293,16 +293,19 @@ def test_workers_that_are_no_numbers_are_refused() -> None:
 
 def invented(name: str, *, alone: float, together: float, source: bool = False) -> Figures:
     figures = Figures(Form(name, name, None if source else Path(name)), 1, 1, 1)
-    figures.speeds = {(Way("headrace", 0), "random"): [alone], (Way("headrace", 2), "random"): [together]}
-    figures.checks = {Way("headrace", 0): True, Way("headrace", 2): True}
+    figures.speeds = {
+        (LoaderChoice("headrace", 0), "random"): [alone],
+        (LoaderChoice("headrace", 2), "random"): [together],
+    }
+    figures.checks = {LoaderChoice("headrace", 0): True, LoaderChoice("headrace", 2): True}
     return figures
 
 
 def test_the_sentences_name_the_fastest_form_its_ratio_and_where_workers_are_slower() -> None:
     figures = [invented("memmap", alone=900, together=300), invented("npz", alone=100, together=180, source=True)]
-    ways = [Way("torch", 0), Way("headrace", 0), Way("headrace", 2)]
+    choices = [LoaderChoice("torch", 0), LoaderChoice("headrace", 0), LoaderChoice("headrace", 2)]
     source: Any = None
-    comparison = Comparison(Options("data"), source, 10, 0, ways, figures, {})
+    comparison = Comparison(BenchOptions("data"), source, 10, 0, choices, figures, {})
     assert slower_with_workers(comparison) == {2: ["memmap"]}
     lines = sentences(comparison)
     assert "Fastest in random order: memmap, 5.0 times as fast as npz, the form now." in lines
@@ -312,9 +315,9 @@ def test_the_sentences_name_the_fastest_form_its_ratio_and_where_workers_are_slo
 def test_a_form_that_fails_with_workers_is_called_unsafe() -> None:
     figures = invented("lmdb", alone=1, together=1)
     assert figures.is_safe_with_workers is True
-    del figures.checks[Way("headrace", 2)]
+    del figures.checks[LoaderChoice("headrace", 2)]
     assert figures.is_safe_with_workers is None
-    figures.failures[Way("headrace", 2)] = "a reason"
+    figures.failures[LoaderChoice("headrace", 2)] = "a reason"
     assert figures.is_safe_with_workers is False
     assert not figures.is_right
 

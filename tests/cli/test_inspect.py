@@ -14,12 +14,14 @@ import pytest
 from PIL import Image
 
 import headrace
-from headrace.cli.inspect import CAPTION, ROWS, TILE, looked_at, make_sheet, run_inspect
+from headrace.cli.inspect import run_inspect
 from headrace.core.errors import DatasetError, DatasetNotFoundError, MissingExtraError, UsageError
+from headrace.data.contact_sheet import CAPTION, TILE, make_sheet
 from headrace.data.formats.columns import Column, block_from
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.registry import open_writer
-from headrace.data.formats.schema import Field, Schema
-from headrace.data.formats.tables import BlockReader
+from headrace.data.tally import ROWS, looked_at
 
 EVIL = "\x1b[2J\x07 [bold red]:car:[/] \u202e\r\n"
 SCHEMA = Schema(

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples.photos import PHOTOGRAPHS, cut_out, make_photo_folder
 from PIL import Image
 
-from headrace.cli.photos import SOURCES, cut_out, make_photo_folder
 from headrace.core.errors import DatasetError, MissingExtraError
 
 CLASSES = ["astronaut", "cat", "coffee", "flower", "galaxies"]
@@ -69,7 +69,7 @@ def test_pictures_of_one_class_resemble_each_other_and_not_other_classes(photos:
 
 def test_no_two_pictures_are_the_same(photos: Path) -> None:
     assert 43 == len(set(contents(photos).values()))
-    assert 10 == len(SOURCES) == len({source.file for source in SOURCES})
+    assert 10 == len(PHOTOGRAPHS) == len({source.file for source in PHOTOGRAPHS})
 
 
 def box_of_a_cut_out(photograph: Image.Image, seed: int) -> tuple[int, int, int, int, bool]:
@@ -182,7 +182,7 @@ def test_an_interrupted_run_ends_at_once_and_leaves_nothing(tmp_path: Path, monk
         if done == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("headrace.cli.photos.cut_out", count)
+    monkeypatch.setattr("examples.photos.cut_out", count)
     with pytest.raises(KeyboardInterrupt):
         make_photo_folder(tmp_path / "photos", 3000, progress=interrupt)
     assert 5 <= len(made) < 500
@@ -192,7 +192,7 @@ def test_an_interrupted_run_ends_at_once_and_leaves_nothing(tmp_path: Path, monk
 def test_a_killed_run_leaves_no_half_folder_under_the_name(tmp_path: Path) -> None:
     root = tmp_path / "photos"
     script = (
-        "import os, signal, pathlib; from headrace.cli.photos import make_photo_folder\n"
+        "import os, signal, pathlib; from examples.photos import make_photo_folder\n"
         "kill = lambda done: os.kill(os.getpid(), signal.SIGKILL) if done == 5 else None\n"
         f"make_photo_folder(pathlib.Path({str(root)!r}), 30, progress=kill)\n"
     )

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from headrace.cli import prepare
-from headrace.cli.prepare import CHECKSUMS, CLASSES, Part, prepare_fashion_mnist, prepare_npz_demo, run_prepare
+from headrace.cli.prepare import TerminalProgress, run_prepare
 from headrace.core.errors import DatasetError, FormatError, UsageError
+from headrace.data import prepare
 from headrace.data.formats import memmap
+from headrace.data.prepare import CHECKSUMS, CLASSES, DatasetCopy, prepare_fashion_mnist, prepare_npz_demo
 from headrace.data.storage.download import DownloadError, Patience
 from tests.data.storage.server import Mirror, md5, serving
 
@@ -43,14 +44,10 @@ class Fake:
             mirror.files[f"{half}-labels-idx1-ubyte.gz"] = idx_file(self.labels[half])
         self.checksums = {name: md5(mirror.files[name]) for name in CHECKSUMS}
 
-    def prepare(self, folder: Path, *mirrors: str) -> list[Part]:
+    def prepare(self, folder: Path, *mirrors: str) -> list[DatasetCopy]:
         patience = Patience(retries=0)
         mirrors = mirrors or (self.mirror.url,)
-        return prepare_fashion_mnist(folder, mirrors, console=quiet(), checksums=self.checksums, patience=patience)
-
-
-def quiet() -> Console:
-    return Console(file=io.StringIO())
+        return prepare_fashion_mnist(folder, mirrors, checksums=self.checksums, patience=patience)
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +73,7 @@ def states(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 
-def made(parts: list[Part], folder: Path) -> dict[str, bool]:
+def made(parts: list[DatasetCopy], folder: Path) -> dict[str, bool]:
     return {str(part.path.relative_to(folder)): part.made for part in parts}
 
 
@@ -116,8 +113,10 @@ def test_tensordict_reads_its_copies(fake: Fake, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("without_tensordict")
 def test_without_tensordict_its_copies_are_left_out_and_named(fake: Fake, tmp_path: Path) -> None:
-    console = quiet()
-    parts = prepare_fashion_mnist(tmp_path, [fake.mirror.url], console=console, checksums=fake.checksums)
+    console = Console(file=io.StringIO())
+    parts = prepare_fashion_mnist(
+        tmp_path, [fake.mirror.url], progress=TerminalProgress(console), checksums=fake.checksums
+    )
     assert {part.format for part in parts} == {"idx", "memmap"}
     assert isinstance(console.file, io.StringIO)
     assert "No train-tensordict: the package tensordict is not installed" in console.file.getvalue()
@@ -196,7 +195,7 @@ def test_ctrl_c_while_a_copy_is_written_leaves_nothing_of_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(memmap._Writer, "seal", interrupt)
+        patched.setattr(memmap._MemmapWriter, "seal", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fake.prepare(tmp_path)
     assert [path.name for path in (tmp_path / "fashion-mnist").iterdir()] == ["raw"]
@@ -227,7 +226,7 @@ def test_a_file_with_the_right_checksum_that_is_no_idx_file_is_refused(fake: Fak
 
 @pytest.mark.usefixtures("without_tensordict")
 def test_the_demo_is_written_in_each_form_alike(tmp_path: Path) -> None:
-    parts = prepare_npz_demo(tmp_path, 30, console=quiet())
+    parts = prepare_npz_demo(tmp_path, 30)
     root = tmp_path / "npz-demo"
     with np.load(root / "demo.npz") as stored:
         x, label = stored["x"], stored["label"]
@@ -242,7 +241,7 @@ def test_the_demo_is_written_in_each_form_alike(tmp_path: Path) -> None:
 
 def test_tensordict_reads_its_copy_of_the_demo(tmp_path: Path) -> None:
     tensordict = pytest.importorskip("tensordict")
-    prepare_npz_demo(tmp_path, 30, console=quiet())
+    prepare_npz_demo(tmp_path, 30)
     stored = tensordict.TensorDict.load_memmap(tmp_path / "npz-demo" / "demo-tensordict")
     with np.load(tmp_path / "npz-demo" / "demo.npz") as expected:
         assert np.array_equal(stored["x"].numpy(), expected["x"])
@@ -251,7 +250,7 @@ def test_tensordict_reads_its_copy_of_the_demo(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("without_tensordict")
 def test_a_picture_of_the_demo_is_nearer_to_its_class_than_to_others(tmp_path: Path) -> None:
-    prepare_npz_demo(tmp_path, 400, console=quiet())
+    prepare_npz_demo(tmp_path, 400)
     with np.load(tmp_path / "npz-demo" / "demo.npz") as stored:
         x, label = stored["x"].reshape(400, -1), stored["label"]
     means = np.stack([x[:200][label[:200] == number].mean(axis=0) for number in range(10)])
@@ -262,7 +261,7 @@ def test_a_picture_of_the_demo_is_nearer_to_its_class_than_to_others(tmp_path: P
 @pytest.mark.usefixtures("without_tensordict")
 def test_the_same_seed_gives_the_same_demo_and_another_one_another(tmp_path: Path) -> None:
     for folder, seed in (("a", 1), ("b", 1), ("c", 2)):
-        prepare_npz_demo(tmp_path / folder, 30, seed, console=quiet())
+        prepare_npz_demo(tmp_path / folder, 30, seed)
     first, same, other = ((tmp_path / name / "npz-demo" / "demo-memmap" / "x.npy").read_bytes() for name in "abc")
     assert first == same
     assert first != other
@@ -270,12 +269,12 @@ def test_the_same_seed_gives_the_same_demo_and_another_one_another(tmp_path: Pat
 
 @pytest.mark.usefixtures("without_tensordict")
 def test_a_second_call_makes_the_demo_only_if_number_or_seed_differ(tmp_path: Path) -> None:
-    prepare_npz_demo(tmp_path, 30, console=quiet())
+    prepare_npz_demo(tmp_path, 30)
     before = states(tmp_path)
-    assert set(made(prepare_npz_demo(tmp_path, 30, console=quiet()), tmp_path).values()) == {False}
+    assert set(made(prepare_npz_demo(tmp_path, 30), tmp_path).values()) == {False}
     assert states(tmp_path) == before
-    assert set(made(prepare_npz_demo(tmp_path, 30, 1, console=quiet()), tmp_path).values()) == {True}
-    parts = prepare_npz_demo(tmp_path, 20, 1, console=quiet())
+    assert set(made(prepare_npz_demo(tmp_path, 30, 1), tmp_path).values()) == {True}
+    parts = prepare_npz_demo(tmp_path, 20, 1)
     assert [(part.samples, part.made) for part in parts] == [(20, True), (20, True)]
 
 
@@ -286,13 +285,13 @@ def test_another_file_in_the_place_of_the_demo_is_left_alone(tmp_path: Path) -> 
     np.savez(mine, mine=np.arange(3))
     before = states(tmp_path)
     with pytest.raises(DatasetError, match="found:    another file"):
-        prepare_npz_demo(tmp_path, 30, console=quiet())
+        prepare_npz_demo(tmp_path, 30)
     assert states(tmp_path) == before
 
 
 def test_a_demo_without_samples_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="samples="):
-        prepare_npz_demo(tmp_path, 0, console=quiet())
+        prepare_npz_demo(tmp_path, 0)
     assert list(tmp_path.iterdir()) == []
 
 

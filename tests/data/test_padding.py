@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.core.batch_memory import OwnMemory
 from headrace.data.formats.columns import Loose, Ragged, offsets_of
-from headrace.data.formats.schema import Field
+from headrace.data.formats.columns.schema import Field
 from headrace.data.gather import SHORT, Padder, RaggedAs, whole
 
 LENGTHS = st.lists(st.integers(0, 9) | st.integers(0, 3 * SHORT), min_size=1, max_size=9)

@@ -10,8 +10,8 @@ import pytest
 
 import headrace
 from headrace.data.formats.columns import Block
+from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.registry import open_writer
-from headrace.data.formats.schema import Field, Schema
 
 SCHEMA = Schema((Field("number", "fixed", np.dtype(np.int64)),))
 

@@ -14,8 +14,8 @@ import torch
 import headrace
 from headrace.core.errors import UsageError
 from headrace.data.formats.columns import Block
+from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.registry import open_writer
-from headrace.data.formats.schema import Field, Schema
 
 SCHEMA = Schema((Field("number", "fixed", np.dtype(np.int64)),))
 

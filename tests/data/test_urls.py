@@ -14,7 +14,7 @@ import headrace
 from headrace.cli.app import app
 from headrace.core.errors import UsageError
 from headrace.data.convert.pack import pack
-from headrace.data.convert.plan import Options
+from headrace.data.convert.plan import PackOptions
 from headrace.data.convert.verify import verify
 
 URLS = ("s3://bucket/train.parquet", "gs://b/x", "https://host/a.tar", "hf://datasets/a", "az://c", "file:///data/x")
@@ -26,8 +26,8 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "ImageFolder": headrace.ImageFolder,
     "a path": lambda url: headrace.open(Path(url)),
     "verify": verify,
-    "pack from": lambda url: pack(url, "there", Options()),
-    "pack to": lambda url: pack("here", url, Options()),
+    "pack from": lambda url: pack(url, "there", PackOptions()),
+    "pack to": lambda url: pack("here", url, PackOptions()),
     "cache": lambda url: headrace.Staged([1], cache=url),
 }
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -33,7 +33,7 @@ from headrace.cli.options import (
     check_is_no_option,
     number_or_auto,
 )
-from headrace.core.errors import HeadraceError, UsageError, explain
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.machine import cores
 from headrace.version import __version__
 
@@ -104,7 +104,7 @@ def _calls_checked() -> Iterator[None]:
 
         said = wrong.format_message()
         what = said[:1].lower() + said[1:].rstrip(".")
-        raise UsageError(explain(what, place=place, cure=f"`{place} --help` says what it takes")) from error
+        raise UsageError.about(what, place=place, cure=f"`{place} --help` says what it takes") from error
 
 
 def _print_error(error: HeadraceError) -> None:
@@ -174,14 +174,18 @@ def run(
         "quarantine": quarantine,
         "sample_timeout": sample_timeout,
     }
-    given = {name: value for name, value in defaults.items() if value is not None}
+    given = {}
+    for name, value in defaults.items():
+        if value is not None:
+            given[name] = value
+
     from headrace.cli.run import Outputs, run_and_report
-    from headrace.measure.replacing import Way
+    from headrace.measure.replacing import Replacement
 
     status = run_and_report(
         script,
         arguments or [],
-        way=Way(plain, digest, ideal),
+        replacement=Replacement(plain, digest, ideal),
         defaults=given,
         as_module=module,
         outputs=Outputs(json_file, report, trace, live, seconds),
@@ -224,14 +228,14 @@ def pack(
     """Convert data from any form to any other, in parallel. Interrupted, it goes on when it is run again."""
     from headrace.cli.pack import run_pack
     from headrace.data.convert.pack import defaults_of
-    from headrace.data.convert.plan import Options
+    from headrace.data.convert.plan import PackOptions
 
     if columns:
         chosen = tuple(columns.split(","))
     else:
         chosen = None
 
-    options = Options(format or defaults_of(target), chosen, resize, quality, shards, shuffle)
+    options = PackOptions(format or defaults_of(target), chosen, resize, quality, shards, shuffle)
     raise typer.Exit(
         run_pack(source, target, options, workers=workers, trust=trust, json_output=json_output, allow_bad=allow_bad)
     )
@@ -358,7 +362,15 @@ def doctor(
     """Say where the time goes in a training script, in loading some data, or in the steps of a pipeline."""
     check_is_no_option(target, "headrace doctor")
     is_script = target is not None and (module or target.endswith(".py"))
-    check_doctor(context, "plan" if plan is not None else "script" if is_script else "data")
+    kind: Literal["script", "data", "plan"]
+    if plan is not None:
+        kind = "plan"
+    elif is_script:
+        kind = "script"
+    else:
+        kind = "data"
+
+    check_doctor(context, kind)
     from headrace.cli.bench import numbers_in
 
     if workers is not None:
@@ -376,12 +388,12 @@ def doctor(
         raise typer.Exit(status)
 
     from headrace.cli.doctor import examine, examine_script
-    from headrace.measure.replacing import Way
+    from headrace.measure.replacing import Replacement
 
     if target is not None and is_script:
-        way = Way(plain=plain, ideal=ideal)
+        replacement = Replacement(plain=plain, ideal=ideal)
         found = examine_script(
-            target, arguments or [], way=way, as_module=module, seconds=seconds or 60.0, report=report
+            target, arguments or [], replacement=replacement, as_module=module, seconds=seconds or 60.0, report=report
         )
         raise typer.Exit(found)
 

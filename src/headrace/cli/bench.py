@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
+from headrace.core.printable import printable
 from headrace.data.formats.registry import format_named
 from headrace.measure.bench.forms import GOOD_FOR
-from headrace.measure.bench.loading import ORDERS, Way
-from headrace.measure.bench.measuring import ROUNDS, Comparison, Figures, Options, compare
+from headrace.measure.bench.loading import ORDERS, LoaderChoice
+from headrace.measure.bench.measuring import ROUNDS, BenchOptions, Comparison, Figures, compare
 from headrace.telemetry.progress import stages_bar
 from headrace.telemetry.terminal import Terminal
 
@@ -24,7 +25,7 @@ ALIKE = 1.05
 """Speeds that differ by less than this are not told apart."""
 
 
-def run_bench(options: Options, *, json_output: bool) -> int:
+def run_bench(options: BenchOptions, *, json_output: bool) -> int:
     """Measures, prints to standard output, and returns the exit status: 1 if a form delivered wrong data, or failed.
 
     Progress goes to standard error. Raises `HeadraceError`; nothing is left behind then.
@@ -58,42 +59,53 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "checksum": f"{comparison.checksum:08x}",
         "correct": comparison.is_right,
-        "forms": [_form_as_dict(comparison, one) for one in comparison.figures],
+        "forms": [_form_as_dict(comparison, figures) for figures in comparison.figures],
         "left_out": [{"format": name, "reason": reason} for name, reason in comparison.left_out.items()],
         "fastest": {"format": fastest.form.format, "is_source": fastest.form.is_source, "ratio": _ratio(comparison)},
         "slower_with_workers": {str(count): names for count, names in slower_with_workers(comparison).items()},
     }
 
 
-def _form_as_dict(comparison: Comparison, one: Figures) -> dict[str, Any]:
-    kept = one.form.is_source or comparison.options.keep is not None
-    return {
-        "format": one.form.format,
-        "title": format_named(one.form.format).TITLE,
-        "is_source": one.form.is_source,
-        "place": one.form.place if kept else None,
-        "good_for": GOOD_FOR.get(one.form.format),
-        "bytes": one.bytes,
-        "files": one.files,
-        "samples": one.length,
-        "write_seconds": one.form.write_seconds,
-        "open_seconds": one.opening,
-        "first_sample_seconds": one.first_sample,
-        "correct": one.is_right,
-        "safe_with_workers": one.is_safe_with_workers,
-        "failures": [
-            {"loader": way.loader, "workers": way.workers, "reason": why} for way, why in one.failures.items()
-        ],
-        "speeds": [
+def _form_as_dict(comparison: Comparison, figures: Figures) -> dict[str, Any]:
+    stays = figures.form.is_source or comparison.options.keep is not None
+    failures = []
+    for choice, why in figures.failures.items():
+        failures.append({"loader": choice.loader, "workers": choice.workers, "reason": why})
+
+    speeds = []
+    for (choice, order), rounds in figures.speeds.items():
+        speeds.append(
             {
-                "loader": way.loader,
-                "workers": way.workers,
+                "loader": choice.loader,
+                "workers": choice.workers,
                 "order": order,
-                "samples_per_second": one.speed(way, order),
+                "samples_per_second": figures.speed(choice, order),
                 "rounds": rounds,
             }
-            for (way, order), rounds in one.speeds.items()
-        ],
+        )
+
+    location: str | None
+    if stays:
+        location = figures.form.place
+    else:
+        location = None
+
+    return {
+        "format": figures.form.format,
+        "title": format_named(figures.form.format).TITLE,
+        "is_source": figures.form.is_source,
+        "place": location,
+        "good_for": GOOD_FOR.get(figures.form.format),
+        "bytes": figures.bytes,
+        "files": figures.files,
+        "samples": figures.length,
+        "write_seconds": figures.form.write_seconds,
+        "open_seconds": figures.opening,
+        "first_sample_seconds": figures.first_sample,
+        "correct": figures.is_right,
+        "safe_with_workers": figures.is_safe_with_workers,
+        "failures": failures,
+        "speeds": speeds,
     }
 
 
@@ -108,21 +120,21 @@ def _ratio(comparison: Comparison) -> float | None:
 def slower_with_workers(comparison: Comparison) -> dict[int, list[str]]:
     """Returns, for each number of workers, the forms that headrace reads more slowly with them than without."""
     found: dict[int, list[str]] = {}
-    for way in comparison.ways:
-        if way.workers and way.loader == "headrace":
-            for one in comparison.figures:
-                alone = one.speed(Way("headrace", 0), "random")
-                together = one.speed(way, "random")
+    for choice in comparison.choices:
+        if choice.workers and choice.loader == "headrace":
+            for figures in comparison.figures:
+                alone = figures.speed(LoaderChoice("headrace", 0), "random")
+                together = figures.speed(choice, "random")
                 if alone and together and alone > together * ALIKE:
-                    found.setdefault(way.workers, []).append(_name(one))
+                    found.setdefault(choice.workers, []).append(_name(figures))
 
     return found
 
 
-def _name(one: Figures) -> str:
-    if one.form.is_source:
-        return f"{one.form.format} (now)"
-    return one.form.format
+def _name(figures: Figures) -> str:
+    if figures.form.is_source:
+        return f"{figures.form.format} (now)"
+    return figures.form.format
 
 
 def _print(console: Console, comparison: Comparison) -> None:
@@ -149,23 +161,33 @@ def _print(console: Console, comparison: Comparison) -> None:
 
 
 def _say(console: Console, line: str) -> None:
-    safe = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
-    console.out(safe, highlight=False)
+    console.out(printable(line, kept=""), highlight=False)
 
 
 def _speeds(comparison: Comparison) -> Table:
     table = Table("", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title="Samples a second", title_justify="left")
     for order in ORDERS:
-        for way in comparison.ways:
-            if way.loader == "torch":
+        for choice in comparison.choices:
+            if choice.loader == "torch":
                 detail = "torch"
             else:
-                detail = f"{way.workers} workers"
+                detail = f"{choice.workers} workers"
             table.add_column(f"{order}\n{detail}", justify="right")
 
-    for one in comparison.figures:
-        speeds = [one.speed(way, order) for order in ORDERS for way in comparison.ways]
-        table.add_row(_name(one), *(short(speed) if speed else "-" for speed in speeds))
+    for figures in comparison.figures:
+        speeds = []
+        for order in ORDERS:
+            for choice in comparison.choices:
+                speeds.append(figures.speed(choice, order))
+
+        cells = []
+        for speed in speeds:
+            if speed:
+                cells.append(short(speed))
+            else:
+                cells.append("-")
+
+        table.add_row(_name(figures), *cells)
 
     return table
 
@@ -177,16 +199,18 @@ def _properties(comparison: Comparison) -> Table:
         column.justify = "right"
 
     safe = {True: "safe", False: "NOT SAFE", None: "-"}
-    for one in comparison.figures:
-        share = comparison.samples / one.length
-        milliseconds = f"{1e3 * sorted(one.first_sample)[len(one.first_sample) // 2]:,.1f} ms"
-        if one.bytes:
-            size = decimal(int(one.bytes * share))
+    for figures in comparison.figures:
+        share = comparison.samples / figures.length
+        milliseconds = f"{1e3 * sorted(figures.first_sample)[len(figures.first_sample) // 2]:,.1f} ms"
+        if figures.bytes:
+            size = decimal(int(figures.bytes * share))
         else:
             size = "-"
 
-        workers = safe[one.is_safe_with_workers]
-        table.add_row(_name(one), milliseconds, size, f"{one.files:,}", workers, GOOD_FOR.get(one.form.format, ""))
+        workers = safe[figures.is_safe_with_workers]
+        table.add_row(
+            _name(figures), milliseconds, size, f"{figures.files:,}", workers, GOOD_FOR.get(figures.form.format, "")
+        )
 
     return table
 
@@ -196,7 +220,11 @@ def short(number: float) -> str:
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             value = number / size
-            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}{unit}"
+            if value < 10:
+                return f"{value:.2f}{unit}"
+            if value < 100:
+                return f"{value:.1f}{unit}"
+            return f"{value:.0f}{unit}"
 
     if number < 100:
         return f"{number:.3g}"
@@ -206,11 +234,15 @@ def short(number: float) -> str:
 def sentences(comparison: Comparison) -> list[str]:
     """Returns what the figures say, in words."""
     lines = []
-    for one in comparison.figures:
-        wrong = [str(way) for way, right in one.checks.items() if not right]
+    for figures in comparison.figures:
+        wrong = []
+        for choice, right in figures.checks.items():
+            if not right:
+                wrong.append(str(choice))
+
         if wrong:
-            lines.append(f"WRONG DATA: {_name(one)} did not deliver what the source holds ({'; '.join(wrong)}).")
-        lines += [f"{_name(one)} failed with {way}: {why}" for way, why in one.failures.items()]
+            lines.append(f"WRONG DATA: {_name(figures)} did not deliver what the source holds ({'; '.join(wrong)}).")
+        lines += [f"{_name(figures)} failed with {choice}: {why}" for choice, why in figures.failures.items()]
 
     if comparison.is_right:
         lines.append("Every form delivered the same samples (checksums over whole epochs compared).")
@@ -247,7 +279,7 @@ def _fastest(comparison: Comparison) -> str:
 
 def options_from(
     uri: str, workers: str, formats: str | None, columns: list[str] | None, keep: Path | None, **more: Any
-) -> Options:
+) -> BenchOptions:
     """Returns the options for what stands on a command line: lists are separated by commas. Raises `UsageError`."""
 
     counts = numbers_in(workers, "workers")
@@ -256,17 +288,18 @@ def options_from(
     else:
         names = [name.strip() for name in formats.split(",")]
 
-    return Options(uri, columns, workers=counts, formats=names, keep=keep, **more)
+    return BenchOptions(uri, columns, workers=counts, formats=names, keep=keep, **more)
 
 
 def numbers_in(text: str, place: str) -> list[int]:
     """Returns the numbers in a text such as `0,2`. Raises `UsageError`."""
     try:
-        numbers = [int(one) for one in text.split(",")]
+        numbers = [int(number) for number in text.split(",")]
     except ValueError as error:
-        message = explain("cannot measure", place=place, found=repr(text), expected="numbers, such as 0,2")
-        raise UsageError(message) from error
+        raise UsageError.about(
+            "cannot measure", place=place, found=repr(text), expected="numbers, such as 0,2"
+        ) from error
 
     if min(numbers) < 0:
-        raise UsageError(explain("cannot measure", place=place, found=repr(text), expected="numbers, 0 or more"))
+        raise UsageError.about("cannot measure", place=place, found=repr(text), expected="numbers, 0 or more")
     return numbers

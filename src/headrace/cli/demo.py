@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from headrace.cli.photos import make_photo_folder
 from headrace.core.memory import PeakMemory
 from headrace.telemetry.terminal import Terminal
 
 
 @dataclass
-class Run:
+class DemoRun:
     """What one run of the script showed."""
 
     name: str
@@ -45,7 +46,7 @@ def run_demo(folder: Path, *, photos: int, epochs: int, workers: int) -> int:
     """Makes the photos if they are not there yet, trains twice, prints the table; returns the exit status."""
     console = Terminal()
     _make_photos(console, folder, photos)
-    script = _example()
+    script = _example("train_images.py")
     arguments = [str(folder), "--epochs", str(epochs), "--workers", str(workers)]
     console.print(f"Training with {script.name}, which imports torch only, once with each loader.\n")
     runs = []
@@ -63,6 +64,7 @@ def run_demo(folder: Path, *, photos: int, epochs: int, workers: int) -> int:
 
 
 def _make_photos(console: Console, folder: Path, count: int) -> None:
+    make_photo_folder = _photo_maker()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"Making photos in {folder}", total=count)
@@ -70,15 +72,29 @@ def _make_photos(console: Console, folder: Path, count: int) -> None:
     console.print(f"{count} photographs in {folder}: crops of those in scikit-image and scikit-learn.", soft_wrap=True)
 
 
-def _example() -> Path:
-    """Returns the training script: beside this file in an installed package, in `examples/` in a checkout."""
-    installed = Path(__file__).with_name("train_images.py")
+def _example(name: str) -> Path:
+    """Returns the path of an example: beside this file in an installed package, in `examples/` in a checkout."""
+    installed = Path(__file__).with_name(name)
     if installed.exists():
         return installed
-    return Path(__file__).parents[3] / "examples" / "train_images.py"
+    return Path(__file__).parents[3] / "examples" / name
 
 
-def _train(console: Console, name: str, arguments: list[str]) -> Run:
+def _photo_maker() -> Callable[..., None]:
+    """Returns `make_photo_folder` of `examples/photos.py`."""
+    name = "headrace_demo_photos"
+    spec = importlib.util.spec_from_file_location(name, _example("photos.py"))
+    if spec is None or spec.loader is None:
+        raise ImportError("examples/photos.py cannot be loaded")
+
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    maker: Callable[..., None] = module.make_photo_folder
+    return maker
+
+
+def _train(console: Console, name: str, arguments: list[str]) -> DemoRun:
     console.print(f"[bold]{name}[/bold]")
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "measurement.json"
@@ -103,10 +119,10 @@ def _train(console: Console, name: str, arguments: list[str]) -> Run:
         else:
             measurement = {}
 
-    return Run(name, process.returncode, measurement, memory.peak)
+    return DemoRun(name, process.returncode, measurement, memory.peak)
 
 
-def _print_table(console: Console, torch_run: Run, our_run: Run) -> None:
+def _print_table(console: Console, torch_run: DemoRun, our_run: DemoRun) -> None:
     table = Table("", "torch", "headrace", "ratio", title="The same script, the same photos, the same machine")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -135,13 +151,13 @@ def _print_table(console: Console, torch_run: Run, our_run: Run) -> None:
         console.print("[red]The two runs got different batches: please report this.[/red]")
 
 
-def _samples_per_second(run: Run) -> float:
+def _samples_per_second(run: DemoRun) -> float:
     return float(run.training["samples_per_second"])
 
 
-def _share_waiting(run: Run) -> float:
+def _share_waiting(run: DemoRun) -> float:
     return float(run.measurement["waited"]) / float(run.measurement["seconds"])
 
 
-def _first_batch_ms(run: Run) -> float:
+def _first_batch_ms(run: DemoRun) -> float:
     return float(statistics.median(run.training["first_batches"])) * 1e3

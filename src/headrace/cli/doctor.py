@@ -3,49 +3,40 @@
 from __future__ import annotations
 
 import json
-import logging
 import subprocess
 import sys
 import tempfile
-import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from torch.utils.data import default_collate
 
 from headrace.cli.run import Outputs, run_and_report
-from headrace.core.errors import UsageError, explain
-from headrace.core.machine import cores
+from headrace.core.errors import UsageError
 from headrace.data.stored import open as open_data
-from headrace.loader.dataloader import DataLoader
 from headrace.loader.reporting import Report
-from headrace.measure.replacing import Way
+from headrace.measure.replacing import Replacement
+from headrace.measure.trial_runs import collate_apart, differ_in_size, record_loading, worker_counts_to_try
 from headrace.observe.stats import stats_of
-from headrace.telemetry.formatting import some
-from headrace.telemetry.recording import Recording
 from headrace.telemetry.terminal import Terminal
-
-WARM = 0.5
-"""Seconds for which a loader runs before it is measured."""
-
-LOOK = 16
-"""Samples that are looked at to see whether all have one shape."""
 
 
 def examine_script(
-    script: str, arguments: Sequence[str], *, way: Way, as_module: bool, seconds: float, report: Path | None
+    script: str,
+    arguments: Sequence[str],
+    *,
+    replacement: Replacement,
+    as_module: bool,
+    seconds: float,
+    report: Path | None,
 ) -> int:
     """Runs a script for so long, and prints what holds it up.
 
-    With `way.ideal` the script is then run once more, with a loader that costs nothing: it writes its files again.
-    Everything but the script's own words goes to standard error. Returns the exit status of the script. Raises
+    With `replacement.ideal` the script is then run once more, with a loader that costs nothing: it writes its files
+    again. Everything but the script's own words goes to standard error. Returns the exit status of the script. Raises
     `UsageError` if there is no such script.
     """
     console = Terminal(stderr=True)
@@ -53,18 +44,24 @@ def examine_script(
         real = Path(scratch) / "real.json"
         ideal = Path(scratch) / "ideal.json"
         outputs = Outputs(json=real, report=report, seconds=seconds, full=True)
-        real_way = way._replace(ideal=False)
-        status = run_and_report(script, arguments, way=real_way, defaults={}, as_module=as_module, outputs=outputs)
+        real_replacement = replacement._replace(ideal=False)
+        status = run_and_report(
+            script, arguments, replacement=real_replacement, defaults={}, as_module=as_module, outputs=outputs
+        )
         figures = json.loads(real.read_text())
         if not figures["loaders"] or not any(loader["batches"] for loader in figures["loaders"]):
             console.print(f"headrace: {script} did not get a batch from any DataLoader.", highlight=False)
             return status
 
-        if status or not way.ideal:
+        if status or not replacement.ideal:
             return status
         console.print("\nOnce more, with the first batch of each loader again and again ...", highlight=False)
         command = [sys.executable, "-m", "headrace", "run", "--ideal", "--json", str(ideal), "--seconds", str(seconds)]
-        command += [*(["--plain"] if way.plain else []), *(["-m"] if as_module else []), script, *arguments]
+        if replacement.plain:
+            command.append("--plain")
+        if as_module:
+            command.append("-m")
+        command += [script, *arguments]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode or not ideal.exists():
             console.print("The script does not run with a batch that repeats, so the prediction stands:")
@@ -87,16 +84,21 @@ def _ideal_table(real: dict[str, Any], ideal: dict[str, Any]) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
 
-    gains = {one["label"]: one["ideal_gain"] for one in real["diagnoses"]}
-    for one, other in zip(real["loaders"], ideal["loaders"], strict=False):
-        if one["samples_per_second"] and other["samples_per_second"]:
-            gain = other["samples_per_second"] / one["samples_per_second"]
+    gains = {diagnosis["label"]: diagnosis["ideal_gain"] for diagnosis in real["diagnoses"]}
+    for loader, other in zip(real["loaders"], ideal["loaders"], strict=False):
+        if loader["samples_per_second"] and other["samples_per_second"]:
+            gain = other["samples_per_second"] / loader["samples_per_second"]
+            if loader["label"] in gains:
+                predicted = f"{gains[loader['label']]:.2f}x"
+            else:
+                predicted = "-"
+
             table.add_row(
-                one["label"],
-                f"{one['samples_per_second']:,.0f}",
+                loader["label"],
+                f"{loader['samples_per_second']:,.0f}",
                 f"{other['samples_per_second']:,.0f}",
                 f"{gain:.2f}x",
-                f"{gains[one['label']]:.2f}x" if one["label"] in gains else "-",
+                predicted,
             )
 
     return table
@@ -109,21 +111,26 @@ def examine(uri: str | None, batch_size: int, seconds: float, workers: Sequence[
     """
     if uri is None:
         expected = "a training script, data, or --plan SCRIPT.py:NAME"
-        raise UsageError(explain("nothing to look at", place="headrace doctor", found="no target", expected=expected))
+        raise UsageError.about("nothing to look at", place="headrace doctor", found="no target", expected=expected)
 
     if workers is None:
-        workers = numbers_to_try()
+        workers = worker_counts_to_try()
 
     dataset = open_data(uri)
     if not len(dataset):
-        raise UsageError(explain("there is nothing to load", place=uri, found="no samples"))
+        raise UsageError.about("there is nothing to load", place=uri, found="no samples")
 
     console = Terminal()
     table = Table("workers", "samples/s", "MB/s", "first batch", box=SIMPLE_HEAD, pad_edge=False)
-    differ = _differ_in_size(dataset)
+    differ = differ_in_size(dataset)
+    if differ:
+        collate_fn = collate_apart
+    else:
+        collate_fn = None
+
     recordings = []
     for count in workers:
-        recording = _recording(dataset, batch_size, count, seconds, collate_fn=apart if differ else None)
+        recording = record_loading(dataset, batch_size, count, seconds, collate_fn=collate_fn)
         stats = stats_of(recording)
         recordings.append((stats, count, recording))
         table.add_row(
@@ -145,61 +152,9 @@ def examine(uri: str | None, batch_size: int, seconds: float, workers: Sequence[
     console.print(
         f"num_workers={best} is the fastest. There is no training here, so that all is waiting:", style="bold"
     )
-    places = max((one.places for _, _, one in recordings), key=len)  # without workers nobody looks where they are
+    places = max(
+        (recording.places for _, _, recording in recordings), key=len
+    )  # without workers nobody looks where they are
     console.print(Report(replace(recording, places=places)))
     console.print(f"headrace bench {uri} compares it with other forms.", highlight=False)
     return 0
-
-
-def _recording(dataset: Any, batch_size: int, workers: int, seconds: float, *, collate_fn: Any) -> Recording:
-    """Loads for so long with so many workers. That they are more than the cores is what is to be tried."""
-    logger = logging.getLogger("headrace")
-    level = logger.level
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create")
-        logger.setLevel(logging.ERROR)
-        try:
-            options = {"num_workers": workers, "seed": 0, "collate_fn": collate_fn}
-            loader: Any = DataLoader(dataset, batch_size, shuffle=True, **options)
-            _load(loader, seconds)
-        finally:
-            logger.setLevel(level)
-
-    recording: Recording = loader.recording
-    setting = replace(recording.setting, tuned=True)  # the best number of workers will be what was measured
-    return replace(recording, label=some(workers, "worker"), setting=setting)
-
-
-def _load(loader: Any, seconds: float) -> None:
-    ends = time.perf_counter() + WARM + seconds
-    while time.perf_counter() < ends:
-        for _ in loader:
-            if time.perf_counter() >= ends:
-                return
-
-
-def _differ_in_size(dataset: Any) -> bool:
-    """Returns whether some column of the first samples has arrays of several shapes, which no batch can hold."""
-    samples = [dataset[int(number)] for number in np.linspace(0, len(dataset) - 1, min(len(dataset), LOOK))]
-    shapes = {name: {np.shape(sample[name]) for sample in samples} for name in samples[0]}
-    ragged = {field.name for field in dataset.schema if field.kind == "ragged"}
-    return any(len(found) > 1 for name, found in shapes.items() if name not in ragged)
-
-
-def apart(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns a batch in which columns of several shapes are lists of tensors."""
-    batch: dict[str, Any] = {}
-    for name in samples[0]:
-        values = [sample[name] for sample in samples]
-        alike = len({np.shape(value) for value in values}) == 1
-        if alike:
-            batch[name] = default_collate(values)
-        else:
-            batch[name] = [torch.as_tensor(value) for value in values]
-
-    return batch
-
-
-def numbers_to_try() -> list[int]:
-    """Returns the numbers of workers that are worth a look on this machine."""
-    return sorted({0, 1, cores(), 2 * cores()})

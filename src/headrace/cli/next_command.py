@@ -33,7 +33,12 @@ def next_command(diagnoses: Sequence[Diagnosis], script: str, arguments: Sequenc
         words = [script, *arguments]
 
     target = shlex.join(words)
-    first = next((one.findings[0] for one in diagnoses if one.findings), None)
+    first = None
+    for diagnosis in diagnoses:
+        if diagnosis.findings:
+            first = diagnosis.findings[0]
+            break
+
     if first is not None and first.stage == "machine":
         return f"headrace run {target}"
 

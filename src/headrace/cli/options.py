@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 
 Script = Annotated[str, typer.Argument(help="The training script (with --module: a module's name).")]
 Arguments = Annotated[list[str] | None, typer.Argument(help="What the script itself gets, options included.")]
@@ -53,8 +53,8 @@ def number_or_auto(given: str | None, option: str, least: int) -> int | Literal[
     if given.isdigit() and int(given) >= least:
         return int(given)
 
-    raise UsageError(
-        explain("wrong option", place=option, found=given, expected=f"a whole number from {least} on, or auto")
+    raise UsageError.about(
+        "wrong option", place=option, found=given, expected=f"a whole number from {least} on, or auto"
     )
 
 
@@ -67,7 +67,7 @@ def check_is_no_option(target: str | None, command: str) -> None:
         return
     what = f"no such option: {target}"
     cure = f"`{command} --help` says what it takes; options of the script go behind the script"
-    raise UsageError(explain(what, place=command, cure=cure))
+    raise UsageError.about(what, place=command, cure=cure)
 
 
 OF_DOCTOR = {
@@ -84,8 +84,16 @@ NAMED = {"script": "a script", "data": "data", "plan": "the steps of a pipeline"
 def check_doctor(context: typer.Context, kind: Literal["script", "data", "plan"]) -> None:
     """Raises `UsageError` if something was given on the command line that has no meaning for this kind of target."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    wrong = [name for name in given if name not in OF_DOCTOR[kind] and context.params[name] not in (None, [])]
+    given = []
+    for name, source in sources.items():
+        if source is not None and source.name == "COMMANDLINE":
+            given.append(name)
+
+    wrong = []
+    for name in given:
+        if name not in OF_DOCTOR[kind] and context.params[name] not in (None, []):
+            wrong.append(name)
+
     if not wrong:
         return
 
@@ -100,4 +108,4 @@ def check_doctor(context: typer.Context, kind: Literal["script", "data", "plan"]
     typed |= {"target": str(context.params["target"]), "arguments": " ".join(context.params["arguments"] or [])}
     found = ", ".join(typed[name] for name in wrong)
     place = f"headrace doctor {context.params.get('target') or '--plan'}"
-    raise UsageError(explain(f"this has no meaning for {NAMED[kind]}", place=place, found=found, cure=cure))
+    raise UsageError.about(f"this has no meaning for {NAMED[kind]}", place=place, found=found, cure=cure)

@@ -6,13 +6,13 @@ import json
 from dataclasses import asdict
 
 from headrace.data.convert.pack import pack
-from headrace.data.convert.plan import Options
+from headrace.data.convert.plan import PackOptions
 from headrace.telemetry.progress import samples_bar
 from headrace.telemetry.terminal import Terminal
 
 
 def run_pack(
-    source: str, target: str, options: Options, *, workers: int, trust: bool, json_output: bool, allow_bad: bool
+    source: str, target: str, options: PackOptions, *, workers: int, trust: bool, json_output: bool, allow_bad: bool
 ) -> int:
     """Packs, prints what was made, and returns the exit status: 1 if images are bad. Raises what `pack` raises.
 
@@ -32,7 +32,12 @@ def run_pack(
         return status
 
     rate = made.samples / max(made.seconds, 1e-9)
-    files = f"{made.files:,} file" + ("s" if made.files != 1 else "")
+    if made.files != 1:
+        plural = "s"
+    else:
+        plural = ""
+
+    files = f"{made.files:,} file" + plural
     console.print(f"{made.target}: {made.samples:,} samples as {made.format}, {files}, {made.bytes / 1e6:,.1f} MB")
     if made.kept:
         resumed = f" ({made.kept} of {made.pieces} pieces were there from an earlier run)"

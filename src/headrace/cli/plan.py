@@ -10,14 +10,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.filesize import decimal
 from rich.table import Table
 
-from headrace.core.errors import UsageError, explain
-from headrace.data.staged.planning import Plan
+from headrace.core.errors import UsageError
+from headrace.data.staged.planning import CutPlan
 from headrace.data.staged.staged import Staged, unbuilt
 from headrace.measure.bench.cuts import MeasuredCut, measure_cuts
 from headrace.telemetry.formatting import seconds
@@ -43,7 +43,13 @@ def run_plan(
 
     console = Terminal()
     if json_output:
-        figures = plan.to_json() | ({"measured": [asdict(cut) for cut in cuts]} if measured else {})
+        further: dict[str, Any]
+        if measured:
+            further = {"measured": [asdict(cut) for cut in cuts]}
+        else:
+            further = {}
+
+        figures = plan.to_json() | further
         console.out(json.dumps(figures, indent=2), highlight=False)
         return 0
 
@@ -57,7 +63,7 @@ def staged_at(target: str) -> Staged:
     """Returns the dataset that a script or module defines, its cache left alone. Raises `UsageError`."""
     where, _, name = target.rpartition(":")
     if not where or not name:
-        raise UsageError(explain("this names no dataset", place="--plan", found=repr(target), expected=EXPECTED))
+        raise UsageError.about("this names no dataset", place="--plan", found=repr(target), expected=EXPECTED)
 
     token = unbuilt.set(True)
     try:
@@ -69,15 +75,15 @@ def staged_at(target: str) -> Staged:
         found = module
         for part in name.split("."):
             if not hasattr(found, part):
-                names = [one for one, value in vars(module).items() if isinstance(value, Staged)]
+                names = [name for name, value in vars(module).items() if isinstance(value, Staged)]
                 if names:
                     cure = f"there is {', '.join(names)}"
                 else:
                     cure = None
 
                 found_text = f"no {part!r}"
-                raise UsageError(
-                    explain("this names no dataset", place=where, found=found_text, expected=EXPECTED, cure=cure)
+                raise UsageError.about(
+                    "this names no dataset", place=where, found=found_text, expected=EXPECTED, cure=cure
                 )
 
             found = getattr(found, part)
@@ -88,9 +94,7 @@ def staged_at(target: str) -> Staged:
         unbuilt.reset(token)
 
     if not isinstance(found, Staged):
-        raise UsageError(
-            explain("this is no staged dataset", place=target, found=type(found).__name__, expected=EXPECTED)
-        )
+        raise UsageError.about("this is no staged dataset", place=target, found=type(found).__name__, expected=EXPECTED)
 
     return found
 
@@ -100,8 +104,8 @@ def _called(function: Any, target: str) -> Any:
         inspect.signature(function).bind()
     except (TypeError, ValueError) as error:
         found_text = f"a function that wants more: {error}"
-        raise UsageError(
-            explain("this is no staged dataset", place=target, found=found_text, expected=EXPECTED)
+        raise UsageError.about(
+            "this is no staged dataset", place=target, found=found_text, expected=EXPECTED
         ) from error
 
     return function()
@@ -112,19 +116,18 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        message = explain("there is no such module", place=name, found=str(error), expected=EXPECTED)
-        raise UsageError(message) from error
+        raise UsageError.about("there is no such module", place=name, found=str(error), expected=EXPECTED) from error
 
 
 def _script(path: Path) -> Any:
     """Runs a script as a module of its name, so that what stands behind `if __name__ == "__main__"` does not run."""
     if not path.is_file():
-        raise UsageError(explain("there is no such script", place=path, found="nothing", expected=EXPECTED))
+        raise UsageError.about("there is no such script", place=path, found="nothing", expected=EXPECTED)
 
     sys.path.insert(0, str(path.resolve().parent))
     specification = importlib.util.spec_from_file_location(path.stem, path)
     if specification is None or specification.loader is None:
-        raise UsageError(explain("this is no script", place=path, expected=EXPECTED))
+        raise UsageError.about("this is no script", place=path, expected=EXPECTED)
 
     module = importlib.util.module_from_spec(specification)
     sys.modules[path.stem] = module
@@ -132,14 +135,20 @@ def _script(path: Path) -> Any:
     return module
 
 
-def _table(plan: Plan, cuts: list[MeasuredCut], workers: Sequence[int]) -> Table:
+def _table(plan: CutPlan, cuts: list[MeasuredCut], workers: Sequence[int]) -> Table:
     table = Table(box=SIMPLE_HEAD, title="Measured", title_justify="left")
     heads = ["cut behind", "build", "open", "on disk"]
     for number in workers:
         heads += [f"epoch, {number} workers", "peak memory"]
 
     for head in heads:
-        table.add_column(head, justify="left" if head == "cut behind" else "right")
+        side: Literal["left", "right"]
+        if head == "cut behind":
+            side = "left"
+        else:
+            side = "right"
+
+        table.add_column(head, justify=side)
 
     for cut in cuts:
         if cut.cut:

@@ -21,15 +21,15 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from headrace.cli.next_command import OPTION_NAMES, next_command
-from headrace.core.errors import MachineError, UsageError, explain
+from headrace.core.errors import MachineError, UsageError
 from headrace.core.machine import cores
 from headrace.core.memory import machine_memory
 from headrace.core.printable import printable
 from headrace.core.urls import refuse_url
 from headrace.loader.reporting import Report
-from headrace.measure.children import Plan, children_of, measured_too
+from headrace.measure.children import ChildPlan, children_of, measured_too
 from headrace.measure.measurement import Measurement
-from headrace.measure.replacing import NEED_WORKERS, NOT_PLAIN, Way, replace_loader
+from headrace.measure.replacing import NEED_WORKERS, NOT_PLAIN, Replacement, replace_loader
 from headrace.measure.run_script import run_script
 from headrace.measure.waiting import LoaderRecord, TimeIsUp
 from headrace.observe.chrome_trace import write_trace
@@ -65,7 +65,12 @@ class Outputs:
     def of_real_loading(self, *, digest: bool) -> list[str]:
         """Returns the options that say something of how batches were loaded."""
         given = {"--report": self.report, "--trace": self.trace, "--live": self.live, "--digest": digest}
-        return [option for option, value in given.items() if value]
+        options = []
+        for option, value in given.items():
+            if value:
+                options.append(option)
+
+        return options
 
     def check(self) -> None:
         """Raises `UsageError` if a file could not be written after the run."""
@@ -75,13 +80,17 @@ class Outputs:
                 file.open("ab").close()
             except OSError as error:
                 there = file.absolute().parent.is_dir()
-                message = explain(
+                if there:
+                    cure = "choose another file"
+                else:
+                    cure = "make the folder first, or choose another file"
+
+                raise UsageError.about(
                     "the figures could not be written after the run",
                     place=file,
                     found=_trouble(error),
-                    cure="choose another file" if there else "make the folder first, or choose another file",
-                )
-                raise UsageError(message) from error
+                    cure=cure,
+                ) from error
 
             if is_new:
                 file.unlink()
@@ -113,7 +122,7 @@ def _written(file: Path, write: Callable[[Path], object]) -> None:
     try:
         write(file)
     except OSError as error:
-        raise MachineError(explain("the figures were not written", place=file, found=_trouble(error))) from error
+        raise MachineError.about("the figures were not written", place=file, found=_trouble(error)) from error
 
 
 def _trouble(error: OSError) -> str:
@@ -137,7 +146,7 @@ def run_and_report(
     script: str,
     arguments: Sequence[str],
     *,
-    way: Way,
+    replacement: Replacement,
     defaults: dict[str, Any],
     as_module: bool,
     outputs: Outputs,
@@ -152,16 +161,15 @@ def run_and_report(
         refuse_url(script, "headrace run")
 
     if not as_module and not Path(script).is_file():
-        message = explain(
+        raise UsageError.about(
             "no such script",
             place=script,
             expected="a Python file",
             cure="check the path; for a module, put -m before its name",
         )
-        raise UsageError(message)
 
     outputs.check()
-    _check_way(way, defaults, outputs)
+    _check_replacement(replacement, defaults, outputs)
     measurement = Measurement(script)
     if outputs.live:
         live = LiveView(Terminal(stderr=True))
@@ -175,9 +183,9 @@ def run_and_report(
     if outputs.seconds is not None:
         measurement.deadline = began + outputs.seconds
 
-    replace_loader(measurement, way, defaults)
+    replace_loader(measurement, replacement, defaults)
     with tempfile.TemporaryDirectory(prefix="headrace-run-") as folder:
-        plan = Plan(tuple(way), defaults, folder, outputs.seconds, time.time())
+        plan = ChildPlan(tuple(replacement), defaults, folder, outputs.seconds, time.time())
         try:
             with measured_too(plan):
                 status = _outcome(script, arguments, measurement, as_module=as_module)
@@ -229,15 +237,19 @@ def _say_what_is_next(
     outputs.write(measurement, console, command)
 
 
-def _check_way(way: Way, defaults: dict[str, Any], outputs: Outputs) -> None:
+def _check_replacement(replacement: Replacement, defaults: dict[str, Any], outputs: Outputs) -> None:
     """Raises `UsageError` where options contradict each other."""
-    if way.ideal:
-        of_loading = outputs.of_real_loading(digest=way.digest)
+    if replacement.ideal:
+        of_loading = outputs.of_real_loading(digest=replacement.digest)
     else:
         of_loading = []
 
-    if way.plain:
-        of_ours = [OPTION_NAMES[name] for name in defaults if name in NOT_PLAIN]
+    if replacement.plain:
+        of_ours = []
+        for name in defaults:
+            if name in NOT_PLAIN:
+                of_ours.append(OPTION_NAMES[name])
+
     else:
         of_ours = []
 
@@ -247,7 +259,7 @@ def _check_way(way: Way, defaults: dict[str, Any], outputs: Outputs) -> None:
     ):
         if others:
             cure = f"leave out {option}, or these options"
-            raise UsageError(explain(what, place=f"headrace run {option}", found=", ".join(others), cure=cure))
+            raise UsageError.about(what, place=f"headrace run {option}", found=", ".join(others), cure=cure)
 
 
 def _outcome(script: str, arguments: Sequence[str], measurement: Measurement, *, as_module: bool) -> int:
@@ -280,7 +292,11 @@ def _print_without_our_frames(error: BaseException) -> None:
 
 def report(measurement: Measurement, console: Console) -> None:
     """Prints one line on the whole script, and one row for each loader that was used, in its child processes too."""
-    used = [record for record in measurement.loaders if record.epochs]
+    used = []
+    for record in measurement.loaders:
+        if record.epochs:
+            used.append(record)
+
     name = Path(measurement.script).name
     seconds = measurement.seconds
     if not used and not measurement.children:
@@ -397,14 +413,21 @@ def _add_row(table: Table, label: str, record: LoaderRecord) -> None:
 
 def _wrong_data(diagnosis: Diagnosis) -> Iterator[str]:
     """Yields a line for each finding that is about the data themselves."""
-    for one in diagnosis.findings:
-        if one.name in WRONG_DATA:
-            yield f"{diagnosis.label}: {one.sentence} {one.advice}"
+    for finding in diagnosis.findings:
+        if finding.name in WRONG_DATA:
+            yield f"{diagnosis.label}: {finding.sentence} {finding.advice}"
 
 
 def _advice(diagnosis: Diagnosis) -> str:
     """Returns what to change first, in one line."""
-    best = next((one for one in diagnosis.findings if one.advice and (one.gain is not None or one.name == BUSY)), None)
+    best = next(
+        (
+            finding
+            for finding in diagnosis.findings
+            if finding.advice and (finding.gain is not None or finding.name == BUSY)
+        ),
+        None,
+    )
     if best is None:
         return f"{diagnosis.label}: {diagnosis.summary}"
 

@@ -56,7 +56,12 @@ def _print(console: Console, found: Verified) -> None:
         console.print("  sound", style="green")
         return
 
-    console.print(f"  {count:,} problem" + ("s" if count > 1 else ""), style="red")
+    if count > 1:
+        plural = "s"
+    else:
+        plural = ""
+
+    console.print(f"  {count:,} problem" + plural, style="red")
     for problem in found.problems[:SHOWN]:
         console.print(f"    {problem}")
 

@@ -8,16 +8,33 @@ A message gives the place, what was found, what was expected and the cure, each 
       expected: an image that Pillow can decode
       cure:     delete or restore the file
 
-Every class can be built from one string alone, because torch rebuilds a worker's exception in the parent that way.
+`SampleError.about("cannot decode an image", place=path, found=error, ...)` builds an error with such a message;
+`wrong_argument` words what is wrong with an argument. Every class can also be built from one string alone, because
+torch rebuilds a worker's exception in the parent that way.
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 from headrace.core.printable import printable
 
 
 class HeadraceError(Exception):
     """Root of all errors that headrace itself raises."""
+
+    @classmethod
+    def about(
+        cls,
+        what: str,
+        *,
+        place: object = None,
+        found: object = None,
+        expected: object = None,
+        cure: str | None = None,
+    ) -> Self:
+        """Returns an error of this class whose message `explain` words."""
+        return cls(explain(what, place=place, found=found, expected=expected, cure=cure))
 
 
 class UsageError(HeadraceError, ValueError):
@@ -90,3 +107,28 @@ def explain(
     parts = (("place", place), ("found", found), ("expected", expected), ("cure", cure))
     lines = [f"  {name + ':':<9} {printable(str(value))}" for name, value in parts if value is not None]
     return "\n".join([printable(what), *lines])
+
+
+def wrong_argument(
+    name: str,
+    value: object,
+    expected: str,
+    *,
+    place: str | None = None,
+    found: str | None = None,
+    cure: str | None = None,
+) -> UsageError:
+    """Returns the error for an argument that a function cannot take; the caller raises it.
+
+    name: of the argument, as in the signature. value: what was passed. expected: in words, what the function takes.
+    place: the function or class that was called, such as "headrace.open". found: what is wrong with the value, in
+    words, where its `repr` would not show that.
+    """
+    if place is None:
+        where = f"{name}="
+    else:
+        where = f"{place}({name}=)"
+
+    if found is None:
+        found = repr(value)
+    return UsageError.about("wrong argument", place=where, found=found, expected=expected, cure=cure)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.data.formats.columns import Array, Ragged, offsets_of
-from headrace.data.formats.packed_strings import PackedStrings
+from headrace.data.formats.columns.packed_strings import PackedStrings
 from headrace.data.path_table import PathTable
 
 LOOKED_AT = 100
@@ -34,16 +34,29 @@ def compact(obj: Any) -> Any:
     Reading an item costs about a microsecond a column.
     """
     if isinstance(obj, Mapping):
-        return {key: compact(value) if _is_many(value) else value for key, value in obj.items()}
+        compacted = {}
+        for key, value in obj.items():
+            if _is_many(value):
+                compacted[key] = compact(value)
+            else:
+                compacted[key] = value
+
+        return compacted
 
     if isinstance(obj, (str, bytes)) or not isinstance(obj, Iterable):
         found = f"{obj!r} of type {type(obj).__name__}"
         expected = "a list, or another iterable of items"
-        raise UsageError(explain("this cannot be compacted", place="headrace.compact", found=found, expected=expected))
+        raise UsageError.about("this cannot be compacted", place="headrace.compact", found=found, expected=expected)
 
     if isinstance(obj, (Compact, PathTable, PackedStrings, np.ndarray)):
         return obj
-    return _column(obj if isinstance(obj, Sequence) else list(obj))
+    items: Sequence[Any]
+    if isinstance(obj, Sequence):
+        items = obj
+    else:
+        items = list(obj)
+
+    return _column(items)
 
 
 def _is_many(value: Any) -> bool:
@@ -64,7 +77,7 @@ class Compact(Sequence[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self._get(one) for one in range(*index.indices(self._length))]
+            return [self._get(position) for position in range(*index.indices(self._length))]
 
         position = operator.index(index)
         if not -self._length <= position < self._length:
@@ -77,7 +90,7 @@ class Compact(Sequence[Any]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, (str, bytes)):
             return NotImplemented
-        return len(self) == len(other) and all(_same(one, its) for one, its in zip(self, other, strict=True))
+        return len(self) == len(other) and all(_same(mine, its) for mine, its in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -85,10 +98,10 @@ class Compact(Sequence[Any]):
         return f"Compact({self._length:,} {self._kind}, {self.nbytes:,} bytes)"
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.array_equal(one, other)
-    return bool(one == other)
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
+        return np.array_equal(first, second)
+    return bool(first == second)
 
 
 class _Bytes:
@@ -133,9 +146,9 @@ class _Rows:
 def _column(items: Sequence[Any]) -> Any:
     """Returns items compacted by what all of them are."""
     kinds = set(map(type, items))
-    if kinds == {str} and all(one.isascii() or _survives(one) for one in items):
+    if kinds == {str} and all(item.isascii() or _survives(item) for item in items):
         looked_at = items[:: max(len(items) // LOOKED_AT, 1)]
-        paths = sum("/" in one for one in looked_at) * 2 > len(looked_at)
+        paths = sum("/" in item for item in looked_at) * 2 > len(looked_at)
         if paths:
             return PathTable.from_paths(items)
         return PackedStrings.from_strings(items)
@@ -146,7 +159,7 @@ def _column(items: Sequence[Any]) -> Any:
             return Compact(len(items), numbers.nbytes, _Numbers(numbers), "numbers")
 
     if kinds == {bytes}:
-        column = _end_to_end([np.frombuffer(one, np.uint8) for one in items])
+        column = _end_to_end([np.frombuffer(item, np.uint8) for item in items])
         return Compact(len(items), column.nbytes, _Bytes(column), "byte strings")
 
     if kinds == {np.ndarray} and _are_alike(items):
@@ -157,7 +170,7 @@ def _column(items: Sequence[Any]) -> Any:
     if rows is not None:
         return rows
 
-    column = _end_to_end([np.frombuffer(pickle.dumps(one, 5), np.uint8) for one in items])
+    column = _end_to_end([np.frombuffer(pickle.dumps(item, 5), np.uint8) for item in items])
     return Compact(len(items), column.nbytes, _Pickled(column), "objects, each pickled")
 
 
@@ -171,7 +184,7 @@ def _survives(text: str) -> bool:
 
 def _are_alike(arrays: Sequence[Array]) -> bool:
     """Tells whether arrays can lie end to end."""
-    kinds = {(one.dtype, one.shape[1:], one.ndim > 0) for one in arrays}
+    kinds = {(array.dtype, array.shape[1:], array.ndim > 0) for array in arrays}
     plain = arrays[0].dtype.isnative and not arrays[0].dtype.hasobject
     return len(kinds) == 1 and arrays[0].ndim > 0 and plain
 
@@ -190,7 +203,12 @@ def _numbers(items: Sequence[Any]) -> Array | None:
 
     low = int(values.min())
     high = int(values.max())
-    for name in ("u1", "u2", "u4", "u8") if low >= 0 else ("i1", "i2", "i4", "i8"):
+    if low >= 0:
+        names = ("u1", "u2", "u4", "u8")
+    else:
+        names = ("i1", "i2", "i4", "i8")
+
+    for name in names:
         if np.iinfo(name).min <= low and high <= np.iinfo(name).max:
             return values.astype(name)
 
@@ -216,16 +234,22 @@ def _rows(items: Sequence[Any], kinds: set[type]) -> Any:
     if kind is dict:
         keys = list(items[0])
         types = list(map(type, keys))
-        if not keys or any(list(one) != keys or list(map(type, one)) != types for one in items):
+        if not keys or any(list(item) != keys or list(map(type, item)) != types for item in items):
             return None
-        columns = [_column([one[key] for one in items]) for key in keys]
+        columns = []
+        for key in keys:
+            columns.append(_column([item[key] for item in items]))
+
         return Compact(len(items), _total(columns), _Rows(columns, dict, keys), "dicts")
 
     named = issubclass(kind, tuple) and hasattr(kind, "_make")
     if not (kind is tuple or named) or len(set(map(len, items))) != 1 or len(items[0]) == 0:
         return None
 
-    columns = [_column([one[place] for one in items]) for place in range(len(items[0]))]
+    columns = []
+    for position in range(len(items[0])):
+        columns.append(_column([item[position] for item in items]))
+
     make = getattr(kind, "_make", tuple)
     return Compact(len(items), _total(columns), _Rows(columns, make, None), "tuples")
 

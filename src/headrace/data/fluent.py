@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import Subset
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import wrong_argument
 from headrace.samplers.permutation import Permutation
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ class Fluent:
         length = len(self)  # type: ignore[arg-type]
         if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
             found = f"{chosen.dtype} of shape {chosen.shape}"
-            raise UsageError(explain("wrong argument", place="select(indices)", found=found, expected="whole numbers"))
+            raise wrong_argument("indices", indices, "whole numbers", place="select", found=found)
 
         chosen = chosen.astype(np.int64)
         if len(chosen) and not (0 <= chosen.min() and chosen.max() < length):
             found = f"{chosen.min()} .. {chosen.max()}"
             expected = f"numbers from 0 to {length - 1}"
-            raise UsageError(explain("wrong argument", place="select(indices)", found=found, expected=expected))
+            raise wrong_argument("indices", indices, expected, place="select", found=found)
 
         return Staged(Subset(self, chosen))  # type: ignore[arg-type]
 
@@ -87,8 +87,7 @@ class Fluent:
         fractions: of the samples, above 0, together at most 1. The same seed gives the same parts.
         """
         if not fractions or min(fractions) <= 0 or sum(fractions) > 1 + 1e-9:
-            expected = "numbers above 0, together at most 1"
-            raise UsageError(explain("wrong argument", place="split", found=fractions, expected=expected))
+            raise wrong_argument("fractions", fractions, "numbers above 0, together at most 1", place="split")
 
         length = len(self)  # type: ignore[arg-type]
         if length:

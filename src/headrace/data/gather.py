@@ -13,7 +13,7 @@ import torch
 from headrace.core.batch_memory import BatchMemory
 from headrace.data.blobs import Blobs
 from headrace.data.formats.columns import Array, Column, Keys, Loose, Ragged, copy_pieces, offsets_of
-from headrace.data.formats.schema import Field
+from headrace.data.formats.columns.schema import Field
 
 Gather = Callable[[Keys, BatchMemory], Any]
 """Makes a column of a batch from its keys: int64 [batch], which are in range unless it is `fixed` that gathers."""
@@ -135,8 +135,8 @@ def windows(column: Array, length: int, stride: int, dtype: np.dtype[Any]) -> Ga
 
     def gather(keys: Keys, memory: BatchMemory) -> torch.Tensor:
         tensor, out = allocate(memory, (len(keys), length, *column.shape[1:]), dtype)
-        for place, start in enumerate((keys * stride).tolist()):
-            out[place] = column[start : start + length]
+        for row, start in enumerate((keys * stride).tolist()):
+            out[row] = column[start : start + length]
         return tensor
 
     return gather
@@ -235,8 +235,8 @@ class Padder:
         return source, target
 
 
-def _equal(one: Keys, other: Keys) -> bool:
-    return one is other or np.array_equal(one, other)
+def _equal(first: Keys, second: Keys) -> bool:
+    return first is second or np.array_equal(first, second)
 
 
 def with_shared_starts(columns: Sequence[Column]) -> list[Column]:
@@ -248,9 +248,9 @@ def with_shared_starts(columns: Sequence[Column]) -> list[Column]:
             shared.append(column)
             continue
 
-        one = first.setdefault(_summary(column), column)
-        if one is not column and _equal(one.starts, column.starts) and _equal(one.stops, column.stops):
-            shared.append(Ragged(column.values, None, one.starts, one.stops, column.place))
+        earlier = first.setdefault(_summary(column), column)
+        if earlier is not column and _equal(earlier.starts, column.starts) and _equal(earlier.stops, column.stops):
+            shared.append(Ragged(column.values, None, earlier.starts, earlier.stops, column.place))
         else:
             shared.append(column)
 
@@ -311,14 +311,11 @@ def whole(
 ) -> Any:
     """Returns all of a column that was read for this batch alone; what can be used as it is, is not copied."""
     if not isinstance(column, Ragged):
-        if column.flags.writeable:
-            own = column
-        elif column.nbytes < memory.smallest:
-            own = column.copy()
-        else:
-            own = column
+        values = column
+        if not column.flags.writeable and column.nbytes < memory.smallest:
+            values = column.copy()
 
-        return _converted(own, dtype, memory)
+        return _converted(values, dtype, memory)
 
     if form == "pad" and isinstance(column, Loose) and column.arrays is not None:
         padded, out = _to_pad(column.lengths, field, dtype, memory)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from headrace.core.errors import DatasetError, DatasetNotFoundError, MissingExtraError, explain
+from headrace.core.errors import DatasetError, DatasetNotFoundError, MissingExtraError
 from headrace.core.urls import refuse_url
 from headrace.data.fluent import Fluent
 from headrace.data.path_table import PathTable
@@ -107,8 +107,8 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
     @property
     def draws(self) -> bool:
         """Whether samples may draw random numbers: only what the user adds does, transforms, a loader, a subclass."""
-        own = self._is_subclass or (self.loader is not load_rgb and self.loader is not os.fspath)
-        return own or self.transform is not None or self.target_transform is not None
+        has_loader = self._is_subclass or (self.loader is not load_rgb and self.loader is not os.fspath)
+        return has_loader or self.transform is not None or self.target_transform is not None
 
     @property
     def _is_subclass(self) -> bool:
@@ -144,7 +144,12 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
         return paths
 
     def __repr__(self) -> str:
-        shown = ", ".join(self.classes[:8]) + (", ..." if len(self.classes) > 8 else "")
+        if len(self.classes) > 8:
+            more = ", ..."
+        else:
+            more = ""
+
+        shown = ", ".join(self.classes[:8]) + more
         lines = [
             f"ImageFolder with {len(self):,} images in {len(self.classes):,} classes",
             f"  root:             {printable(self.root)}",
@@ -213,22 +218,25 @@ def load_rgb(path: str) -> Image:
     image = rgb_by_pillow(memoryview(read_file(path)), printable(path))
     if image is None:
         cure = "pip install 'headrace[images]'"
-        raise MissingExtraError(explain("images need Pillow", found="it cannot be imported", cure=cure))
+        raise MissingExtraError.about("images need Pillow", found="it cannot be imported", cure=cure)
     return image
 
 
 def find_class_folders(root: str) -> list[tuple[str, str]]:
     """Pairs (class name, path) of the sub-folders of `root`, by name; DatasetNotFoundError if it has none."""
-    folders = sorted((entry.name, entry.path) for entry in scan(root) if is_folder(entry))
+    folders = []
+    for entry in scan(root):
+        if is_folder(entry):
+            folders.append((entry.name, entry.path))
+
+    folders = sorted(folders)
     if not folders:
-        raise DatasetNotFoundError(
-            explain(
-                "found no class folders",
-                place=printable(root),
-                found="a folder without sub-folders",
-                expected=LAYOUT,
-                cure="pass the folder that holds the class folders",
-            )
+        raise DatasetNotFoundError.about(
+            "found no class folders",
+            place=printable(root),
+            found="a folder without sub-folders",
+            expected=LAYOUT,
+            cure="pass the folder that holds the class folders",
         )
 
     return folders
@@ -310,7 +318,7 @@ def unreadable(folder: str, error: OSError) -> DatasetError:
             cure = "correct the path"
 
         what = "an image folder does not exist"
-        return DatasetNotFoundError(explain(what, place=place, found=found, expected=LAYOUT, cure=cure))
+        return DatasetNotFoundError.about(what, place=place, found=found, expected=LAYOUT, cure=cure)
 
     cure = "pass the folder itself, not a file in it"
     if isinstance(error, PermissionError):
@@ -318,7 +326,7 @@ def unreadable(folder: str, error: OSError) -> DatasetError:
     elif not isinstance(error, NotADirectoryError):
         cure = "check the disk or the mount that holds the folder"
 
-    return DatasetError(explain("cannot read an image folder", place=place, found=found, expected=LAYOUT, cure=cure))
+    return DatasetError.about("cannot read an image folder", place=place, found=found, expected=LAYOUT, cure=cure)
 
 
 def refuse_empty_classes(
@@ -326,7 +334,11 @@ def refuse_empty_classes(
 ) -> None:
     """Raises DatasetNotFoundError that names the classes without images, ten at most."""
     starts = labelled.starts
-    empty = [name for index, name in enumerate(classes) if starts[index] == starts[index + 1]]
+    empty = []
+    for index, name in enumerate(classes):
+        if starts[index] == starts[index + 1]:
+            empty.append(name)
+
     if not empty:
         return
 
@@ -335,14 +347,12 @@ def refuse_empty_classes(
     else:
         more = ""
 
-    raise DatasetNotFoundError(
-        explain(
-            f"{len(empty)} of {len(classes)} class folders hold no images",
-            place=printable(root),
-            found="no images in " + printable(", ".join(empty[:10])) + more,
-            expected="files ending in " + ", ".join(extensions),
-            cure="remove these folders, or pass allow_empty=True or other extensions",
-        )
+    raise DatasetNotFoundError.about(
+        f"{len(empty)} of {len(classes)} class folders hold no images",
+        place=printable(root),
+        found="no images in " + printable(", ".join(empty[:10])) + more,
+        expected="files ending in " + ", ".join(extensions),
+        cure="remove these folders, or pass allow_empty=True or other extensions",
     )
 
 

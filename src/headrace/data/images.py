@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from headrace.core.batch_memory import BatchMemory
-from headrace.core.errors import MissingExtraError, SampleError, explain
+from headrace.core.errors import MissingExtraError, SampleError
 from headrace.data.formats.columns import Array
-from headrace.data.formats.schema import Field
+from headrace.data.formats.columns.schema import Field
 from headrace.data.gather import allocate
 from headrace.transforms.decoding import decode
 
@@ -33,7 +33,7 @@ def decode_image(data: Any, place: str) -> Array:
         return decode(data, place=place)
     except MissingExtraError as error:
         cure = "pip install 'headrace[images]', or open with decode=False"
-        raise MissingExtraError(explain("images need a decoder", found=str(error), cure=cure)) from error
+        raise MissingExtraError.about("images need a decoder", found=str(error), cure=cure) from error
 
 
 def stacked(images: Sequence[Array], memory: BatchMemory, name: str) -> torch.Tensor:
@@ -42,10 +42,15 @@ def stacked(images: Sequence[Array], memory: BatchMemory, name: str) -> torch.Te
     if len(shapes) > 1:
         found = ", ".join(f"{height} x {width}" for height, width, _ in sorted(shapes)[:4])
         cure = "pack them with --resize, set a collate_fn that crops them, or open with decode=False"
-        message = explain("images of one batch differ in size", place=f"column {name!r}", found=found, cure=cure)
-        raise SampleError(message)
+        raise SampleError.about("images of one batch differ in size", place=f"column {name!r}", found=found, cure=cure)
 
-    tensor, out = allocate(memory, (len(images), *(images[0].shape if images else (0, 0, 3))), np.dtype(np.uint8))
+    shape: tuple[int, ...]
+    if images:
+        shape = images[0].shape
+    else:
+        shape = (0, 0, 3)
+
+    tensor, out = allocate(memory, (len(images), *shape), np.dtype(np.uint8))
     for place, image in enumerate(images):
         out[place] = image
 

@@ -101,7 +101,7 @@ class PathTable(Sequence[str]):
     def __getitem__(self, index: SupportsIndex | slice) -> str | list[str]:
         """Path number `index`, counted from the end if negative; IndexError if there is none. A slice is a list."""
         if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
+            return [self[position] for position in range(*index.indices(len(self)))]
 
         count = len(self)
         position = operator.index(index)

@@ -14,15 +14,15 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from headrace.core.batch_memory import BatchMemory, OwnMemory
-from headrace.core.errors import FormatError, UsageError, explain
+from headrace.core.errors import FormatError, UsageError, wrong_argument
 from headrace.core.urls import refuse_url
 from headrace.data import gather
 from headrace.data.fluent import Fluent
 from headrace.data.formats import flat
 from headrace.data.formats.columns import Block, Column, Keys, Ragged, value_of
+from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.protocol import Handle, Reader
 from headrace.data.formats.registry import open_reader
-from headrace.data.formats.schema import NUMBERS, Field, Schema
 from headrace.data.formats.shards import stamp_of
 from headrace.data.gather import Gather, RaggedAs, in_range, numpy_dtype, whole_numbers
 from headrace.data.images import decode_image, holds_images, stacked
@@ -83,10 +83,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     `DatasetNotFoundError`, `FormatError` (damaged, or of an unknown format), `UsageError`, or `OSError` with the path.
     """
     if ragged not in ("pad", "nested", "list"):
-        expected = "'pad', 'nested' or 'list'"
-        raise UsageError(
-            explain("wrong argument", place="headrace.open(ragged=)", found=repr(ragged), expected=expected)
-        )
+        raise wrong_argument("ragged", ragged, "'pad', 'nested' or 'list'", place="headrace.open")
 
     if dtype is not None or window is not None or stride is not None:
         return _open_tokens(uri, columns, format, dtype, window, stride)
@@ -99,8 +96,8 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         reader = reader_of(uri)
     else:
         found = f"{uri!r} of type {type(uri).__name__}"
-        raise UsageError(
-            explain("cannot open this", place="headrace.open", found=found, expected="a path, or a datasets.Dataset")
+        raise UsageError.about(
+            "cannot open this", place="headrace.open", found=found, expected="a path, or a datasets.Dataset"
         )
 
     return StoredDataset(reader, reader.schema.only(columns, reader.place), decode=decode, ragged=ragged)
@@ -125,7 +122,7 @@ def _open_tokens(
     if found is not None:
         expected = f"a path and dtype=, as in {flat.EXAMPLE}"
         cure = "for other forms, headrace.open(path).windows(length, stride) cuts a column"
-        raise UsageError(explain("wrong argument", place="headrace.open", found=found, expected=expected, cure=cure))
+        raise UsageError.about("wrong argument", place="headrace.open", found=found, expected=expected, cure=cure)
 
     refuse_url(uri, "headrace.open")
     place = str(Path(os.fsdecode(uri)).expanduser())
@@ -191,24 +188,33 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         torch's or NumPy's. Values are converted as they are, not scaled. Raises `UsageError`.
         """
         changed = self._copy()
-        numbers = {field.name: None for field in self.schema if field.kind in ("fixed", "ragged")}
-        wanted = {**({} if dtype is None else dict.fromkeys(numbers, dtype)), **columns}
-        for name, one in wanted.items():
+        numbers: dict[str, None] = {}
+        for field in self.schema:
+            if field.kind in ("fixed", "ragged"):
+                numbers[field.name] = None
+
+        of_all: dict[str, Any]
+        if dtype is None:
+            of_all = {}
+        else:
+            of_all = dict.fromkeys(numbers, dtype)
+
+        wanted = {**of_all, **columns}
+        for name, wanted_type in wanted.items():
             if name not in numbers:
                 expected = "one of " + ", ".join(numbers)
-                raise UsageError(
-                    explain("no such column of numbers", place="astype", found=repr(name), expected=expected)
-                )
+                raise UsageError.about("no such column of numbers", place="astype", found=repr(name), expected=expected)
 
             try:
-                changed._types[name] = numpy_dtype(one)
+                changed._types[name] = numpy_dtype(wanted_type)
             except (TypeError, RuntimeError) as error:
-                message = explain("no such type", place="astype", found=f"{one!r}", expected="a type of torch or NumPy")
-                raise UsageError(message) from error
+                raise UsageError.about(
+                    "no such type", place="astype", found=repr(wanted_type), expected="a type of torch or NumPy"
+                ) from error
 
             if changed._types[name] not in NUMBERS:
-                raise UsageError(
-                    explain("no such type", place="astype", found=f"{one!r}", expected="a type of numbers")
+                raise UsageError.about(
+                    "no such type", place="astype", found=repr(wanted_type), expected="a type of numbers"
                 )
 
         return changed
@@ -221,17 +227,16 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         """
         if stride is None:
             stride = length
-        if length < 1 or stride < 1:
-            found = f"length={length}, stride={stride}"
-            raise UsageError(explain("wrong argument", place="windows", found=found, expected="whole numbers above 0"))
+        for name, number in (("length", length), ("stride", stride)):
+            if number < 1:
+                raise wrong_argument(name, number, "a whole number above 0", place="windows")
 
         for field in self.schema:
             if field.kind != "fixed" or self._reader.column(field.name) is None:
                 cure = "leave the column out with columns=, or pack the data as memmap"
-                message = explain(
+                raise UsageError.about(
                     "windows cannot be cut from this", place=f"column {field.name!r}", found=str(field), cure=cure
                 )
-                raise UsageError(message)
 
         changed = self._copy()
         changed._window = length, stride
@@ -248,7 +253,12 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
     def encoded(self, part: str | int | None) -> StoredDataset:
         """See `Fluent.encoded`: for the name of the only column of images."""
-        if not self._decode or [field.name for field in self.schema if holds_images(field)] != [part]:
+        images = []
+        for field in self.schema:
+            if holds_images(field):
+                images.append(field.name)
+
+        if not self._decode or images != [part]:
             return self
         changed = self._copy()
         changed._decode = False
@@ -273,10 +283,14 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         checked = self.checked(keys)
         if self._window is not None:
             parts = self.fetch_batch(checked, OwnMemory())
-            return [{name: value[place].numpy() for name, value in parts.items()} for place in range(len(checked))]
+            samples = []
+            for row in range(len(checked)):
+                samples.append({name: value[row].numpy() for name, value in parts.items()})
+
+            return samples
 
         block = self._read(checked)
-        return [self.sample(block, place) for place in range(len(checked))]
+        return [self.sample(block, row) for row in range(len(checked))]
 
     def block(self, keys: Keys) -> Block | None:
         """Returns samples as columns of their types, in memory of their own; None where they are decoded one by one.

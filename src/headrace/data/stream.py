@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from headrace.core.batch_memory import BatchMemory
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import wrong_argument
 from headrace.core.rng import rng
 from headrace.core.sharding import current_part, shard
 from headrace.data import gather
@@ -53,10 +53,7 @@ class StoredStream(FluentStream):
 
     def __init__(self, dataset: StoredDataset, shuffle: int) -> None:
         if not isinstance(shuffle, int) or isinstance(shuffle, bool) or shuffle < 0:
-            expected = "a whole number, 0 or above"
-            raise UsageError(
-                explain("wrong argument", place="stream(shuffle=)", found=repr(shuffle), expected=expected)
-            )
+            raise wrong_argument("shuffle", shuffle, "a whole number, 0 or above", place="stream")
 
         self._dataset = dataset
         self._shuffle = shuffle
@@ -211,7 +208,13 @@ class StreamIterator:
     def _read(self, count: int | None, out: BatchMemory | None) -> Block | None:
         """Returns the next samples, up to `count`; None at the end."""
         if not self._in_shards:
-            return self._read_run(1 if out is None and count == 1 else None)
+            count_read: int | None
+            if out is None and count == 1:
+                count_read = 1
+            else:
+                count_read = None
+
+            return self._read_run(count_read)
 
         reader: Any = self._dataset.reader
         wanted = count or reader.run_length()

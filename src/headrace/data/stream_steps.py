@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from torch.utils.data import IterableDataset
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.data.staged.steps import Step, as_step
 
 
@@ -32,14 +32,13 @@ class FluentStream(IterableDataset[Any]):
         """
         given = as_step(function, random=random, batched=batched, on=on, name=name, version=version)
         if given.batched:
-            message = explain(
+            raise UsageError.about(
                 "a step of a stream gets one sample at a time",
                 place=".stream().map(batched=True)",
                 found=str(given),
                 expected="a step that takes a sample and returns one",
                 cure="leave batched out, or leave .stream() out: data with numbered samples take batched steps",
             )
-            raise UsageError(message)
 
         source = self
         if getattr(given.function, "takes_encoded", False):
@@ -103,10 +102,9 @@ class SteppedIterator:
 
 
 def _needs_numbers(word: str, instead: str) -> UsageError:
-    message = explain(
+    return UsageError.about(
         f".{word} needs samples that have numbers",
         place=f".stream().{word}",
         found="a stream, which is read from its beginning to its end",
         cure=f"write {instead}",
     )
-    return UsageError(message)

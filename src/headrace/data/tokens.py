@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset
 
 from headrace.core.batch_memory import BatchMemory, OwnMemory
-from headrace.core.errors import FormatError, UsageError, explain
+from headrace.core.errors import FormatError, wrong_argument
 from headrace.data.fluent import Fluent
 from headrace.data.formats.columns import Array
 from headrace.data.formats.flat import COLUMN
@@ -35,19 +35,16 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
 
         for name, value in (("window", window), ("stride", stride)):
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                expected = "a whole number above 0"
-                place = f"headrace.open({name}=)"
-                raise UsageError(explain("wrong argument", place=place, found=repr(value), expected=expected))
+                raise wrong_argument(name, value, "a whole number above 0", place="headrace.open")
 
         if len(reader) < window + 1:
-            message = explain(
+            raise FormatError.about(
                 "the window is longer than the data",
                 place=reader.place,
                 found=f"{len(reader):,} tokens",
                 expected=f"at least {window + 1:,}: a window of {window:,} and the target of its last token",
                 cure="choose a smaller window=",
             )
-            raise FormatError(message)
 
         self.window = int(window)
         self.stride = int(stride)
@@ -80,7 +77,11 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
     def __getitems__(self, keys: Sequence[int]) -> list[dict[str, Any]]:
         """Returns several samples, read together."""
         batch = self.fetch_batch(keys, OwnMemory())
-        return [{name: part[row].numpy() for name, part in batch.items()} for row in range(len(keys))]
+        samples = []
+        for row in range(len(keys)):
+            samples.append({name: part[row].numpy() for name, part in batch.items()})
+
+        return samples
 
     def fetch_batch(self, keys: Any, out: BatchMemory) -> dict[str, torch.Tensor]:
         """Returns the batch of these keys: `inputs` and `targets`, int64 [batch, window]. Raises `IndexError`."""

@@ -37,11 +37,11 @@ CHILD_START = Path(__file__).parent / "child_start"
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChildPlan:
     """How children replace their loaders, and where they leave their figures."""
 
-    way: tuple[bool, ...]
-    """The fields of `Way`."""
+    replacement: tuple[bool, ...]
+    """The fields of `Replacement`."""
     defaults: dict[str, Any]
     folder: str
     seconds_left: float | None
@@ -55,7 +55,7 @@ class Plan:
 
 
 @contextlib.contextmanager
-def measured_too(plan: Plan) -> Iterator[None]:
+def measured_too(plan: ChildPlan) -> Iterator[None]:
     """Has the Python processes that are started meanwhile measured as well."""
     path = os.pathsep.join(filter(None, (str(CHILD_START), os.environ.get("PYTHONPATH"))))
     with _environment({VARIABLE: plan.as_json(), "PYTHONPATH": path}):
@@ -93,15 +93,20 @@ def _set(variables: dict[str, str | None]) -> None:
 
 def join() -> None:
     """Replaces the loader in this process, a child of a measured script. `child_start/sitecustomize.py` calls it."""
-    from headrace.measure.replacing import Way, replace_loader
+    from headrace.measure.replacing import Replacement, replace_loader
 
     given = json.loads(os.environ[VARIABLE])
-    measurement = Measurement(sys.argv[0] if hasattr(sys, "argv") else "")
+    if hasattr(sys, "argv"):
+        script = sys.argv[0]
+    else:
+        script = ""
+
+    measurement = Measurement(script)
     began = time.perf_counter()
     if given["seconds_left"] is not None:
         measurement.deadline = began + given["seconds_left"] - (time.time() - given["at"])
 
-    replace_loader(measurement, Way(*given["way"]), given["defaults"])
+    replace_loader(measurement, Replacement(*given["replacement"]), given["defaults"])
     mark = Path(given["folder"]) / f"{os.getpid()}{IN_USE}"
     measurement.on_first_loader = functools.partial(_leave_mark, mark)
     # `Finalize` runs at the end of processes that multiprocessing starts, too, where `atexit` does not.
@@ -121,7 +126,12 @@ def _leave_figures(measurement: Measurement, folder: Path, began: float, pid: in
         return  # a fork of the process, which has the same finalizers
 
     measurement.settle()
-    loaders = tuple(record for record in measurement.loaders if record.epochs)
+    used = []
+    for record in measurement.loaders:
+        if record.epochs:
+            used.append(record)
+
+    loaders = tuple(used)
     if not loaders:
         return
 

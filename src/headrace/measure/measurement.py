@@ -69,7 +69,12 @@ class Measurement:
             if not self.ideal:
                 loader.record.take_over(loader.recorder)
 
-        watched = sum(loader.record.batches for loader in self.measured if loader.watch is not None)
+        counts = []
+        for loader in self.measured:
+            if loader.watch is not None:
+                counts.append(loader.record.batches)
+
+        watched = sum(counts)
         if watched:
             self.measuring = watched * cost_of_watching()
         else:
@@ -97,7 +102,12 @@ class Measurement:
             if loader.watch is not None:
                 loader.watch.flush()
 
-        return [loader.recorder.recording() for loader in self.measured if loader.recorder.epoch >= 0]
+        recordings = []
+        for loader in self.measured:
+            if loader.recorder.epoch >= 0:
+                recordings.append(loader.recorder.recording())
+
+        return recordings
 
 
 @dataclass(frozen=True)
@@ -127,9 +137,13 @@ class ChildMeasurement:
     def from_dict(cls, given: dict[str, Any]) -> ChildMeasurement:
         """Returns what `as_dict` returned."""
         loaders = []
-        for one in given["loaders"]:
+        for loader in given["loaders"]:
             derived = ("samples_per_second", "wait_share")
-            fields = {name: value for name, value in one.items() if name not in derived}
+            fields = {}
+            for name, value in loader.items():
+                if name not in derived:
+                    fields[name] = value
+
             loaders.append(LoaderRecord(**fields))
 
         return cls(given["pid"], given["rank"], given["seconds"], tuple(loaders))

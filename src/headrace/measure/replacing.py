@@ -50,7 +50,7 @@ NOT_PLAIN = frozenset(OF_ON_ERROR)
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Way(NamedTuple):
+class Replacement(NamedTuple):
     """How a script's loaders are replaced."""
 
     plain: bool = False
@@ -61,30 +61,31 @@ class Way(NamedTuple):
     """Give the first batch of each epoch again and again: a loader that costs nothing."""
 
 
-def replace_loader(measurement: Measurement, way: Way, defaults: dict[str, Any]) -> None:
+def replace_loader(measurement: Measurement, replacement: Replacement, defaults: dict[str, Any]) -> None:
     """Makes `torch.utils.data.DataLoader` a measured loader for all code that is imported from now on.
 
-    `headrace.DataLoader` is measured as well, with `way.plain` too. torchdata's `StatefulDataLoader` is replaced if the
-    script imports it, since ours has a state of its own. With `way.plain` it stays as it is, and is not measured.
+    `headrace.DataLoader` is measured as well, with `replacement.plain` too. torchdata's `StatefulDataLoader` is
+    replaced if the script imports it, since ours has a state of its own. With `replacement.plain` it stays as it is,
+    and is not measured.
 
     defaults: arguments for calls that do not give them.
     """
-    measurement.ideal = way.ideal
+    measurement.ideal = replacement.ideal
     if measurement.deadline < math.inf:
         measurement.listeners.append(functools.partial(_end_in_time, measurement))
 
-    if way.plain:
+    if replacement.plain:
         base = TORCH_LOADER
     else:
         base = DataLoader
 
-    measured = _measured_class(base, measurement, way, defaults)
-    own = measured
-    if way.plain:
-        own = _measured_class(DataLoader, measurement, way, defaults, found_in=DataLoader.__module__)
+    measured = _measured_class(base, measurement, replacement, defaults)
+    our_measured = measured
+    if replacement.plain:
+        our_measured = _measured_class(DataLoader, measurement, replacement, defaults, found_in=DataLoader.__module__)
 
     _set_loader(measured)
-    _set_own_loader(own)
+    _set_own_loader(our_measured)
 
     @contextmanager
     def with_own_loader(module: Any) -> Iterator[None]:
@@ -94,8 +95,8 @@ def replace_loader(measurement: Measurement, way: Way, defaults: dict[str, Any])
         finally:
             _set_loader(measured)
 
-        if not way.plain:
-            stateful = _measured_class(base, measurement, way, defaults, _take_torchdata_s_order)
+        if not replacement.plain:
+            stateful = _measured_class(base, measurement, replacement, defaults, _take_torchdata_s_order)
             module.StatefulDataLoader = stateful
             module.stateful_dataloader.StatefulDataLoader = stateful
 
@@ -125,9 +126,9 @@ def _end_in_time(measurement: Measurement, _: Recorder, now: float) -> None:
 class _Measuring:
     """What the loaders of one replaced class do besides loading: they leave their figures in a `Measurement`."""
 
-    def __init__(self, base: Any, measurement: Measurement, way: Way) -> None:
+    def __init__(self, base: Any, measurement: Measurement, replacement: Replacement) -> None:
         self._measurement = measurement
-        self._way = way
+        self._replacement = replacement
         self._kind = base.__module__.partition(".")[0]
         self.keeps_own_record = issubclass(base, DataLoader)
 
@@ -143,7 +144,7 @@ class _Measuring:
             label = label_for(loader, loader.dataset)
             recorder = Recorder(label.text, is_rebuild=label.is_rebuild)
 
-        if self._way.digest:
+        if self._replacement.digest:
             digest = 0
         else:
             digest = None
@@ -172,13 +173,13 @@ class _Measuring:
 
     def watched(self, iterator: Any, loader: Any, entry: MeasuredLoader) -> Any:
         """Returns the iterator that the script gets."""
-        if self._way.ideal:
+        if self._replacement.ideal:
             return Replay(iterator, _length_of(loader), entry.record, self._measurement.deadline)
         if not self.keeps_own_record:
             entry.watch = EpochWatch(entry.recorder)
             entry.watch.attach(iterator)
 
-        if self._way.digest:
+        if self._replacement.digest:
             Digest(entry.record).attach(iterator)
         return iterator
 
@@ -203,7 +204,7 @@ def _leave_as_it_is(loader: Any) -> None:
 def _measured_class(
     base: Any,
     measurement: Measurement,
-    way: Way,
+    replacement: Replacement,
     defaults: dict[str, Any],
     set_samplers: Callable[[Any], None] = _leave_as_it_is,
     found_in: str = TORCH_LOADER.__module__,
@@ -214,7 +215,7 @@ def _measured_class(
     `set_samplers` may change those of a new loader. `found_in`: the module in which it takes the place of `DataLoader`.
     """
     signature = inspect.signature(base)
-    measuring = _Measuring(base, measurement, way)
+    measuring = _Measuring(base, measurement, replacement)
 
     class MeasuredDataLoader(base[T_co]):  # type: ignore[misc]
         @functools.wraps(base.__init__)  # type: ignore[misc]  # mypy expects a plain method
@@ -244,7 +245,12 @@ def _measured_class(
                 state: Any = super().__getstate__()
             else:
                 state = vars(self)
-            return {name: value for name, value in state.items() if name != "_measured"}
+            kept_state = {}
+            for name, value in state.items():
+                if name != "_measured":
+                    kept_state[name] = value
+
+            return kept_state
 
     # Under this name an unpickled loader finds its class: the measured one, or the usual one in an ordinary process.
     MeasuredDataLoader.__name__ = MeasuredDataLoader.__qualname__ = "DataLoader"
@@ -273,8 +279,19 @@ def fault_argument(used: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
 def applicable(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the defaults that a call takes: what it does not give itself and, without workers, nothing about them."""
     asked = OnError.of(given.get("on_error", "raise"))
-    free = {name for name, field in OF_ON_ERROR.items() if getattr(asked, field) == getattr(OnError(), field)}
-    used = {name: value for name, value in defaults.items() if name in free or name not in {*given, *OF_ON_ERROR}}
+    untouched = OnError()
+    used: dict[str, Any] = {}
+    for name, value in defaults.items():
+        if name in OF_ON_ERROR:
+            field = OF_ON_ERROR[name]
+            is_free = getattr(asked, field) == getattr(untouched, field)
+        else:
+            is_free = name not in given
+
+        if is_free:
+            used[name] = value
+
     if not {**used, **given}.get("num_workers"):
-        used = {name: value for name, value in used.items() if name not in NEED_WORKERS}
+        for name in NEED_WORKERS & used.keys():
+            del used[name]
     return used

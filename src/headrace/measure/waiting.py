@@ -190,7 +190,10 @@ def cost_of_watching() -> float:
     watched = Idle()
     watch = EpochWatch(recorder)
     watch.attach(watched)
-    seconds = [min(_timed(iterator._next_data) for _ in range(CALIBRATIONS)) for iterator in (bare, watched)]
+    seconds = []
+    for iterator in (bare, watched):
+        seconds.append(min(_timed(iterator._next_data) for _ in range(CALIBRATIONS)))
+
     return max(seconds[1] - seconds[0], 0.0)
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from headrace.core.counter import stream_key, words_at
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError, explain, wrong_argument
 from headrace.samplers.permutation import Permutation
 from headrace.samplers.positions import local_range
 from headrace.samplers.sampler import Dealing, ElasticSampler, Keys, State, digest_of, positive
@@ -238,8 +238,7 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
         self._counted: tuple[int, int] | None = None
         super().__init__(lengths, window, shuffle=shuffle, seed=seed, **dealing)
         if too_long not in ("raise", "skip", "alone"):
-            expected = "'raise', 'skip' or 'alone'"
-            raise UsageError(explain("wrong argument", place="too_long=", found=repr(too_long), expected=expected))
+            raise wrong_argument("too_long", too_long, "'raise', 'skip' or 'alone'")
 
         if too_long == "raise":
             self._refuse_too_long()

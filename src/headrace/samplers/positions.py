@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import wrong_argument
 from headrace.core.world import World
 
 Uneven = Literal["pad", "drop", "keep"]
@@ -23,8 +23,7 @@ def checked_uneven(uneven: str) -> Uneven:
     for word in get_args(Uneven):
         if uneven == word:
             return word  # type: ignore[no-any-return]
-    expected = "'pad', 'drop' or 'keep'"
-    raise UsageError(explain("wrong argument", place="uneven=", found=repr(uneven), expected=expected))
+    raise wrong_argument("uneven", uneven, "'pad', 'drop' or 'keep'")
 
 
 def stop_of(start: int, total: int, size: int, uneven: Uneven) -> int:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from headrace.core.counter import stream_key
-from headrace.core.errors import StateError, UsageError, explain
+from headrace.core.errors import StateError, UsageError, explain, wrong_argument
 from headrace.core.world import World, checked_world
 from headrace.samplers.positions import Uneven, checked_uneven, local_range
 
@@ -262,7 +262,7 @@ def positive(name: str, value: Any) -> int:
     """Returns `value` if it is a whole number above zero. Raises `UsageError` otherwise."""
     if (number := _whole(value)) is not None and number > 0:
         return number
-    raise UsageError(explain("wrong argument", place=f"{name}=", found=repr(value), expected="a whole number above 0"))
+    raise wrong_argument(name, value, "a whole number above 0")
 
 
 def _whole(value: Any) -> int | None:

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 
 
 class Attempts:
@@ -37,14 +37,13 @@ class Attempts:
         try:
             fd = os.open(self._file(key), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except FileNotFoundError as error:
-            message = explain(
+            raise UsageError.about(
                 "the attempts can no longer be counted",
                 place=self._folder,
                 found="no such folder",
                 expected="the folder that the process made which created the counter",
                 cure="keep the Attempts (or what holds it) there for as long as other processes count",
-            )
-            raise UsageError(message) from error
+            ) from error
 
         try:
             os.write(fd, b"!")

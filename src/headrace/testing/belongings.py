@@ -33,17 +33,26 @@ class Belongings:
     @classmethod
     def now(cls, *, memory: bool = False) -> Belongings:
         """Returns what this process and its descendants hold; `memory` is 0 unless asked for: it takes milliseconds."""
+        if memory:
+            held = tree_memory(os.getpid())
+        else:
+            held = 0
+
         return cls(
             processes=frozenset(_identified(descendants())),
-            threads=frozenset(one for one in threading.enumerate() if not _is_foreign(one)),
+            threads=frozenset(thread for thread in threading.enumerate() if not _is_foreign(thread)),
             descriptors=_descriptors(),
             shared=_shared_memory(),
-            memory=tree_memory(os.getpid()) if memory else 0,
+            memory=held,
         )
 
     def beyond(self, before: Belongings) -> Belongings:
         """Returns what is here and was not before. Memory: the growth in bytes, negative if it shrank."""
-        opened = {fd: target for fd, target in self.descriptors.items() if before.descriptors.get(fd) != target}
+        opened = {}
+        for fd, target in self.descriptors.items():
+            if before.descriptors.get(fd) != target:
+                opened[fd] = target
+
         closed = Counter(target for fd, target in before.descriptors.items() if self.descriptors.get(fd) != target)
         for fd, target in sorted(opened.items()):
             if closed[target]:  # the same file under another number
@@ -69,7 +78,12 @@ def descendants() -> list[int]:
         getattr(resource_tracker._resource_tracker, "_pid", None),
         getattr(forkserver._forkserver, "_forkserver_pid", None),
     }
-    return [pid for pid in process_tree(os.getpid())[1:] if pid not in helpers]
+    pids = []
+    for pid in process_tree(os.getpid())[1:]:
+        if pid not in helpers:
+            pids.append(pid)
+
+    return pids
 
 
 def command_of(pid: int) -> str:
@@ -101,7 +115,7 @@ def _is_foreign(thread: threading.Thread) -> bool:
 
 
 def _descriptors() -> dict[int, str]:
-    kept = {
+    of_python = {
         getattr(resource_tracker._resource_tracker, "_fd", None),
         getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
     }
@@ -117,7 +131,7 @@ def _descriptors() -> dict[int, str]:
         except OSError:
             continue  # that of the listing itself
 
-        if fd not in kept:
+        if fd not in of_python:
             found[fd] = target
 
     return found

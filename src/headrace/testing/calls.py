@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.testing.attempts import Attempts
 from headrace.testing.faults import Fault, Raise
 
@@ -30,14 +30,17 @@ class FaultyCall:
     """`attempts.of("call")` calls were made, and `attempts.of("fault")` of them were those meant above."""
 
     def __post_init__(self) -> None:
-        chosen = [name for name in ("calls", "every", "when") if getattr(self, name) is not None]
+        chosen = []
+        for name in ("calls", "every", "when"):
+            if getattr(self, name) is not None:
+                chosen.append(name)
+
         if len(chosen) > 1 or (self.every is not None and self.every < 1):
-            message = explain(
+            raise UsageError.about(
                 "it is not clear in which calls the fault is to happen",
                 found=", ".join(f"{name}={getattr(self, name)!r}" for name in chosen),
                 expected="one of calls, every (at least 1) and when; or none, for all calls",
             )
-            raise UsageError(message)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Lets the fault happen if it is this call's turn, and calls the function."""

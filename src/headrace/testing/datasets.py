@@ -62,9 +62,9 @@ class Faulty(Dataset[Any]):
         return self.dataset.__getitems__(keys)
 
     def _meet(self, key: Any) -> None:
-        for one in key if isinstance(key, (list, tuple)) and not _is_known(key, self.faults) else (key,):
-            if _is_known(one, self.faults):
-                _happen(self.faults[one], self.attempts, one, self.times)
+        for sample_key in key if isinstance(key, (list, tuple)) and not _is_known(key, self.faults) else (key,):
+            if _is_known(sample_key, self.faults):
+                _happen(self.faults[sample_key], self.attempts, sample_key, self.times)
 
 
 class FaultyStream(IterableDataset[Any]):
@@ -96,8 +96,8 @@ class FaultyStream(IterableDataset[Any]):
         iterator = iter(self.dataset)
         for stateful in (iterator, self.dataset):
             if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict"):
-                return _StatefulSamples(self, iterator, stateful)
-        return _Samples(self, iterator)
+                return _StatefulFaultySamples(self, iterator, stateful)
+        return _FaultySamples(self, iterator)
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ class FaultyStream(IterableDataset[Any]):
             _happen(self.faults[position], self.attempts, position, self.times)
 
 
-class _Samples:
+class _FaultySamples:
     """A class, not a generator: a generator ends with the first exception."""
 
     def __init__(self, stream: FaultyStream, iterator: Iterator[Any]) -> None:
@@ -134,7 +134,7 @@ class _Samples:
         return sample
 
 
-class _StatefulSamples(_Samples):
+class _StatefulFaultySamples(_FaultySamples):
     def __init__(self, stream: FaultyStream, iterator: Iterator[Any], stateful: Any) -> None:
         super().__init__(stream, iterator)
         self._stateful = stateful

@@ -57,7 +57,9 @@ def no_leaks(*, memory: int | None = None, timeout: float = 10.0) -> Iterator[No
 def describe(left: Belongings, memory: int | None = None) -> list[str]:
     """Returns a line for each thing left, and one for memory if it grew by more than `memory` bytes."""
     lines = [f"child process {pid}: {command_of(pid)}" for pid, _ in sorted(left.processes)]
-    lines += [f"thread {name}" for name in sorted(thread.name for thread in left.threads)]
+    for name in sorted(thread.name for thread in left.threads):
+        lines.append(f"thread {name}")
+
     lines += [f"descriptor {fd}: {target}" for fd, target in sorted(left.descriptors.items())]
     lines += [f"shared memory {path}" for path in sorted(left.shared)]
     if memory is not None and left.memory > memory:

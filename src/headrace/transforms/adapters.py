@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from headrace.core.errors import MissingExtraError, UsageError, explain
+from headrace.core.errors import MissingExtraError, UsageError
 from headrace.core.global_turns import global_turn
 from headrace.core.rng import global_states_kept, rng
 from headrace.transforms.decoding import decode
@@ -70,7 +70,7 @@ class Albumentations:
     ) -> None:
         if not callable(getattr(compose, "set_random_state", None)):
             expected = "a transform of albumentations 2.0 or newer"
-            raise UsageError(explain("cannot seed a transform", found=type(compose).__name__, expected=expected))
+            raise UsageError.about("cannot seed a transform", found=type(compose).__name__, expected=expected)
 
         self.compose = compose
         self.image = image
@@ -82,7 +82,13 @@ class Albumentations:
         else:
             self.labels = as_names(labels)
 
-        self._needed = (image, *masks, *filter(None, (bboxes, keypoints)), *(() if labels is None else self.labels))
+        further: tuple[str, ...]
+        if labels is None:
+            further = ()
+        else:
+            further = self.labels
+
+        self._needed = (image, *masks, *filter(None, (bboxes, keypoints)), *further)
         self._of_thread = threading.local()
 
     def __call__(self, sample: Any) -> Any:
@@ -121,14 +127,19 @@ class Albumentations:
             made = self.compose.to_dict()
         except (NotImplementedError, ValueError) as error:
             cure = "give its Lambda a name, and declare the step with headrace.step(..., version=...)"
-            raise UsageError(explain("cannot compare a transform", found=str(error), cure=cure)) from error
+            raise UsageError.about("cannot compare a transform", found=str(error), cure=cure) from error
 
         names = (self.image, self.masks, self.bboxes, self.keypoints, self.labels)
         return json.dumps([names, made], default=repr, sort_keys=True)
 
     def _given(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         image = sample[self.image]
-        given: dict[str, Any] = {"image": image if _is_pixels(image) else decode(image)}
+        if _is_pixels(image):
+            pixels = image
+        else:
+            pixels = decode(image)
+
+        given: dict[str, Any] = {"image": pixels}
         if isinstance(image, torch.Tensor) and image.ndim == 3:
             given["image"] = np.ascontiguousarray(image.numpy().transpose(1, 2, 0))
         if self.masks:
@@ -139,15 +150,30 @@ class Albumentations:
             if rows.size:
                 given[role] = rows
             else:
-                given[role] = rows.reshape(0, 4 if role == "bboxes" else 2)
+                if role == "bboxes":
+                    width = 4
+                else:
+                    width = 2
 
-        given.update({name: as_array(sample[name]) for name in self.labels if name in sample})
+                given[role] = rows.reshape(0, width)
+
+        labels = {}
+        for name in self.labels:
+            if name in sample:
+                labels[name] = as_array(sample[name])
+
+        given.update(labels)
         return given
 
     def _rows(self) -> list[tuple[str, str]]:
         """Pairs (entry, Albumentations' name for it) of what comes in rows."""
         pairs = ((self.bboxes, "bboxes"), (self.keypoints, "keypoints"))
-        return [(name, role) for name, role in pairs if name is not None]
+        named = []
+        for name, role in pairs:
+            if name is not None:
+                named.append((name, role))
+
+        return named
 
     def _transform(self) -> Any:
         """This thread's copy: Albumentations keeps state in its transforms while one runs."""
@@ -156,7 +182,12 @@ class Albumentations:
         return self._of_thread.compose
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_of_thread"}
+        state = {}
+        for key, value in self.__dict__.items():
+            if key != "_of_thread":
+                state[key] = value
+
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _of_thread=threading.local())
@@ -179,7 +210,12 @@ def _is_pixels(image: Any) -> bool:
 def _image_back(made: Any, original: Any) -> Any:
     if isinstance(made, torch.Tensor) or not isinstance(original, torch.Tensor):
         return made
-    return torch.from_numpy(np.ascontiguousarray(made.transpose(2, 0, 1) if made.ndim == 3 else made))
+    if made.ndim == 3:
+        channels_first = made.transpose(2, 0, 1)
+    else:
+        channels_first = made
+
+    return torch.from_numpy(np.ascontiguousarray(channels_first))
 
 
 def torchvision(
@@ -219,7 +255,7 @@ class Torchvision:
         self, transform: Any, image: str, mask: tuple[str, ...], boxes: str | None, keypoints: str | None
     ) -> None:
         if not callable(transform):
-            raise UsageError(explain("not a transform", found=type(transform).__name__, expected="a callable"))
+            raise UsageError.about("not a transform", found=type(transform).__name__, expected="a callable")
 
         self.transform = transform
         self.image = image
@@ -238,7 +274,12 @@ class Torchvision:
         if not self._targets:
             image = sample[self.image]
             with seeded_globals(int(rng().integers(SEEDS))):
-                made = self.transform(image if _is_pixels(image) or hasattr(image, "getbands") else _pil(image))
+                if _is_pixels(image) or hasattr(image, "getbands"):
+                    given = image
+                else:
+                    given = _pil(image)
+
+                made = self.transform(given)
             return {**sample, self.image: made}
 
         given = self._wrapped(sample)
@@ -284,7 +325,7 @@ def _pil(encoded: Any) -> Any:
         from PIL import Image
     except ImportError as error:
         cure = "pip install 'headrace[images]'"
-        raise MissingExtraError(explain("images need Pillow", found=str(error), cure=cure)) from error
+        raise MissingExtraError.about("images need Pillow", found=str(error), cure=cure) from error
 
     return Image.fromarray(decode(encoded))
 
@@ -294,7 +335,7 @@ def _tv_tensors() -> Any:
         from torchvision import tv_tensors
     except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
         cure = "pip install torchvision, in the version that belongs to torch"
-        raise MissingExtraError(explain("targets need torchvision", found=str(error), cure=cure)) from error
+        raise MissingExtraError.about("targets need torchvision", found=str(error), cure=cure) from error
 
     return tv_tensors
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.errors import MissingExtraError, SampleError, explain
+from headrace.core.errors import MissingExtraError, SampleError
 from headrace.core.shortage import check_shortage
 from headrace.transforms.headers import Header, is_complete, read_header
 from headrace.transforms.jpeg_rows import decode_upper
@@ -108,9 +108,12 @@ def _by_simplejpeg(data: memoryview, header: Header, divisor: int, *, is_lent: b
         least = {}
 
     try:
-        decoded: Pixels = simplejpeg.decode_jpeg(
-            data, "RGB", buffer=lent((height, width, 3)) if is_lent else None, **least
-        )
+        if is_lent:
+            buffer = lent((height, width, 3))
+        else:
+            buffer = None
+
+        decoded: Pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=buffer, **least)
     except ValueError:
         return None
 
@@ -193,7 +196,7 @@ def _without_pillow(data: memoryview, header: Header | None, divisor: int, place
     else:
         what = "images need Pillow, simplejpeg or OpenCV"
 
-    raise MissingExtraError(explain(what, place=place, cure=cure))
+    raise MissingExtraError.about(what, place=place, cure=cure)
 
 
 def _guessed_by_simplejpeg(data: memoryview, place: object) -> Pixels:
@@ -225,7 +228,7 @@ def _unknown(data: memoryview) -> str:
 def undecodable(place: object, found: str, cure: str = "restore or remove it") -> SampleError:
     """Returns the error for an image that cannot be decoded."""
     expected = "an image that Pillow can decode"
-    return SampleError(explain("cannot decode an image", place=place, found=found, expected=expected, cure=cure))
+    return SampleError.about("cannot decode an image", place=place, found=found, expected=expected, cure=cure)
 
 
 def shrunk(header: Header, divisor: int) -> Size:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace.core.errors import FormatError, SampleError, UsageError, explain
+from headrace.core.errors import FormatError, SampleError, UsageError
 from headrace.core.regular import open_regular
 from headrace.transforms.decoders import (
     DECODE_FAILURES,
@@ -94,7 +94,7 @@ def reduction(header: Header | None, wanted: Size) -> int:
 
 
 @dataclass(slots=True)
-class Source:
+class EncodedImage:
     """An image that is at hand, but not decoded yet: `encoded` bytes with their `header`, or `image`."""
 
     place: object
@@ -139,7 +139,7 @@ class Source:
         return memoryview(b"")
 
 
-def open_source(data: Any, place: object) -> Source:
+def open_source(data: Any, place: object) -> EncodedImage:
     """Reads a file, or takes what is in memory; see `decode` for `data` and errors. Decodes nothing yet."""
     if isinstance(data, (str, os.PathLike)):
         if place is None:
@@ -150,16 +150,16 @@ def open_source(data: Any, place: object) -> Source:
     elif isinstance(data, (np.ndarray, torch.Tensor)):
         array = _channels_last(data)
         if array.ndim != 1:
-            return Source(place, image=rgb_array(array))
+            return EncodedImage(place, image=rgb_array(array))
         encoded = memoryview(np.ascontiguousarray(array).data)
     elif _is_pil(data):
-        return Source(place, image=_from_pil(data, place))
+        return EncodedImage(place, image=_from_pil(data, place))
     else:
         encoded = _buffer(data)
 
     if encoded.format != "B" or encoded.ndim != 1:
         encoded = encoded.cast("B")
-    return Source(place, encoded, read_header(encoded))
+    return EncodedImage(place, encoded, read_header(encoded))
 
 
 def rgb_array(array: NDArray[Any]) -> Pixels:
@@ -172,7 +172,7 @@ def rgb_array(array: NDArray[Any]) -> Pixels:
         expected = "uint8 or uint16, [height, width] or [height, width, 1, 3 or 4], not empty"
         cure = "convert it first: (255 * image).astype(numpy.uint8), or image.transpose(1, 2, 0)"
         found = f"{array.dtype} {list(array.shape)}"
-        raise UsageError(explain("cannot take an array for an image", found=found, expected=expected, cure=cure))
+        raise UsageError.about("cannot take an array for an image", found=found, expected=expected, cure=cure)
 
     if array.dtype == np.uint16:
         array = (array >> 8).astype(np.uint8)
@@ -213,8 +213,7 @@ def _buffer(data: Any) -> memoryview:
     except TypeError as error:
         expected = "encoded bytes, a path, a PIL image, an array [height, width, 3] or a tensor [3, height, width]"
         cure = "for samples that are dictionaries or tuples, say which entry is the image: on='image'"
-        message = explain("not an image", found=type(data).__name__, expected=expected, cure=cure)
-        raise UsageError(message) from error
+        raise UsageError.about("not an image", found=type(data).__name__, expected=expected, cure=cure) from error
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 
 Range = tuple[float, float]
 
@@ -82,7 +82,7 @@ def draw_crop(generator: np.random.Generator, size: tuple[int, int], scale: Rang
 
 def draw_shift(generator: np.random.Generator, jitter: Jitter) -> Shift:
     """Draws the factors and, as torchvision does, the order in which they are applied."""
-    order = tuple(place for place in generator.permutation(4).tolist() if jitter[place] != _NONE[place])
+    order = tuple(position for position in generator.permutation(4).tolist() if jitter[position] != _NONE[position])
     drawn = generator.random(4).tolist()
     values = [low + (high - low) * share for (low, high), share in zip(jitter, drawn, strict=True)]
     return Shift(order, *values)
@@ -98,28 +98,25 @@ def as_jitter(strengths: tuple[float | Range, ...]) -> Jitter:
         raise _bad_jitter(strengths)
 
     ranges: list[Range] = list(_NONE)
-    for place, strength in enumerate(strengths):
-        if place == 3:
-            middle = 0.0
+    for position, strength in enumerate(strengths):
+        is_hue = position == 3
+        if is_hue:
+            lowest, highest = -0.5, 0.5
         else:
-            middle = 1.0
-
-        if place == 3:
-            lowest = -0.5
-            highest = 0.5
-        else:
-            lowest = 0.0
-            highest = math.inf
+            lowest, highest = 0.0, math.inf
 
         if isinstance(strength, (int, float)):
             if strength < 0:
                 raise _bad_jitter(strengths)
-            ranges[place] = (max(lowest, middle - strength) if place < 3 else -float(strength), middle + strength)
+            if is_hue:
+                ranges[position] = (-float(strength), float(strength))
+            else:
+                ranges[position] = (max(lowest, 1.0 - strength), 1.0 + strength)
         else:
             low, high = strength
-            ranges[place] = (float(low), float(high))
+            ranges[position] = (float(low), float(high))
 
-        if not lowest <= ranges[place][0] <= ranges[place][1] <= highest:
+        if not lowest <= ranges[position][0] <= ranges[position][1] <= highest:
             raise _bad_jitter(strengths)
 
     return Jitter(*ranges)
@@ -129,7 +126,7 @@ def _bad_jitter(strengths: object) -> UsageError:
     expected = (
         "up to four of (brightness, contrast, saturation, hue): numbers from 0, or ranges (low, high); hue to 0.5"
     )
-    return UsageError(explain("a jitter that cannot be", found=strengths, expected=expected))
+    return UsageError.about("a jitter that cannot be", found=strengths, expected=expected)
 
 
 def checked_range(name: str, value: Range, lowest: float, highest: float = math.inf) -> Range:
@@ -138,7 +135,7 @@ def checked_range(name: str, value: Range, lowest: float, highest: float = math.
     high = float(value[1])
     if not lowest < low <= high <= highest:
         expected = f"(low, high) with {lowest} < low <= high" + ("" if highest == math.inf else f" <= {highest}")
-        raise UsageError(explain(f"{name} is no such range", found=value, expected=expected))
+        raise UsageError.about(f"{name} is no such range", found=value, expected=expected)
 
     return low, high
 
@@ -146,7 +143,7 @@ def checked_range(name: str, value: Range, lowest: float, highest: float = math.
 def checked_share(name: str, value: float) -> float:
     """Returns a probability; raises `UsageError` unless it lies in 0 to 1."""
     if not 0 <= value <= 1:
-        raise UsageError(explain(f"{name} is no probability", found=value, expected="0 to 1"))
+        raise UsageError.about(f"{name} is no probability", found=value, expected="0 to 1")
     return float(value)
 
 
@@ -159,5 +156,5 @@ def checked_size(value: int | tuple[int, int]) -> tuple[int, int]:
 
     whole = isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(side, int) for side in pair)
     if not whole or min(pair) < 1:
-        raise UsageError(explain("no size of an image", found=value, expected="pixels, or (height, width), from 1"))
+        raise UsageError.about("no size of an image", found=value, expected="pixels, or (height, width), from 1")
     return pair[0], pair[1]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 
 Names = str | Sequence[str] | None
 
@@ -25,11 +25,15 @@ def as_names(names: Names) -> tuple[str, ...]:
 
 def refuse_missing(sample: Mapping[str, Any], names: Sequence[str], adapter: str) -> None:
     """Raises `UsageError` if a sample lacks one of the entries that an adapter was told of."""
-    missing = [name for name in names if name not in sample]
+    missing = []
+    for name in names:
+        if name not in sample:
+            missing.append(name)
+
     if missing:
         found = "entries " + ", ".join(map(repr, sample))
         cure = f"name the sample's own entries: {adapter}(transform, image=...)"
-        raise UsageError(explain(f"no entry {missing[0]!r} in a sample", found=found, cure=cure))
+        raise UsageError.about(f"no entry {missing[0]!r} in a sample", found=found, cure=cure)
 
 
 def as_array(value: Any) -> NDArray[Any]:

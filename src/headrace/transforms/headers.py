@@ -44,35 +44,45 @@ def read_header(data: memoryview) -> Header | None:
 def is_complete(data: memoryview, header: Header) -> bool:
     """Tells whether an image ends as its format asks for, so that nothing was cut off; zeros may follow."""
     last = bytes(data[-64:]).rstrip(b"\0")
-    return last.endswith(JPEG_END if header.format == "jpeg" else PNG_END)
+    if header.format == "jpeg":
+        ending = JPEG_END
+    else:
+        ending = PNG_END
+
+    return last.endswith(ending)
 
 
 def segments(data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yields (marker, place) for each segment of a JPEG to its first scan, which is the last one.
+    """Yields (marker, offset) for each segment of a JPEG to its first scan, which is the last one.
 
-    place: of the byte 0xFF before the marker, which is followed by at least two bytes.
+    offset: of the byte 0xFF before the marker, which is followed by at least two bytes.
     """
-    place = 2
+    offset = 2
     end = len(data)
-    while place + 3 < end and data[place] == 0xFF:
-        marker = data[place + 1]
+    while offset + 3 < end and data[offset] == 0xFF:
+        marker = data[offset + 1]
         if marker == 0xFF or marker in BARE:  # filling, or a marker alone
-            place += 1 if marker == 0xFF else 2
+            if marker == 0xFF:
+                width = 1
+            else:
+                width = 2
+
+            offset += width
             continue
 
-        yield marker, place
+        yield marker, offset
         if marker in (SCAN, END):
             return
-        place += 2 + number_at(data, place + 2)
+        offset += 2 + number_at(data, offset + 2)
 
 
 def _jpeg(data: memoryview) -> Header | None:
-    for marker, place in segments(data):
-        if marker in FRAMES and place + 9 < len(data):
-            precision = data[place + 4]
-            channels = data[place + 9]
-            height = number_at(data, place + 5)
-            width = number_at(data, place + 7)
+    for marker, offset in segments(data):
+        if marker in FRAMES and offset + 9 < len(data):
+            precision = data[offset + 4]
+            channels = data[offset + 9]
+            height = number_at(data, offset + 5)
+            width = number_at(data, offset + 7)
             plain = precision == 8 and channels in (1, 3)
             if height and width:
                 return Header("jpeg", height, width, plain)
@@ -95,6 +105,6 @@ def _png(data: memoryview) -> Header | None:
     return None
 
 
-def number_at(data: memoryview, place: int) -> int:
+def number_at(data: memoryview, offset: int) -> int:
     """Returns a number of two bytes."""
-    return data[place] << 8 | data[place + 1]
+    return data[offset] << 8 | data[offset + 1]

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.core.rng import rng
 from headrace.transforms.decoders import Pixels, Size
-from headrace.transforms.decoding import REDUCTIONS, Source, open_source
+from headrace.transforms.decoding import REDUCTIONS, EncodedImage, open_source
 from headrace.transforms.drawing import (
     Box,
     Jitter,
@@ -98,7 +98,12 @@ class TrainImages(IntoArray):
         object.__setattr__(self, "ratio", checked_range("ratio", self.ratio, 0))
         object.__setattr__(self, "flip", checked_share("flip", self.flip))
         checked_interpolation(self.interpolation)
-        object.__setattr__(self, "_jitter", None if self.jitter is None else as_jitter(self.jitter))
+        if self.jitter is None:
+            jitter = None
+        else:
+            jitter = as_jitter(self.jitter)
+
+        object.__setattr__(self, "_jitter", jitter)
 
     def into(self, value: Any, out: NDArray[Any]) -> None:
         """Writes what `__call__` returns to `out`, uint8 [3, height, width], writable, of any strides from 0 up."""
@@ -114,7 +119,12 @@ class TrainImages(IntoArray):
 
         part = cropped(source, box, divisor)
         view = resize(part, target, self.interpolation)[0].permute(1, 2, 0).numpy()
-        np.copyto(out, (view[:, ::-1] if mirrored else view).transpose(2, 0, 1))
+        if mirrored:
+            shown = view[:, ::-1]
+        else:
+            shown = view
+
+        np.copyto(out, shown.transpose(2, 0, 1))
         jitter: Jitter | None = getattr(self, "_jitter", None)
         if jitter is not None:
             written = torch.from_numpy(out)
@@ -151,7 +161,7 @@ class EvalImages(IntoArray):
 
         if shorter < max(size):
             expected = f"{max(size)} pixels or more"
-            raise UsageError(explain("resize leaves less than the crop", found=self.resize, expected=expected))
+            raise UsageError.about("resize leaves less than the crop", found=self.resize, expected=expected)
 
         checked_interpolation(self.interpolation)
         object.__setattr__(self, "size", size)
@@ -210,12 +220,17 @@ def _nearest(edge: int, divisor: int, end: int) -> int:
     return min(edge + divisor // 2, end) // divisor * divisor
 
 
-def cropped(source: Source, box: Box, divisor: int) -> Tensor:
+def cropped(source: EncodedImage, box: Box, divisor: int) -> Tensor:
     """Decodes, a JPEG at 1/`divisor` of its size and down to the box, and returns `box` (in pixels of the whole image)
     to the nearest pixel that there is, as uint8 [1, 3, height, width] with channels last, in memory that may be lent.
     """
     size = source.size
-    image = source.lent_pixels(divisor if source.is_jpeg else 1, box.top + box.height)
+    if source.is_jpeg:
+        reduction = divisor
+    else:
+        reduction = 1
+
+    image = source.lent_pixels(reduction, box.top + box.height)
     if image.shape[1] != size[1]:
         top, bottom, left, right = (
             (edge + divisor // 2) // divisor for edge in (box.top, box.top + box.height, box.left, box.left + box.width)
@@ -237,4 +252,4 @@ def check_out(out: Any, shape: tuple[int, ...]) -> None:
             found = type(out).__name__
 
         expected = f"a writable array uint8 {list(shape)}"
-        raise UsageError(explain("cannot write an image there", found=found, expected=expected))
+        raise UsageError.about("cannot write an image there", found=found, expected=expected)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's training images, RGB, of 1, as PyTorch's model zoo documents them."""
@@ -36,7 +36,7 @@ class Normalize:
         self.mean, self.std, self.dtype = tuple(map(float, mean)), tuple(map(float, std)), dtype
         if not self.mean or len(self.mean) != len(self.std) or not min(self.std) > 0 or not dtype.is_floating_point:
             expected = "as many means as standard deviations, these above 0, and a floating-point type"
-            raise UsageError(explain("cannot normalize so", found=repr(self), expected=expected))
+            raise UsageError.about("cannot normalize so", found=repr(self), expected=expected)
         self._on: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, images: Any) -> Any:
@@ -45,7 +45,7 @@ class Normalize:
             return self._tensor(torch.from_numpy(np.array(images))).numpy()
         if not isinstance(images, Tensor):
             found = type(images).__name__
-            raise UsageError(explain("cannot normalize", found=found, expected="a tensor or an array, uint8"))
+            raise UsageError.about("cannot normalize", found=found, expected="a tensor or an array, uint8")
 
         return self._tensor(images)
 
@@ -54,7 +54,7 @@ class Normalize:
             found = f"{images.dtype} {list(images.shape)}"
             expected = f"uint8 [batch, {len(self.mean)}, height, width]"
             cure = "leave images as uint8 up to here: no ToDtype, no division by 255"
-            raise UsageError(explain("cannot normalize", found=found, expected=expected, cure=cure))
+            raise UsageError.about("cannot normalize", found=found, expected=expected, cure=cure)
 
         scale, offset = self._constants(images.device)
         if images.device.type == "cpu":  # conversion apart: there torch would copy, then calculate in a third place

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.counter import stream_key
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.core.rng import rng
 from headrace.transforms.adapters import SEEDS, seeded_globals
 from headrace.transforms.entries import refuse_missing
@@ -31,7 +31,13 @@ def kornia(augmentation: Any, data_keys: Mapping[str, str] | None = None, seed: 
 
     See `Kornia` for what comes back. Raises `UsageError` for names that Kornia does not know.
     """
-    return Kornia(augmentation, {"image": IMAGE} if data_keys is None else dict(data_keys), seed)
+    kinds: dict[str, str]
+    if data_keys is None:
+        kinds = {"image": IMAGE}
+    else:
+        kinds = dict(data_keys)
+
+    return Kornia(augmentation, kinds, seed)
 
 
 class Kornia:
@@ -49,10 +55,14 @@ class Kornia:
     random: ClassVar[bool] = True
 
     def __init__(self, augmentation: Any, data_keys: dict[str, str], seed: int | None) -> None:
-        unknown = [kind for kind in data_keys.values() if kind not in KINDS]
+        unknown = []
+        for kind in data_keys.values():
+            if kind not in KINDS:
+                unknown.append(kind)
+
         if unknown or not data_keys:
             found = ", ".join(map(repr, unknown)) or "no entries"
-            raise UsageError(explain("unknown data keys", found=found, expected=", ".join(KINDS)))
+            raise UsageError.about("unknown data keys", found=found, expected=", ".join(KINDS))
 
         self.augmentation = augmentation
         self.data_keys = data_keys
@@ -65,7 +75,7 @@ class Kornia:
         if not isinstance(batch, Mapping):
             if len(names) != 1 or not isinstance(batch, Tensor):
                 found = type(batch).__name__
-                raise UsageError(explain("not a batch of these entries", found=found, expected=f"entries {names}"))
+                raise UsageError.about("not a batch of these entries", found=found, expected=f"entries {names}")
             return self({names[0]: batch})[names[0]]
 
         refuse_missing(batch, names, "kornia")
@@ -116,7 +126,7 @@ def _values(entry: Any) -> Tensor:
 
     if not isinstance(tensor, Tensor):
         cure = "stack or pad the entry in the loader first"
-        raise UsageError(explain("not a tensor", found=type(entry).__name__, expected="a tensor", cure=cure))
+        raise UsageError.about("not a tensor", found=type(entry).__name__, expected="a tensor", cure=cure)
 
     return tensor
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.transforms.drawing import Shift
 
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
@@ -44,7 +44,7 @@ def checked_interpolation(value: str) -> None:
     """Raises `UsageError` for an interpolation that there is not."""
     if value not in INTERPOLATIONS:
         expected = ", ".join(INTERPOLATIONS)
-        raise UsageError(explain("an unknown interpolation", found=repr(value), expected=expected))
+        raise UsageError.about("an unknown interpolation", found=repr(value), expected=expected)
 
 
 def shifted(image: Tensor, shift: Shift) -> Tensor:
@@ -62,14 +62,19 @@ def shifted(image: Tensor, shift: Shift) -> Tensor:
     else:
         highest = 255.0
 
-    values = image.to(torch.float64 if image.dtype == torch.float64 else torch.float32, copy=True)
-    for place in shift.order:
-        if place == 0:
+    if image.dtype == torch.float64:
+        dtype = torch.float64
+    else:
+        dtype = torch.float32
+
+    values = image.to(dtype, copy=True)
+    for step in shift.order:
+        if step == 0:
             values.mul_(shift.brightness).clamp_(0, highest)
-        elif place == 1:
+        elif step == 1:
             gray_level = (1 - shift.contrast) * _mean(values, highest)
             values.mul_(shift.contrast).add_(gray_level).clamp_(0, highest)
-        elif len(values) == 3 and place == 2:
+        elif len(values) == 3 and step == 2:
             gray = luma(values).mul_(1 - shift.saturation)
             values.mul_(shift.saturation).add_(gray).clamp_(0, highest)
         elif len(values) == 3:

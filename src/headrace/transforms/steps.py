@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 from headrace.core.rng import rng
 from headrace.transforms.decoders import Size
 from headrace.transforms.decoding import decode
@@ -54,12 +54,12 @@ class RandomResizedCrop:
         generator = rng()
         size = checked_size(self.size)
 
-        def one(image: Tensor) -> Tensor:
+        def apply(image: Tensor) -> Tensor:
             box = draw_crop(generator, (image.shape[-2], image.shape[-1]), self.scale, self.ratio)
             part = image[:, box.top : box.top + box.height, box.left : box.left + box.width]
             return resize(part[None], size, self.interpolation)[0]
 
-        return _each(value, one)
+        return _each(value, apply)
 
 
 @dataclass(frozen=True)
@@ -160,12 +160,12 @@ class ColorJitter:
         generator = rng()
         jitter = as_jitter((self.brightness, self.contrast, self.saturation, self.hue))
 
-        def one(image: Tensor) -> Tensor:
+        def apply(image: Tensor) -> Tensor:
             if len(image) not in (1, 3):
-                raise UsageError(explain("cannot jitter", found=f"{len(image)} channels", expected="1 or 3"))
+                raise UsageError.about("cannot jitter", found=f"{len(image)} channels", expected="1 or 3")
             return shifted(image, draw_shift(generator, jitter))
 
-        return _each(value, one)
+        return _each(value, apply)
 
 
 def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -208,5 +208,5 @@ def _start(value: Tensor) -> int:
 def _checked(images: Tensor) -> Tensor:
     if (images.dtype != torch.uint8 and not images.is_floating_point()) or 0 in images.shape[-3:]:
         expected = "uint8 (0 to 255) or floating point (0 to 1), not empty"
-        raise UsageError(explain("no images", found=f"{images.dtype} {list(images.shape)}", expected=expected))
+        raise UsageError.about("no images", found=f"{images.dtype} {list(images.shape)}", expected=expected)
     return images

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.data.building.staging_area import Room
+from headrace.data.building.staging_area import StagingArea
 
 
 def test_a_piece_counts_from_the_moment_its_note_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(tmp_path / "data", "digest", 1, ".arrow")
+    room = StagingArea(tmp_path / "data", "digest", 1, ".arrow")
     assert room.prepare() == [0]
     whole = Path.write_text
 

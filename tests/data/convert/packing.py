@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace.data.convert.pack import Packed, pack
-from headrace.data.convert.plan import Options
+from headrace.data.convert.plan import PackOptions
 from tests.data.formats.samples import usual, write
 
 COUNT, PIECE = 60, 1500
@@ -27,7 +27,7 @@ from pathlib import Path
 from headrace.data.building import staging_area as room
 from headrace.data.convert import pack
 from headrace.data.convert import plan
-from headrace.data.formats.atomic_target import Aside
+from headrace.data.formats.atomic_target import AtomicTarget
 
 def stop_before(function, at):
     calls = []
@@ -55,11 +55,11 @@ if __name__ == "__main__":
     elif where == "flush":
         room.sync_file = stop_before(room.sync_file, at)
     elif where == "begin":
-        pack.Pieces.begin_file = stop_before(pack.Pieces.begin_file, at)
+        pack.PackJob.begin_file = stop_before(pack.PackJob.begin_file, at)
     elif where == "assemble":
-        pack.Pieces.assemble = stop_before(pack.Pieces.assemble, at)
+        pack.PackJob.assemble = stop_before(pack.PackJob.assemble, at)
     elif where == "commit":
-        Aside.commit = stop_before(Aside.commit, at)
+        AtomicTarget.commit = stop_before(AtomicTarget.commit, at)
     elif where == "exchange":
         Path.replace = stop_before(Path.replace, at)
     from headrace.cli.app import main
@@ -80,7 +80,7 @@ class Case:
         self.target.parent.mkdir()
 
     def run(self, workers: int = 1, target: Path | None = None, **options: Any) -> Packed:
-        made = Options(self.format, **options)
+        made = PackOptions(self.format, **options)
         return pack(str(self.source), str(target or self.target), made, workers=workers)
 
     def undisturbed(self, **options: Any) -> dict[str, bytes]:
@@ -92,7 +92,7 @@ class Case:
 
     def put_old_data(self) -> dict[str, bytes]:
         other = write("npz", self.root / "other.npz", [usual("npz", 5, seed=2)])
-        pack(str(other), str(self.target), Options(self.format))
+        pack(str(other), str(self.target), PackOptions(self.format))
         return self.made()
 
     def made(self) -> dict[str, bytes]:

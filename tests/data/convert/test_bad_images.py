@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from headrace.core.errors import DatasetError, UsageError
-from headrace.data.convert.pack import Pieces, defaults_of, pack
-from headrace.data.convert.plan import Options
+from headrace.data.convert.pack import PackJob, defaults_of, pack
+from headrace.data.convert.plan import PackOptions
 from headrace.data.formats.registry import open_reader
 
 
@@ -46,7 +46,7 @@ def test_bad_images_are_counted_and_end_with_status_1(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["arrow", "memmap", "webdataset"])
 def test_bad_images_are_packed_as_they_are(form: str, tmp_path: Path) -> None:
-    made = pack(str(photos(tmp_path / "photos", bad=1)), str(tmp_path / "packed"), Options(form))
+    made = pack(str(photos(tmp_path / "photos", bad=1)), str(tmp_path / "packed"), PackOptions(form))
     assert made.bad == 1
     assert len(made.bad_samples) == 1
     assert len(open_reader(str(tmp_path / "packed"))) == 5
@@ -55,14 +55,14 @@ def test_bad_images_are_packed_as_they_are(form: str, tmp_path: Path) -> None:
 def test_bad_images_of_an_earlier_run_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = str(photos(tmp_path / "photos", bad=2))
 
-    def interrupted(self: Pieces) -> None:
+    def interrupted(self: PackJob) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pieces, "assemble", interrupted)
+        patch.setattr(PackJob, "assemble", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            pack(source, str(tmp_path / "packed"), Options())
-    made = pack(source, str(tmp_path / "packed"), Options())
+            pack(source, str(tmp_path / "packed"), PackOptions())
+    made = pack(source, str(tmp_path / "packed"), PackOptions())
     assert made.kept == made.pieces
     assert made.bad == 2
 
@@ -90,7 +90,7 @@ def test_the_ending_names_the_form(target: str, form: str) -> None:
 def test_more_shards_than_samples_are_refused(shards: int, tmp_path: Path) -> None:
     source = photos(tmp_path / "photos", bad=0)
     with pytest.raises(UsageError, match="--shards"):
-        pack(str(source), str(tmp_path / "packed"), Options(shards=shards))
+        pack(str(source), str(tmp_path / "packed"), PackOptions(shards=shards))
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 
@@ -98,6 +98,6 @@ def test_a_place_that_cannot_be_written_was_not_interrupted(tmp_path: Path) -> N
     source = photos(tmp_path / "photos", bad=0)
     for target in ("/proc/packed", "/dev/null/packed"):
         with pytest.raises(DatasetError) as caught:
-            pack(str(source), target, Options())
+            pack(str(source), target, PackOptions())
         assert "interrupted" not in str(caught.value)
         assert "choose another target" in str(caught.value)

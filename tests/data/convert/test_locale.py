@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.data.convert.verify import verify
 from headrace.data.formats.columns import Block, ragged_from
-from headrace.data.formats.schema import Field, Schema
+from headrace.data.formats.columns.schema import Field, Schema
 from tests.data.formats.samples import assert_same, read, write
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -19,7 +19,7 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 PROGRAM = """
 import sys
 from headrace.data.convert.pack import pack
-from headrace.data.convert.plan import Options
+from headrace.data.convert.plan import PackOptions
 from headrace.data.convert.verify import verify
 from headrace.core.errors import UsageError
 
@@ -33,10 +33,10 @@ if __name__ == "__main__":
         ("columns.arrow", "columns", "memmap"),
         ("columns.arrow", "columns.npz", "npz"),
     ):
-        pack(f"{folder}/{source}", f"{folder}/{target}", Options(format=form))
+        pack(f"{folder}/{source}", f"{folder}/{target}", PackOptions(format=form))
         assert verify(f"{folder}/{target}").sound
     try:
-        pack(f"{folder}/keys.arrow", sys.argv[2], Options(format="webdataset"))
+        pack(f"{folder}/keys.arrow", sys.argv[2], PackOptions(format="webdataset"))
     except UsageError as error:
         assert "PYTHONUTF8=1" in str(error)
     else:

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError, HeadraceError, UsageError
 from headrace.data.convert.pack import pack
-from headrace.data.convert.plan import Options
+from headrace.data.convert.plan import PackOptions
 from tests.data.convert.packing import COUNT, SHARDED, TARGETS, Case, files_in, hidden
 from tests.data.formats.columns import rows
 from tests.data.formats.samples import assert_same, read, usual, write
@@ -271,7 +271,7 @@ def test_there_are_as_many_shards_as_wanted(arrow: Case, shards: int) -> None:
 
 def test_progress_is_told_up_to_the_end(arrow: Case) -> None:
     told: list[tuple[int, int]] = []
-    pack(str(arrow.source), str(arrow.target), Options(), report=lambda done, total: told.append((done, total)))
+    pack(str(arrow.source), str(arrow.target), PackOptions(), report=lambda done, total: told.append((done, total)))
     assert told[0] == (0, COUNT)
     assert told[-1] == (COUNT, COUNT)
     assert told == sorted(told)
@@ -318,7 +318,7 @@ def test_what_cannot_be_done_is_said(arrow: Case, why: str, monkeypatch: pytest.
     monkeypatch.chdir(arrow.root / "elsewhere")
     before = files_in(arrow.root)
     with pytest.raises(kind) as caught:
-        pack(str(arrow.source), str(place(arrow.root)), Options(**options))
+        pack(str(arrow.source), str(place(arrow.root)), PackOptions(**options))
     assert text in str(caught.value)
     assert files_in(arrow.root) == before
     assert hidden(arrow.root) == []
@@ -329,13 +329,13 @@ def test_a_target_among_the_files_of_a_pattern_is_refused(arrow: Case) -> None:
     before = files_in(arrow.root)
     for pattern in ("s-*.arrow", "s-{0..1}.arrow"):
         with pytest.raises(UsageError, match="overlap"):
-            pack(str(arrow.root / pattern), str(shards[0]), Options())
+            pack(str(arrow.root / pattern), str(shards[0]), PackOptions())
     assert files_in(arrow.root) == before
 
 
 def test_a_source_that_is_not_there_is_named(arrow: Case) -> None:
     with pytest.raises(DatasetNotFoundError, match=r"source\.npz\?"):
-        pack(str(arrow.root / "sourc.npz"), str(arrow.target), Options())
+        pack(str(arrow.root / "sourc.npz"), str(arrow.target), PackOptions())
 
 
 def test_a_source_without_samples_gives_a_target_without_samples(case: Case) -> None:

@@ -11,9 +11,9 @@ from PIL import Image
 
 from headrace.core.errors import SampleError
 from headrace.data.convert.pack import pack
-from headrace.data.convert.plan import Options
+from headrace.data.convert.plan import PackOptions
 from headrace.data.formats.columns import Block, column_from
-from headrace.data.formats.schema import Field, Schema
+from headrace.data.formats.columns.schema import Field, Schema
 from tests.data.formats.columns import rows
 from tests.data.formats.samples import read, write
 
@@ -37,7 +37,7 @@ def test_large_images_shrink_and_all_else_is_kept(tmp_path: Path, workers: int) 
     sizes = [(64, 48), (40, 90), (20, 16), (16, 30), (300, 17)]
     images = [picture(size, kind) for size in sizes for kind in ("JPEG", "PNG")]
     source = album(tmp_path / "photos.arrow", images)
-    pack(str(source), str(tmp_path / "small"), Options(resize=16), workers=workers)
+    pack(str(source), str(tmp_path / "small"), PackOptions(resize=16), workers=workers)
     made = read(tmp_path / "small")
     assert made.schema == read(source).schema
     assert rows(made, "label") == rows(read(source), "label")
@@ -55,6 +55,6 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path: Path, workers: int, 
     images[13] = images[13][:200]
     source = album(tmp_path / "photos.arrow", images)
     with pytest.raises(SampleError, match=r"sample 13\b") as caught:
-        pack(str(source), str(tmp_path / "small"), Options(resize=16, shuffle=shuffle), workers=workers)
+        pack(str(source), str(tmp_path / "small"), PackOptions(resize=16, shuffle=shuffle), workers=workers)
     assert str(source) in str(caught.value)
     assert not (tmp_path / "small").exists()

@@ -19,11 +19,11 @@ from headrace.cli.verify import run_verify
 from headrace.core.errors import DatasetNotFoundError, HeadraceError
 from headrace.data.convert import verify as module
 from headrace.data.convert.pack import pack
-from headrace.data.convert.plan import Options
+from headrace.data.convert.plan import PackOptions
 from headrace.data.convert.verify import Verified, verify
 from headrace.data.formats.columns import Block, column_from
+from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import manifest_path
-from headrace.data.formats.schema import Field, Schema
 from tests.data.formats.columns import block
 from tests.data.formats.samples import FORMATS, path_of, usual, write
 
@@ -129,7 +129,7 @@ def test_a_shard_that_is_missing_is_named(tmp_path: Path) -> None:
     source = write("npz", tmp_path / "source.npz", [usual("npz")])
     for format in ("arrow", "parquet", "webdataset"):
         target = tmp_path / format
-        pack(str(source), str(target), Options(format, shards=3))
+        pack(str(source), str(target), PackOptions(format, shards=3))
         shard = sorted(target.glob("part-00001.*"))[0]
         shard.unlink()
         assert shard.name in told(checked(target))
@@ -288,7 +288,7 @@ def command(*arguments: str | Path) -> tuple[int, str, str]:
 @pytest.fixture
 def arrow(tmp_path: Path) -> Path:
     source = write("npz", tmp_path / "source.npz", [usual("npz")])
-    pack(str(source), str(tmp_path / "data"), Options(shards=3))
+    pack(str(source), str(tmp_path / "data"), PackOptions(shards=3))
     return tmp_path / "data"
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from headrace.data.formats.columns import Block, column_from
+from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import manifest_path
-from headrace.data.formats.schema import Field, Schema
 from tests.data.formats.samples import read
 
 RNG = np.random.default_rng(5)

@@ -12,9 +12,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from headrace.data.formats.columns import Block, Column, Ragged, concatenated, ragged_from
+from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import MODULES, format_named, open_reader, open_writer
-from headrace.data.formats.schema import NUMBERS, Field, Schema
 
 FORMATS = tuple(MODULES)
 PATHS = {

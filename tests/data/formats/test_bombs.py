@@ -16,7 +16,7 @@ import pytest
 
 import headrace
 from headrace.core.errors import FormatError
-from headrace.data.formats import limits
+from headrace.data.formats.guards import limits
 from tests.data.formats import bombs, table_bombs
 from tests.data.formats.bombs import GIGA, HUGE, MEGA
 

@@ -21,8 +21,8 @@ import torch
 import headrace
 from headrace.core.errors import FormatError, UsageError
 from headrace.data.formats.columns import Block, ragged_from
+from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import manifest_path
-from headrace.data.formats.schema import Field, Schema
 from tests.data.formats import damage
 from tests.data.formats.samples import FORMATS, path_of, read, usual, write
 

@@ -19,8 +19,8 @@ import pytest
 import headrace
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Block
+from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.registry import open_reader
-from headrace.data.formats.schema import NUMBERS, Field, Schema
 from tests.data.formats.columns import CLASSES, IMAGES, RAW, TOKENS, VALUES, WORDS, block, reopened, rows
 from tests.data.formats.samples import (
     IN_TEXT,

@@ -19,8 +19,8 @@ import headrace
 from headrace.core.errors import FormatError
 from headrace.data.blobs import Blobs
 from headrace.data.formats.columns import Block
+from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.registry import format_named, open_reader
-from headrace.data.formats.schema import Schema
 from tests.data.formats.samples import (
     FORMATS,
     all_of,

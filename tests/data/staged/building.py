@@ -22,7 +22,7 @@ import pytest
 
 import headrace
 from headrace import Staged, step
-from headrace.data.formats.atomic_target import Aside
+from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.staged import build, cache
 from headrace.data.staged.build import looked_at
 from tests.data.staged.pipelines import same
@@ -131,9 +131,9 @@ def child(channel: Any, root: Path, given: dict[str, Any]) -> None:
         os.environ["GATE"] = str(given["gate"])
     where, at = given["stop"]
     if where == "keep":
-        cache.Room.keep = stop_before(cache.Room.keep, at)  # type: ignore[method-assign]
+        cache.StagingArea.keep = stop_before(cache.StagingArea.keep, at)  # type: ignore[method-assign]
     elif where == "commit":
-        Aside.commit = stop_before(Aside.commit, at)  # type: ignore[method-assign]
+        AtomicTarget.commit = stop_before(AtomicTarget.commit, at)  # type: ignore[method-assign]
     elif where == "begin":
         stop_before(int, 1)()
     elif where:  # a function that the cache calls

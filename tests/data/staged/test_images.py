@@ -12,7 +12,7 @@ from PIL import Image
 
 import headrace
 from headrace.data.convert.pack import pack
-from headrace.data.convert.plan import Options
+from headrace.data.convert.plan import PackOptions
 from headrace.transforms import EvalImages, TrainImages
 from tests.data.staged.pipelines import same
 
@@ -64,7 +64,7 @@ def test_the_way_into_the_batch_changes_no_pixel(photos: Path) -> None:
 
 
 def test_stored_images_reach_a_pipeline_encoded(photos: Path, tmp_path: Path) -> None:
-    pack(str(photos), str(tmp_path / "packed"), Options(format="arrow"))
+    pack(str(photos), str(tmp_path / "packed"), PackOptions(format="arrow"))
     stored = headrace.open(tmp_path / "packed")
     name = next(one for one in stored.schema.names if stored.schema[one].kind == "bytes")
     got = stored.map(EvalImages(32), on=name)

@@ -15,7 +15,7 @@ import pytest
 import headrace
 from headrace import Staged, step
 from headrace.core.errors import UsageError
-from headrace.data.staged.planning import Cut, Plan, StepCost
+from headrace.data.staged.planning import Cut, CutPlan, StepCost
 from tests.data.staged.pipelines import samples
 from tests.data.staged.test_cuts import RANDOM
 
@@ -52,7 +52,7 @@ def pictured(one: dict[str, Any]) -> dict[str, Any]:
     return {**one, "image": object()}
 
 
-def planned(*steps: Any, **words: Any) -> Plan:
+def planned(*steps: Any, **words: Any) -> CutPlan:
     return Staged(SOURCE, get_item_transform=steps).plan(**{"batch_size": 16, **words})
 
 
@@ -178,9 +178,9 @@ def test_what_steps_raise_comes_through() -> None:
     assert "'<lambda>'" in caught.value.__notes__[0]
 
 
-def a_plan(cuts: list[Cut], *, epochs: int = 10, free: int = 10**9) -> Plan:
+def a_plan(cuts: list[Cut], *, epochs: int = 10, free: int = 10**9) -> CutPlan:
     steps = tuple(StepCost(f"s{number}", 0.0, 1.0) for number in range(len(cuts)))
-    return Plan(100, 10, epochs, steps, 0.0, tuple(cuts), free, 10**9)
+    return CutPlan(100, 10, epochs, steps, 0.0, tuple(cuts), free, 10**9)
 
 
 def test_the_recommended_cut_costs_least_over_the_epochs_and_fits_the_disk() -> None:

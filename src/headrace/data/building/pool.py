@@ -14,7 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
 
-from headrace.core.errors import DatasetError, HeadraceError, explain
+from headrace.core.errors import DatasetError, HeadraceError
 from headrace.core.torch_internals import compute_with_one_thread, reraise, wrap_exception
 
 Report = Callable[[int, int], None]
@@ -61,7 +61,7 @@ def make_pieces(
         except BrokenProcessPool as error:
             cure = "run the same again, it goes on where it was; with one worker if memory is short"
             found = "a worker process ended unexpectedly (killed, or out of memory)"
-            raise DatasetError(explain("the work was interrupted", place=place, found=found, cure=cure)) from error
+            raise DatasetError.about("the work was interrupted", place=place, found=found, cure=cure) from error
 
 
 @contextlib.contextmanager
@@ -70,6 +70,8 @@ def _ended_at_once(pool: ProcessPoolExecutor) -> Iterator[None]:
     try:
         yield
     except BaseException:
+        # `shutdown` alone would wait for the pieces that are under way. A piece of a terminated worker is a hidden file
+        # under another name, which the next run writes anew.
         processes = list((pool._processes or {}).values())
         for process in processes:
             process.terminate()
@@ -98,6 +100,7 @@ _jobs: list[Job] = []
 
 
 def _begin(job: Job) -> None:
+    # Ctrl-C reaches the whole process group. The main process decides what it means, and ends this worker if need be.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     compute_with_one_thread()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from headrace.core.errors import DatasetError, explain
+from headrace.core.errors import DatasetError
 from headrace.core.shortage import check_shortage
 from headrace.data.formats.atomic_target import sync_file, sync_folder
 from headrace.data.formats.manifest import checksum
@@ -22,7 +22,7 @@ from headrace.data.formats.shards import shard_name
 from headrace.data.storage.locks import locked
 
 
-class Room:
+class StagingArea:
     """The place for the pieces of one plan. `suffix`: of their names."""
 
     def __init__(self, target: Path, digest: str, pieces: int, suffix: str) -> None:
@@ -40,9 +40,7 @@ class Room:
 
     def _busy(self) -> None:
         cure = "wait until it has ended, or choose another target"
-        raise DatasetError(
-            explain("another pack is writing this target", place=self.target, found="its lock", cure=cure)
-        )
+        raise DatasetError.about("another pack is writing this target", place=self.target, found="its lock", cure=cure)
 
     def prepare(self) -> list[int]:
         """Returns the pieces that are missing; those of an earlier run of the same plan stay, others are removed."""
@@ -53,7 +51,12 @@ class Room:
                 folder.mkdir(parents=True)
             note.write_text(self._digest)
 
-        return [piece for piece in range(self._pieces) if not self._is_sound(piece)]
+        missing = []
+        for piece in range(self._pieces):
+            if not self._is_sound(piece):
+                missing.append(piece)
+
+        return missing
 
     def _is_sound(self, piece: int) -> bool:
         try:
@@ -77,6 +80,7 @@ class Room:
             files[path.name[1:]] = checksum(path)
             path.rename(path.with_name(path.name[1:]))
 
+        # The piece first, then the note that says it is complete: after a kill in between, the piece is made again.
         sync_folder(final.parent)
         note = self.path / f"note-{piece}"
         note.write_text(json.dumps(files))

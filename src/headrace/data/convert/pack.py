@@ -1,6 +1,6 @@
 """Packs stored data into another form: piece by piece, in parallel, and so that a kill costs one piece at most.
 
-Pieces gather beside the target (see `data/building/staging_area.py`). Where they are the files of the result, their
+PackJob gather beside the target (see `data/building/staging_area.py`). Where they are the files of the result, their
 folder becomes the target in one step; otherwise the target's own writer puts them together. Nothing is seen at the
 target before all of it is there.
 """
@@ -17,18 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.core.errors import DatasetError, HeadraceError, UsageError, explain
+from headrace.core.errors import DatasetError, HeadraceError, UsageError, wrong_argument
 from headrace.core.machine import cores
 from headrace.core.urls import refuse_url
 from headrace.data.building.pool import Report, make_pieces
-from headrace.data.building.staging_area import Room
+from headrace.data.building.staging_area import StagingArea
 from headrace.data.convert.bad_images import bad_images
-from headrace.data.convert.plan import IN_SHARDS, Options, Plan, bytes_of_block, make_plan
+from headrace.data.convert.plan import IN_SHARDS, PackOptions, PackPlan, bytes_of_block, make_plan
 from headrace.data.convert.resize import resized
-from headrace.data.formats import arrow
-from headrace.data.formats.atomic_target import Aside, sync_file, sync_tree
+from headrace.data.formats.atomic_target import AtomicTarget, sync_file, sync_tree
 from headrace.data.formats.columns import Keys
-from headrace.data.formats.file_writer import Growing
+from headrace.data.formats.growing_file import GrowingFile
 from headrace.data.formats.manifest import write_manifest
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import check_name, format_named, open_reader, open_writer
@@ -62,9 +61,15 @@ class Packed:
 
 
 def pack(
-    source: str, target: str, options: Options, *, workers: int = 0, trust: bool = False, report: Report | None = None
+    source: str,
+    target: str,
+    options: PackOptions,
+    *,
+    workers: int = 0,
+    trust: bool = False,
+    report: Report | None = None,
 ) -> Packed:
-    """Converts stored data; see `Options`. `workers`: processes beside this one; 0: as many as are of use.
+    """Converts stored data; see `PackOptions`. `workers`: processes beside this one; 0: as many as are of use.
 
     If an earlier run with the same source and options was interrupted, goes on where it was. Raises `FormatError`,
     `SampleError` (an image that cannot be resized), `UsageError`, `DatasetNotFoundError`; `DatasetError` if the disk is
@@ -77,30 +82,34 @@ def pack(
     check_name(target)
     reader = open_reader(source, trust=trust)
     if workers < 0:
-        raise UsageError(explain("wrong argument", place="workers", found=workers, expected="0 or more"))
+        raise wrong_argument("workers", workers, "0 or more", place="headrace.pack")
 
     _check_apart(reader.place, target)
     plan = make_plan(reader, target, options)
-    pieces = Pieces(plan, trust=trust)
+    pieces = PackJob(plan, trust=trust)
     try:
-        Aside(plan.target, folder=plan.in_folder).abort()  # says now what would be in the way later
-        with pieces.room.locked():
-            missing = pieces.room.prepare()
+        AtomicTarget(plan.target, folder=plan.in_folder).abort()  # says now what would be in the way later
+        with pieces.staging.locked():
+            missing = pieces.staging.prepare()
             _make(pieces, missing, workers or min(cores(), len(missing)), report or _silent)
             bad = pieces.bad_samples()
             pieces.assemble()
     except OSError as error:
         if isinstance(error, HeadraceError):
             raise
-        raise _disk_error(error, pieces.room.path) from error
+        raise _disk_error(error, pieces.staging.path) from error
 
     path = Path(target)
     if path.is_dir():
-        files = [one for one in path.rglob("*") if one.is_file()]
+        files = []
+        for file in path.rglob("*"):
+            if file.is_file():
+                files.append(file)
+
     else:
         files = [path]
 
-    total = sum(one.stat().st_size for one in files)
+    total = sum(path.stat().st_size for path in files)
     seconds = time.perf_counter() - began
     return Packed(
         target,
@@ -122,32 +131,33 @@ def _silent(done: int, total: int) -> None:
 
 def _check_apart(source: str, target: str) -> None:
     other = Path(os.path.realpath(target))
-    places = [Path(os.path.realpath(one)) for one in (source, *stored_files(source))]
-    if not Path(target).name or any(one == other or other in one.parents or one in other.parents for one in places):
+    files = [Path(os.path.realpath(path)) for path in (source, *stored_files(source))]
+    if not Path(target).name or any(path == other or other in path.parents or path in other.parents for path in files):
         cure = "choose another target"
-        message = explain("source and target overlap", place=target, found=source, expected="two places", cure=cure)
-        raise UsageError(message)
+        raise UsageError.about(
+            "source and target overlap", place=target, found=source, expected="two places", cure=cure
+        )
 
 
-def _disk_error(error: OSError, room: Path) -> DatasetError:
+def _disk_error(error: OSError, staging: Path) -> DatasetError:
     found = f"{error.strerror or error}"
     if error.filename:
         found += f": {error.filename}"
 
     if error.errno in WANT_SPACE:
         what = "packing was interrupted"
-        cure = "make room (or choose another target) and run the same command again: what is packed so far is kept"
+        cure = "make staging (or choose another target) and run the same command again: what is packed so far is kept"
     else:
         what = "the data cannot be read, or the target cannot be written"
         cure = "correct the path, let this user read and write there, or choose another target"
 
-    return DatasetError(explain(what, place=room, found=found, cure=cure))
+    return DatasetError.about(what, place=staging, found=found, cure=cure)
 
 
-class Pieces:
+class PackJob:
     """The pieces of a plan, as a job for several processes."""
 
-    def __init__(self, plan: Plan, *, trust: bool) -> None:
+    def __init__(self, plan: PackPlan, *, trust: bool) -> None:
         self.plan = plan
         self._trust = trust
         if plan.in_shards:
@@ -155,7 +165,7 @@ class Pieces:
         else:
             suffix = ".arrow"
 
-        self.room = Room(Path(plan.target), plan.digest(), plan.pieces, suffix)
+        self.staging = StagingArea(Path(plan.target), plan.digest(), plan.pieces, suffix)
         self._reader: Reader | None = None
 
     def begin(self) -> None:
@@ -164,7 +174,7 @@ class Pieces:
 
     def make(self, piece: int) -> None:
         """See `Job.make`."""
-        self.room.keep(piece, lambda path: self._write(path, piece))
+        self.staging.keep(piece, lambda path: self._write(path, piece))
 
     def _write(self, path: Path, piece: int) -> None:
         plan = self.plan
@@ -191,7 +201,7 @@ class Pieces:
         sync_file(note)  # before the piece is noted as done: a later run relies on both
 
     def _bad_file(self, piece: int) -> Path:
-        return self.room.path / "bad" / str(piece)
+        return self.staging.path / "bad" / str(piece)
 
     def bad_samples(self) -> list[str]:
         """Returns the number and the fault of each image that cannot be decoded, also those of an earlier run."""
@@ -200,46 +210,62 @@ class Pieces:
             bad += json.loads(self._bad_file(piece).read_text("utf-8"))
         return bad
 
-    def begin_file(self, path: Path) -> Growing:
+    def begin_file(self, path: Path) -> GrowingFile:
         """Begins a piece, in the form of the target or as Arrow."""
         if self.plan.in_shards:
-            writer: Growing = format_named(self.plan.options.format).write_file(path, self.plan.schema)  # type: ignore[attr-defined]
+            writer: GrowingFile = format_named(self.plan.options.format).write_file(path, self.plan.schema)  # type: ignore[attr-defined]
             return writer
+        from headrace.data.formats import arrow  # with pyarrow, which takes long to load
+
         return arrow.write_file(path, self.plan.schema)
 
     def assemble(self) -> None:
         """Puts the target in place."""
-        plan = self.plan
-        room = self.room
-        if plan.in_shards:
-            write_manifest(room.data, plan.options.format, plan.length, plan.schema)
-            sync_tree(room.data)
-            aside = Aside(plan.target, folder=True)
-            aside.path.rmdir()
-            try:
-                room.data.rename(aside.path)
-                aside.commit(synced=True)
-            except BaseException:
-                if aside.path.exists():
-                    aside.path.rename(room.data)
-                aside.abort()
-                raise
+        if self.plan.in_shards:
+            self._move_shards()
         else:
-            writer = open_writer(plan.target, plan.schema, plan.options.format)
-            try:
-                for piece in range(plan.pieces):
-                    part = arrow.open_reader(str(room.file(piece)), False)
-                    for run in part.blocks():
-                        writer.append(part.fetch(np.arange(run.start, run.stop), plan.schema.names))
-                writer.seal()
-            except BaseException:
-                writer.abort()
-                raise
+            self._write_target()
 
-        room.remove()
+        self.staging.remove()
+
+    def _move_shards(self) -> None:
+        """Makes the folder of pieces the target: the pieces are its shards already."""
+        plan = self.plan
+        pieces = self.staging.data
+        write_manifest(pieces, plan.options.format, plan.length, plan.schema)
+        sync_tree(pieces)
+
+        # Renames only from here on. If one of them fails, or Ctrl-C comes between two, the pieces go back to the
+        # staging area, where the next run finds them; the target is the old one or the new one at any moment.
+        target = AtomicTarget(plan.target, folder=True)
+        target.path.rmdir()
+        try:
+            pieces.rename(target.path)
+            target.commit(synced=True)
+        except BaseException:
+            if target.path.exists():
+                target.path.rename(pieces)
+            target.abort()
+            raise
+
+    def _write_target(self) -> None:
+        """Writes all pieces, one after the other, in the format of the target."""
+        from headrace.data.formats import arrow
+
+        plan = self.plan
+        writer = open_writer(plan.target, plan.schema, plan.options.format)
+        try:
+            for piece in range(plan.pieces):
+                reader = arrow.open_reader(str(self.staging.file(piece)), False)
+                for run in reader.blocks():
+                    writer.append(reader.fetch(np.arange(run.start, run.stop), plan.schema.names))
+            writer.seal()
+        except BaseException:
+            writer.abort()
+            raise
 
 
-def _runs(plan: Plan, reader: Reader, piece: int) -> Iterator[Keys]:
+def _runs(plan: PackPlan, reader: Reader, piece: int) -> Iterator[Keys]:
     """Yields the samples of a piece, so many at a time as are about `RUN` bytes."""
     keys = plan.keys(piece)
     count = 1
@@ -253,7 +279,7 @@ def _runs(plan: Plan, reader: Reader, piece: int) -> Iterator[Keys]:
             count = int(max(min(RUN / max(size, 1), 1 << 20), 1))
 
 
-def _make(pieces: Pieces, missing: list[int], workers: int, report: Report) -> None:
+def _make(pieces: PackJob, missing: list[int], workers: int, report: Report) -> None:
     plan = pieces.plan
     total = plan.length
     done = total - sum(plan.edges[piece + 1] - plan.edges[piece] for piece in missing)
@@ -269,7 +295,7 @@ def _make(pieces: Pieces, missing: list[int], workers: int, report: Report) -> N
     else:
         method = "spawn"
 
-    make_pieces(pieces, missing, workers, method=method, place=pieces.room.path, made=made)
+    make_pieces(pieces, missing, workers, method=method, place=pieces.staging.path, made=made)
 
 
 def defaults_of(target: str) -> str:
@@ -284,6 +310,6 @@ def defaults_of(target: str) -> str:
     if ending not in endings:
         expected = "a folder's name without an ending, or one of " + " ".join(endings)
         cure = "choose one of these endings, or name the form: --format"
-        raise UsageError(explain("no form has this ending", place=target, found=ending, expected=expected, cure=cure))
+        raise UsageError.about("no form has this ending", place=target, found=ending, expected=expected, cure=cure)
 
     return endings[ending]

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import UsageError, explain
-from headrace.data.formats.arrays import array_names
+from headrace.core.errors import UsageError
 from headrace.data.formats.columns import Block, Keys
+from headrace.data.formats.columns.arrays import array_names
+from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import MODULES, check_holds
-from headrace.data.formats.schema import Schema
 from headrace.data.formats.shards import stamp_of
 from headrace.data.images import holds_images
 from headrace.samplers.permutation import Permutation
@@ -47,7 +47,7 @@ NOTES = 2
 
 
 @dataclass(frozen=True)
-class Options:
+class PackOptions:
     """What the user asked for. `resize`: the shorter side of images, in pixels; `quality`: of JPEG, 1 to 95."""
 
     format: str = "arrow"
@@ -60,14 +60,14 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PackPlan:
     """Samples `edges[i]` to `edges[i + 1] - 1`, in the new order, make piece i."""
 
     source: str
     target: str
     length: int
     schema: Schema
-    options: Options
+    options: PackOptions
     edges: tuple[int, ...]
     stamp: str
     """Of the source's files: their names, lengths and times of change."""
@@ -109,13 +109,17 @@ def _file_endings(name: str) -> tuple[str, ...]:
     return tuple(getattr(format_named(name), "SUFFIXES", ()))
 
 
-def make_plan(reader: Reader, target: str, options: Options) -> Plan:
+def make_plan(reader: Reader, target: str, options: PackOptions) -> PackPlan:
     """Returns the plan of a conversion. Raises `UsageError` for options that make no sense, `FormatError`."""
     if options.format not in MODULES:
         check_holds(options.format, reader.schema, target)
 
     schema = reader.schema.only(options.columns, reader.place)
-    images = [field.name for field in schema if holds_images(field)]
+    images = []
+    for field in schema:
+        if holds_images(field):
+            images.append(field.name)
+
     rules = {
         "--resize": (options.resize is None or options.resize > 0, "a number of pixels above 0"),
         "--quality": (1 <= options.quality <= 95, "1 to 95"),
@@ -128,24 +132,29 @@ def make_plan(reader: Reader, target: str, options: Options) -> Plan:
     }
     for name, (holds, expected) in rules.items():
         if not holds:
-            raise UsageError(
-                explain("this cannot be done", place=name.strip(", "), found=vars(options), expected=expected)
+            raise UsageError.about(
+                "this cannot be done", place=name.strip(", "), found=vars(options), expected=expected
             )
 
     check_holds(options.format, schema, target)
     length = len(reader)
-    plan = Plan(reader.place, target, length, schema, options, (0, length), stamp_of(reader.place))
+    plan = PackPlan(reader.place, target, length, schema, options, (0, length), stamp_of(reader.place))
     if options.shards is not None and not plan.in_shards:
         expected = "a format in shards (" + ", ".join(IN_SHARDS) + ") and a folder as the target"
-        raise UsageError(
-            explain("this cannot be cut into shards", place="--shards", found=options.format, expected=expected)
+        raise UsageError.about(
+            "this cannot be cut into shards", place="--shards", found=options.format, expected=expected
         )
 
     size = _row_size(reader, schema) * max(length, 1)
-    count = options.shards or math.ceil(size / (SHARD if plan.in_shards else PIECE))
+    if plan.in_shards:
+        size_of_piece = SHARD
+    else:
+        size_of_piece = PIECE
+
+    count = options.shards or math.ceil(size / size_of_piece)
     count = max(min(count, max(length, 1)), 1)
     edges = tuple(length * number // count for number in range(count + 1))
-    return Plan(reader.place, target, length, schema, options, edges, plan.stamp)
+    return PackPlan(reader.place, target, length, schema, options, edges, plan.stamp)
 
 
 def _row_size(reader: Reader, schema: Schema) -> float:

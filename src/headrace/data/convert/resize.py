@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import SampleError, explain
+from headrace.core.errors import SampleError
 from headrace.core.shortage import check_shortage
 from headrace.data.formats.columns import Block, Column, Keys, column_from, value_of
 from headrace.data.images import decode_image, holds_images
@@ -23,7 +23,7 @@ def resized(block: Block, keys: Keys, side: int, quality: int, place: str) -> Bl
         if holds_images(field):
             images = [value_of(field, block.columns[field.name], index) for index in range(len(block))]
             where = [f"{place}, sample {key}, column {field.name!r}" for key in keys.tolist()]
-            smaller = [_smaller(one, side, quality, at) for one, at in zip(images, where, strict=True)]
+            smaller = [_smaller(image, side, quality, at) for image, at in zip(images, where, strict=True)]
             columns[field.name] = column_from(field, smaller)
 
     return Block(block.schema, columns)
@@ -45,7 +45,7 @@ def _smaller(data: bytes, side: int, quality: int, place: str) -> bytes:
         smaller.save(stream, "JPEG", quality=quality)
     except (OSError, ValueError, MemoryError) as error:
         check_shortage(error, place, "resizing an image")
-        raise SampleError(explain("cannot resize an image", place=place, found=str(error))) from error
+        raise SampleError.about("cannot resize an image", place=place, found=str(error)) from error
 
     encoded: bytes = stream.getvalue()
     return encoded

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +39,9 @@ class Verified:
     checksums: int = 0
     images: int = 0
     duplicates: int = 0
-    not_finite: dict[str, int] = field(default_factory=dict)
+    not_finite: dict[str, int] = dataclasses.field(default_factory=dict)
     """How many samples of a column hold infinite values or NaN."""
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = dataclasses.field(default_factory=list)
     more_problems: int = 0
 
     def add(self, problem: str) -> None:
@@ -132,7 +133,13 @@ def _check_files(place: str, found: Verified) -> None:
             sizes = f"{actual[0]:,} bytes, {expected[0]:,} expected"
             found.add(f"{_named(file)}: another {what} than when it was written ({sizes})")
 
-    for name in sorted(there - set(manifest.files)) if path.is_dir() else []:
+    extra_files: list[str]
+    if path.is_dir():
+        extra_files = sorted(there - set(manifest.files))
+    else:
+        extra_files = []
+
+    for name in extra_files:
         found.add(f"{_named(path / name)}: not in the manifest")
 
 
@@ -162,24 +169,29 @@ def _readable(reader: Reader, run: range, found: Verified) -> Iterator[tuple[int
 
 def _check_block(reader: Reader, start: int, block: Block, found: Verified, seen: set[bytes]) -> None:
     digests = [hashlib.blake2b(digest_size=12) for _ in range(len(block))]
-    for one in block.schema:
-        column = block.columns[one.name]
-        if one.dtype.kind == "f" and isinstance(column, np.ndarray):
+    for field in block.schema:
+        column = block.columns[field.name]
+        if field.dtype.kind == "f" and isinstance(column, np.ndarray):
             bad = int((~np.isfinite(column.reshape(len(block), -1))).any(axis=1).sum())
             if bad:
-                found.not_finite[one.name] = found.not_finite.get(one.name, 0) + bad
+                found.not_finite[field.name] = found.not_finite.get(field.name, 0) + bad
 
         for index in range(len(block)):
             value = column[index]
-            if one.dtype.kind == "f" and isinstance(column, Ragged) and not np.isfinite(value).all():
-                found.not_finite[one.name] = found.not_finite.get(one.name, 0) + 1
-            digests[index].update(len(value).to_bytes(8, "little") if isinstance(column, Ragged) else b"")
+            if field.dtype.kind == "f" and isinstance(column, Ragged) and not np.isfinite(value).all():
+                found.not_finite[field.name] = found.not_finite.get(field.name, 0) + 1
+            if isinstance(column, Ragged):
+                length = len(value).to_bytes(8, "little")
+            else:
+                length = b""
+
+            digests[index].update(length)
             digests[index].update(bytes_of(np.asarray(value)).data)
-            if one.kind == "text":
-                _check_text(start + index, one.name, value.tobytes(), found)
-            elif holds_images(one):
+            if field.kind == "text":
+                _check_text(start + index, field.name, value.tobytes(), found)
+            elif holds_images(field):
                 name = _name(block, index)
-                _check_image(f"{start + index}{name}", reader.place, value_of(one, column, index), found)
+                _check_image(f"{start + index}{name}", reader.place, value_of(field, column, index), found)
 
     for digest in digests:
         before = len(seen)
@@ -189,9 +201,9 @@ def _check_block(reader: Reader, start: int, block: Block, found: Verified, seen
 
 def _name(block: Block, index: int) -> str:
     """Returns what a sample is called in the data, for those who look for it."""
-    for one in block.schema:
-        if one.name in ("path", "__key__") and one.kind == "text":
-            return f" ({value_of(one, block.columns[one.name], index)})"
+    for field in block.schema:
+        if field.name in ("path", "__key__") and field.kind == "text":
+            return f" ({value_of(field, block.columns[field.name], index)})"
     return ""
 
 

@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.ipc
 
-from headrace.core.errors import FormatError, explain
-from headrace.data.formats.arrays import first_bytes, plain_files, unreadable
-from headrace.data.formats.arrow_columns import arrow_schema, schema_from, to_batch
-from headrace.data.formats.arrow_messages import check_compressed
+from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Block, concatenated
-from headrace.data.formats.file_writer import FileWriter
-from headrace.data.formats.limits import FREE, allowed, stored_size, too_large
+from headrace.data.formats.columns.arrays import first_bytes, plain_files, unreadable
+from headrace.data.formats.columns.arrow_columns import arrow_schema, schema_from, to_batch
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.columns.tables import TableReader
+from headrace.data.formats.growing_file import GrowingFileWriter
+from headrace.data.formats.guards.arrow_messages import check_compressed
+from headrace.data.formats.guards.limits import FREE, allowed, stored_size, too_large
 from headrace.data.formats.manifest import manifest_of
 from headrace.data.formats.protocol import Reader, Writer
-from headrace.data.formats.schema import Field, Schema
 from headrace.data.formats.shards import is_pattern, shards_of
-from headrace.data.formats.tables import TableReader
 
 NAME = "arrow"
 TITLE = "Arrow IPC files, memory-mapped"
@@ -66,7 +66,7 @@ def load(files: list[str], trust: bool = False) -> pa.Table:
         if tables and not table.schema.equals(tables[0].schema):
             found = f"{table.schema.names} where {files[0]} has {tables[0].schema.names}"
             expected = "the same columns and types in all shards"
-            raise FormatError(explain("shards differ", place=file, found=found, expected=expected))
+            raise FormatError.about("shards differ", place=file, found=found, expected=expected)
         tables.append(table)
 
     return pa.concat_tables(tables)
@@ -79,7 +79,12 @@ def _table(file: str, trust: bool) -> pa.Table:
         check_compressed(file, trust)
         source = pa.memory_map(file)
         is_file = first_bytes(file, 6) == b"ARROW1"
-        table = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(source).read_all()
+        if is_file:
+            open_ipc = pa.ipc.open_file
+        else:
+            open_ipc = pa.ipc.open_stream
+
+        table = open_ipc(source).read_all()
         table.validate()
     except (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError, struct.error) as error:
         if isinstance(error, FormatError):
@@ -134,4 +139,4 @@ def write_file(path: str | Path, schema: Schema) -> BatchWriter:
 
 def open_writer(path: str, schema: Schema) -> Writer:
     """See `Format.open_writer`."""
-    return FileWriter(NAME, path, schema, SUFFIXES, write_file)
+    return GrowingFileWriter(NAME, path, schema, SUFFIXES, write_file)

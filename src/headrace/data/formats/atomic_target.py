@@ -7,13 +7,13 @@ import os
 import shutil
 from pathlib import Path
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError
 
 MARK = ".partial"
 OLD = "old data"
 
 
-class Aside:
+class AtomicTarget:
     """A folder beside the target, in which the new data are made.
 
     `path` is what becomes the target: a file or a folder of that name. An existing folder is only replaced if it is
@@ -25,19 +25,24 @@ class Aside:
         self._folder = folder
         if self.target.name in ("", ".", ".."):
             expected = "a path that ends in a name"
-            raise FormatError(explain("cannot write here", place=target, found=f"{target!r}", expected=expected))
+            raise FormatError.about("cannot write here", place=target, found=f"{target!r}", expected=expected)
 
         if self.target.is_symlink() and not _leads_somewhere(self.target):
             cure = "remove it, or choose another target"
-            raise FormatError(explain("cannot write here", place=target, found="a link that leads nowhere", cure=cure))
+            raise FormatError.about("cannot write here", place=target, found="a link that leads nowhere", cure=cure)
 
         if self.target.exists():
             self._check_replaceable()
 
-        self._room = self.target.with_name(f".{self.target.name}{MARK}-{os.getpid()}")
+        self._staging = self.target.with_name(f".{self.target.name}{MARK}-{os.getpid()}")
         self.remove_abandoned()
-        self.path = self._room / self.target.name
-        (self.path if folder else self._room).mkdir(parents=True)
+        self.path = self._staging / self.target.name
+        if folder:
+            new_folder = self.path
+        else:
+            new_folder = self._staging
+
+        new_folder.mkdir(parents=True)
 
     def _check_replaceable(self) -> None:
         found = None
@@ -55,20 +60,22 @@ class Aside:
 
         if found is not None:
             cure = "choose another target, or remove it yourself"
-            raise FormatError(explain("there is something already", place=self.target, found=found, cure=cure))
+            raise FormatError.about("there is something already", place=self.target, found=found, cure=cure)
 
     def remove_abandoned(self) -> None:
         """Removes what processes that are gone have left beside this target."""
-        for room in self.target.parent.glob(f".{glob.escape(self.target.name)}{MARK}-*"):
-            pid = room.name.rpartition("-")[2]
+        for staging in self.target.parent.glob(f".{glob.escape(self.target.name)}{MARK}-*"):
+            pid = staging.name.rpartition("-")[2]
+            # A folder of this very process is of an earlier writer of it that was given up; one of another process
+            # that still runs is in use. A number that the system has given to a new process keeps the folder longer.
             if pid.isdigit() and (int(pid) == os.getpid() or not _is_running(int(pid))):
-                self._put_back(room)
-                shutil.rmtree(room, ignore_errors=True)
+                self._put_back(staging)
+                shutil.rmtree(staging, ignore_errors=True)
 
     def commit(self, companion: Path | None = None, *, synced: bool = False) -> None:
         """Puts what was made into place. `companion`: a second file made beside `path`; it goes beside the target."""
         if not synced:
-            sync_tree(self._room)
+            sync_tree(self._staging)
 
         if companion is None:
             beside = None
@@ -79,11 +86,13 @@ class Aside:
             beside.unlink(missing_ok=True)
 
         if self._folder and self.target.exists():
+            # No system call exchanges two folders everywhere, so that the target is missing between these two renames.
+            # A kill there leaves the old data in the staging folder: `remove_abandoned` puts them back at the next run.
             try:
-                self.target.rename(self._room / OLD)
+                self.target.rename(self._staging / OLD)
                 self.path.replace(self.target)
             except BaseException:
-                self._put_back(self._room)
+                self._put_back(self._staging)
                 raise
         else:
             self.path.replace(self.target)
@@ -92,17 +101,17 @@ class Aside:
             companion.replace(beside)
 
         sync_folder(self.target.parent)
-        shutil.rmtree(self._room)
+        shutil.rmtree(self._staging)
 
-    def _put_back(self, room: Path) -> None:
+    def _put_back(self, staging: Path) -> None:
         """Undoes the first half of an exchange of folders whose second half did not come."""
-        if (room / OLD).exists() and not self.target.exists():
-            (room / OLD).rename(self.target)
+        if (staging / OLD).exists() and not self.target.exists():
+            (staging / OLD).rename(self.target)
 
     def abort(self) -> None:
         """Removes what was made."""
-        self._put_back(self._room)
-        shutil.rmtree(self._room, ignore_errors=True)
+        self._put_back(self._staging)
+        shutil.rmtree(self._staging, ignore_errors=True)
 
 
 def _leads_somewhere(path: Path) -> bool:

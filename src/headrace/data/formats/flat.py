@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, explain
+from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError
 from headrace.core.regular import check_regular
-from headrace.data.formats.arrays import ColumnsReader
 from headrace.data.formats.columns import Array
-from headrace.data.formats.schema import NUMBERS, Field, Schema
+from headrace.data.formats.columns.arrays import ColumnsReader
+from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 
 NAME = "flat"
 COLUMN = "tokens"
@@ -28,11 +28,12 @@ def number_type(dtype: Any) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except TypeError as error:
-        message = explain("no such type", place="headrace.open(dtype=)", found=repr(dtype), expected=expected)
-        raise UsageError(message) from error
+        raise UsageError.about(
+            "no such type", place="headrace.open(dtype=)", found=repr(dtype), expected=expected
+        ) from error
 
     if found not in NUMBERS:
-        raise UsageError(explain("no such type", place="headrace.open(dtype=)", found=repr(dtype), expected=expected))
+        raise UsageError.about("no such type", place="headrace.open(dtype=)", found=repr(dtype), expected=expected)
     return found
 
 
@@ -45,19 +46,17 @@ def open_flat(path: str, dtype: np.dtype[Any]) -> ColumnsReader:
         check_regular(path)
     except FileNotFoundError as error:
         cure = "correct the path"
-        message = explain("there are no such data", place=path, found="nothing", cure=cure)
-        raise DatasetNotFoundError(message) from error
+        raise DatasetNotFoundError.about("there are no such data", place=path, found="nothing", cure=cure) from error
 
     size = Path(path).stat().st_size
     if size == 0 or size % dtype.itemsize:
-        message = explain(
+        raise FormatError.about(
             "this is no flat file of such numbers",
             place=path,
             found=f"{size:,} bytes",
             expected=f"a multiple of {dtype.itemsize}, the bytes of one {dtype.name}",
             cure="give the dtype= it was written with, or write the file again if it was cut off",
         )
-        raise FormatError(message)
 
     schema = Schema((Field(COLUMN, "fixed", dtype),))
     return ColumnsReader(NAME, path, schema, size // dtype.itemsize, functools.partial(_load, path, dtype))

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from headrace.core.disk_names import on_disk
-from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError, explain
-from headrace.data.formats.atomic_target import Aside
+from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError
+from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, column_from
+from headrace.data.formats.columns.packed_strings import PackedStrings
+from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.manifest import read_manifest, write_manifest
-from headrace.data.formats.packed_strings import PackedStrings
 from headrace.data.formats.protocol import Reader, Writer, even_blocks
-from headrace.data.formats.schema import Field, Schema
 
 NAME = "folder"
 TITLE = "folder of files, one a sample"
@@ -73,23 +73,34 @@ def open_reader(path: str, trust: bool) -> Reader:
         if manifest is not None and manifest.length == 0:
             return FolderReader(path, names, manifest.schema)
         expected = "files, or sub-folders with files"
-        raise DatasetNotFoundError(explain("found no files", place=path, found="none", expected=expected, cure=cure))
+        raise DatasetNotFoundError.about("found no files", place=path, found="none", expected=expected, cure=cure)
 
     if manifest is not None:
         if len(names) != manifest.length:
             found = f"{len(names):,} files"
-            raise FormatError(
-                explain("files are missing, or too many", place=path, found=found, expected=f"{manifest.length:,}")
+            raise FormatError.about(
+                "files are missing, or too many", place=path, found=found, expected=f"{manifest.length:,}"
             )
 
         if manifest.extra.get("order") == "name":
             names.sort(key=lambda name: name.rpartition("/")[2])
         return FolderReader(path, names, manifest.schema)
 
-    labels = tuple(sorted({name.partition("/")[0] for name in names if "/" in name}))
+    folders = set()
+    for name in names:
+        if "/" in name:
+            folders.add(name.partition("/")[0])
+
+    labels = tuple(sorted(folders))
     endings = Counter(Path(name).suffix.lower() for name in names).most_common(1)[0][0]
-    content = next((one for one, known in CONTENTS.items() if endings in known), "data")
-    fields = [Field("path", "text"), Field(content, "text" if content == "text" else "bytes")]
+    content = next((column for column, known in CONTENTS.items() if endings in known), "data")
+    kind: Kind
+    if content == "text":
+        kind = "text"
+    else:
+        kind = "bytes"
+
+    fields = [Field("path", "text"), Field(content, kind)]
     if labels and all("/" in name for name in names):
         fields.append(Field("label", "fixed", np.dtype(np.int64), (), labels))
     return FolderReader(path, names, Schema(tuple(fields)))
@@ -119,7 +130,7 @@ def _files(root: str) -> list[str]:
             place = Path(root, below)
             found_text = error.strerror
             cure = "let this user read the folder, or correct the path"
-            raise DatasetError(explain("cannot list a folder", place=place, found=found_text, cure=cure)) from error
+            raise DatasetError.about("cannot list a folder", place=place, found=found_text, cure=cure) from error
 
     return found
 
@@ -160,7 +171,7 @@ class FolderReader:
             else:
                 contents = [self._read(file) for file in files]
                 if field.kind == "text":
-                    texts: list[Any] = [one.decode("utf-8", "surrogateescape") for one in contents]
+                    texts: list[Any] = [content.decode("utf-8", "surrogateescape") for content in contents]
                 else:
                     texts = contents
                 columns[field.name] = column_from(field, texts)
@@ -174,8 +185,7 @@ class FolderReader:
         folder = file.partition("/")[0]
         if folder not in self._labels:
             expected = ", ".join(list(self._labels)[:10])
-            message = explain("a file lies in no class's folder", place=self.place, found=file, expected=expected)
-            raise FormatError(message)
+            raise FormatError.about("a file lies in no class's folder", place=self.place, found=file, expected=expected)
 
         return self._labels[folder]
 
@@ -193,15 +203,19 @@ def _fault_of(name: str) -> str | None:
     return None
 
 
-class _Writer:
+class _FolderWriter:
     def __init__(self, path: str, schema: Schema) -> None:
-        contents = [field for field in schema if field.name not in OTHER]
+        contents = []
+        for field in schema:
+            if field.name not in OTHER:
+                contents.append(field)
+
         if len(contents) != 1:
             found = ", ".join(schema.names)
             expected = "one column of bytes or text, and at most path and label besides"
             cure = "choose them with columns="
-            raise FormatError(
-                explain("a folder of files cannot hold this", place=path, found=found, expected=expected, cure=cure)
+            raise FormatError.about(
+                "a folder of files cannot hold this", place=path, found=found, expected=expected, cure=cure
             )
 
         self._content = contents[0]
@@ -211,7 +225,7 @@ class _Writer:
         else:
             self._labels = ()
 
-        self._aside = Aside(path, folder=True)
+        self._target = AtomicTarget(path, folder=True)
         self._length = 0
 
     def append(self, block: Block) -> None:
@@ -223,11 +237,14 @@ class _Writer:
                 data = value
 
             name = self._name(row, data)
-            target = self._aside.path / on_disk(name)
-            reason = _fault_of(name) or ("twice" if target.exists() else None)
-            if reason is not None or not target.resolve().is_relative_to(self._aside.path.resolve()):
+            target = self._target.path / on_disk(name)
+            reason = _fault_of(name)
+            if reason is None and target.exists():
+                reason = "twice"
+
+            if reason is not None or not target.resolve().is_relative_to(self._target.path.resolve()):
                 found = f"path {name!r}, {reason or 'outside of the folder'}"
-                raise FormatError(explain("a file name cannot be used", place=self._aside.target, found=found))
+                raise FormatError.about("a file name cannot be used", place=self._target.target, found=found)
 
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
@@ -240,20 +257,23 @@ class _Writer:
                 found = f"path {path!r} of label {self._label_of(row)!r}"
                 expected = "files in the folder of their class"
                 cure = "leave out path or label with columns="
-                raise FormatError(
-                    explain(
-                        "a folder of files cannot hold this",
-                        place=self._aside.target,
-                        found=found,
-                        expected=expected,
-                        cure=cure,
-                    )
+                raise FormatError.about(
+                    "a folder of files cannot hold this",
+                    place=self._target.target,
+                    found=found,
+                    expected=expected,
+                    cure=cure,
                 )
 
             return path
 
         ending = next((end for sign, end in SIGNS.items() if data.startswith(sign)), ".bin")
-        name = f"{self._length:09d}" + (".txt" if self._content.kind == "text" else ending)
+        if self._content.kind == "text":
+            suffix = ".txt"
+        else:
+            suffix = ending
+
+        name = f"{self._length:09d}" + suffix
         if "label" in row:
             return f"{self._label_of(row)}/{name}"
         return name
@@ -263,7 +283,7 @@ class _Writer:
         if not 0 <= label < len(self._labels):
             found = f"label {label}"
             expected = f"0 to {len(self._labels) - 1}, the classes that have names"
-            raise FormatError(explain("a label has no name", place=self._aside.target, found=found, expected=expected))
+            raise FormatError.about("a label has no name", place=self._target.target, found=found, expected=expected)
 
         return self._labels[label]
 
@@ -273,13 +293,13 @@ class _Writer:
         else:
             extra = {"order": "name"}
 
-        write_manifest(self._aside.path, NAME, self._length, self._schema, **extra)
-        self._aside.commit()
+        write_manifest(self._target.path, NAME, self._length, self._schema, **extra)
+        self._target.commit()
 
     def abort(self) -> None:
-        self._aside.abort()
+        self._target.abort()
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
     """See `Format.open_writer`."""
-    return _Writer(path, schema)
+    return _FolderWriter(path, schema)

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError
 from headrace.core.extras import extra
-from headrace.data.formats.arrays import (
+from headrace.data.formats.columns import Array, Column, column_from
+from headrace.data.formats.columns.arrays import (
     OFFSETS,
     ArraysWriter,
     ColumnsReader,
@@ -26,12 +27,11 @@ from headrace.data.formats.arrays import (
     to_json_text,
     unreadable,
 )
-from headrace.data.formats.columns import Array, Column, column_from
-from headrace.data.formats.limits import allowed, check_unfolding, too_large
+from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
+from headrace.data.formats.columns.tables import BlockReader
+from headrace.data.formats.guards.limits import allowed, check_unfolding, too_large
 from headrace.data.formats.manifest import manifest_of
 from headrace.data.formats.protocol import Handle, Reader, Writer
-from headrace.data.formats.schema import NUMBERS, Field, Schema
-from headrace.data.formats.tables import BlockReader
 
 NAME = "hdf5"
 TITLE = "HDF5 file"
@@ -74,15 +74,22 @@ def open_reader(path: str, trust: bool) -> Reader:
         try:
             datasets = _datasets(file)
             ours = schema_of_text(_text_of(datasets.pop(ABOUT, None)), path)
-            if outside := [name for name, one in datasets.items() if one.external is not None or one.is_virtual]:
+            outside = []
+            for name, dataset in datasets.items():
+                if dataset.external is not None or dataset.is_virtual:
+                    outside.append(name)
+
+            if outside:
                 raise ValueError(
                     f"datasets whose values lie in other files, which are not opened: {', '.join(outside)}"
                 )
 
             if not datasets:
                 raise ValueError("no datasets in it")
-            if all(_is_mappable(one) for one in datasets.values()):
-                schema, columns = columns_from({name: _mapped(one) for name, one in datasets.items()}, path, ours)
+            if all(_is_mappable(dataset) for dataset in datasets.values()):
+                schema, columns = columns_from(
+                    {name: _mapped(dataset) for name, dataset in datasets.items()}, path, ours
+                )
                 length = len(next(iter(columns.values())))
                 return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema))
             return _foreign(path, datasets, trust)
@@ -106,7 +113,12 @@ def _file(path: str) -> Any:
 def _datasets(file: Any) -> dict[str, Any]:
     h5py = extra("h5py", "hdf5")
     found: dict[str, Any] = {}
-    file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+
+    def add(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = item
+
+    file.visititems(add)
     return found
 
 
@@ -142,9 +154,12 @@ def _mapped(dataset: Any) -> Array:
 def _load(path: str, schema: Schema) -> dict[str, Column]:
     with _file(path) as file:
         try:
-            return columns_from(
-                {name: _mapped(one) for name, one in _datasets(file).items() if name != ABOUT}, path, schema
-            )[1]
+            mapped = {}
+            for name, dataset in _datasets(file).items():
+                if name != ABOUT:
+                    mapped[name] = _mapped(dataset)
+
+            return columns_from(mapped, path, schema)[1]
         except FAILURES as error:
             if isinstance(error, FormatError):
                 raise
@@ -164,7 +179,7 @@ def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
     if len(set(lengths.values())) != 1:
         cure = "open a file in which each dataset has one entry per sample"
         expected = "as many entries in each dataset"
-        raise FormatError(explain("datasets differ in length", place=path, found=lengths, expected=expected, cure=cure))
+        raise FormatError.about("datasets differ in length", place=path, found=lengths, expected=expected, cure=cure)
 
     length = next(iter(lengths.values()))
     step = _step({name: datasets[name] for name in lengths}, length)
@@ -180,8 +195,12 @@ def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
 
 def _step(datasets: Mapping[str, Any], length: int) -> int:
     """Returns how many samples are read at a time: whole chunks, of all columns if these do not take too much."""
-    rows = {name: max(one.nbytes // max(length, 1), 1) for name, one in datasets.items()}
-    chunks = {name: one.chunks[0] for name, one in datasets.items() if one.chunks}
+    rows = {name: max(dataset.nbytes // max(length, 1), 1) for name, dataset in datasets.items()}
+    chunks = {}
+    for name, dataset in datasets.items():
+        if dataset.chunks:
+            chunks[name] = dataset.chunks[0]
+
     row = sum(rows.values())
     heaviest = max(chunks, key=lambda name: rows[name], default=None)
     fitting = [chunk for name, chunk in chunks.items() if chunk * row <= MOST or name == heaviest]
@@ -214,7 +233,7 @@ def _field(path: str, name: str, dataset: Any) -> Field:
         found = f"dataset {name!r} of type {dataset.dtype}"
         cure = "copy what is numbers or strings into a file of its own; nothing is unpickled, with trust=True neither"
         expected = "numbers or strings"
-        raise FormatError(explain("a dataset cannot be read", place=path, found=found, expected=expected, cure=cure))
+        raise FormatError.about("a dataset cannot be read", place=path, found=found, expected=expected, cure=cure)
 
     return Field(name, "fixed", dtype, dataset.shape[1:])
 
@@ -243,7 +262,7 @@ class ChunkReader(BlockReader):
                     part = file[name][start:stop]
 
                 if field.kind == "bytes":
-                    values = [bytes(one) for one in part]
+                    values = [bytes(entry) for entry in part]
                 else:
                     values = part
 

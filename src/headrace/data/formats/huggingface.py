@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.core.regular import check_regular, read_side_file
-from headrace.data.formats.arrays import unreadable
-from headrace.data.formats.arrow_columns import from_arrow, schema_from, to_arrow
-from headrace.data.formats.arrow_messages import check_compressed
-from headrace.data.formats.atomic_target import Aside
+from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Ragged
+from headrace.data.formats.columns.arrays import unreadable
+from headrace.data.formats.columns.arrow_columns import from_arrow, schema_from, to_arrow
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.columns.tables import TableReader
+from headrace.data.formats.guards.arrow_messages import check_compressed
 from headrace.data.formats.manifest import manifest_of, write_manifest
 from headrace.data.formats.protocol import Reader, Writer
-from headrace.data.formats.schema import Field, Schema
-from headrace.data.formats.tables import TableReader
 
 NAME = "huggingface"
 TITLE = "Hugging Face dataset"
@@ -92,15 +92,20 @@ def _check_state(path: str) -> list[str]:
     """Returns the names of the files of data. No file that is named outside of the folder is opened."""
     try:
         state = json.loads(read_side_file(Path(path) / "state.json"))
-        names = [str(one["filename"]) for one in state["_data_files"]]
+        names = [str(data_file["filename"]) for data_file in state["_data_files"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
         raise unreadable(Path(path) / "state.json", "state of a dataset", error) from error
 
-    if outside := [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]:
+    outside = []
+    for name in names:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            outside.append(name)
+
+    if outside:
         expected = "files in the folder"
-        raise FormatError(explain("a dataset names files elsewhere", place=path, found=outside, expected=expected))
+        raise FormatError.about("a dataset names files elsewhere", place=path, found=outside, expected=expected)
 
     return names
 
@@ -110,7 +115,11 @@ def reader_of(dataset: Any, place: str | None = None, trust: bool = True) -> Tab
     place = place or f"<{type(dataset).__name__} of {dataset.num_rows:,} rows>"
     table = dataset.data.table
     schema = schema_from(table.schema.remove_metadata(), place)
-    labels = {name: tuple(feature.names) for name, feature in dataset.features.items() if hasattr(feature, "names")}
+    labels = {}
+    for name, feature in dataset.features.items():
+        if hasattr(feature, "names"):
+            labels[name] = tuple(feature.names)
+
     fields = (Field(f.name, f.kind, f.dtype, f.shape, labels.get(f.name, ())) for f in schema)
     if dataset._indices is None:
         indices = None
@@ -145,7 +154,7 @@ class _Reordered(TableReader):
         return super().fetch(self._order[keys], names)
 
 
-class _Writer:
+class _HuggingFaceWriter:
     """Spools an Arrow stream, which `datasets` then saves in its own way."""
 
     def __init__(self, path: str, schema: Schema) -> None:
@@ -153,9 +162,9 @@ class _Writer:
         self._schema = schema
         self._length = 0
         self._features = datasets.Features({field.name: _feature(datasets, field) for field in schema})
-        self._aside = Aside(path, folder=True)
-        self._room = Aside(f"{path}.spool", folder=False)
-        self._stream = pa.ipc.new_stream(str(self._room.path), self._features.arrow_schema)
+        self._target = AtomicTarget(path, folder=True)
+        self._spool_target = AtomicTarget(f"{path}.spool", folder=False)
+        self._stream = pa.ipc.new_stream(str(self._spool_target.path), self._features.arrow_schema)
 
     def append(self, block: Block) -> None:
         arrays = [_nested(field, block.columns[field.name]) for field in self._schema]
@@ -165,23 +174,23 @@ class _Writer:
     def seal(self) -> None:
         self._stream.close()
         datasets = extra("datasets", "huggingface")
-        dataset = datasets.Dataset.from_file(str(self._room.path), split=None)
+        dataset = datasets.Dataset.from_file(str(self._spool_target.path), split=None)
         dataset._fingerprint = "headrace"  # otherwise drawn at random, and the bytes would differ each time
         datasets.disable_progress_bars()
         try:
-            dataset.save_to_disk(str(self._aside.path), num_shards=1)
+            dataset.save_to_disk(str(self._target.path), num_shards=1)
         finally:
             datasets.enable_progress_bars()
 
         del dataset
-        write_manifest(self._aside.path, NAME, self._length, self._schema)
-        self._aside.commit()
-        self._room.abort()
+        write_manifest(self._target.path, NAME, self._length, self._schema)
+        self._target.commit()
+        self._spool_target.abort()
 
     def abort(self) -> None:
         self._stream.close()
-        self._room.abort()
-        self._aside.abort()
+        self._spool_target.abort()
+        self._target.abort()
 
 
 def _feature(datasets: Any, field: Field) -> Any:
@@ -215,4 +224,4 @@ def _nested(field: Field, column: Column) -> pa.Array:
 
 def open_writer(path: str, schema: Schema) -> Writer:
     """See `Format.open_writer`."""
-    return _Writer(path, schema)
+    return _HuggingFaceWriter(path, schema)

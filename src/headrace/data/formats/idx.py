@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import DatasetNotFoundError, FormatError, explain
-from headrace.data.formats.arrays import ArraysWriter, ColumnsReader, columns_from, plain_files, unreadable
+from headrace.core.errors import DatasetNotFoundError, FormatError
 from headrace.data.formats.columns import Array, Column
-from headrace.data.formats.limits import check_unfolding
+from headrace.data.formats.columns.arrays import ArraysWriter, ColumnsReader, columns_from, plain_files, unreadable
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import check_size, read_manifest
 from headrace.data.formats.protocol import Reader, Writer
-from headrace.data.formats.schema import Field, Schema
 
 NAME = "idx"
 TITLE = "IDX files, as MNIST"
@@ -34,6 +34,9 @@ TYPES = {0x08: ("ubyte", ">u1"), 0x09: ("byte", ">i1"), 0x0B: ("short", ">i2"), 
 CODES = {np.dtype(code).newbyteorder("="): (number, word) for number, (word, code) in TYPES.items()}
 FILE = re.compile(r"(?:(?P<prefix>.*)-)?(?P<column>[^-]+?)[-.]idx(?P<dims>\d)-(?P<type>[a-z]+)(?P<gz>\.gz)?$")
 SINGULAR = {"images": "image", "labels": "label"}
+
+LONGEST_HEADER = 4 + 4 * 255
+"""Bytes of a header with as many dimensions as its one byte for them can count."""
 
 
 def files_of(path: str) -> dict[str, Path]:
@@ -61,9 +64,9 @@ def files_of(path: str) -> dict[str, Path]:
             found.setdefault(match["prefix"] or "", {}).setdefault(column, folder / name)
 
     if prefix is None and len(found) > 1:
-        names = ", ".join(str(folder / one) for one in sorted(found))
+        names = ", ".join(str(folder / match) for match in sorted(found))
         cure = f"open one of them: {names}"
-        raise FormatError(explain("several datasets in one folder", place=path, found=", ".join(found), cure=cure))
+        raise FormatError.about("several datasets in one folder", place=path, found=", ".join(found), cure=cure)
 
     if prefix is None:
         return next(iter(found.values()), {})
@@ -80,7 +83,11 @@ def claims(path: str) -> bool:
     else:
         folder = Path(path).parent
 
-    matches = [match for name in plain_files(str(folder)) if (match := FILE.match(name))]
+    matches = []
+    for name in plain_files(str(folder)):
+        if match := FILE.match(name):
+            matches.append(match)
+
     return bool(matches) and (Path(path).is_dir() or any(match["prefix"] == Path(path).name for match in matches))
 
 
@@ -107,16 +114,22 @@ def open_reader(path: str, trust: bool) -> Reader:
     files = files_of(path)
     if not files:
         expected = f"{path}-images-idx3-ubyte.gz or a file named like it"
-        raise DatasetNotFoundError(explain("found no IDX files", place=path, found="nothing", expected=expected))
+        raise DatasetNotFoundError.about("found no IDX files", place=path, found="nothing", expected=expected)
 
     if manifest is not None:
         for file in files.values():
             check_size(manifest, file.name, file)
 
-    arrays = {
-        name: np.broadcast_to(np.zeros((), dtype), shape) for name, (dtype, shape) in _headers(files, trust).items()
-    }
-    schema, columns = columns_from(arrays, path, None if manifest is None else manifest.schema)
+    arrays = {}
+    for name, (dtype, shape) in _headers(files, trust).items():
+        arrays[name] = np.broadcast_to(np.zeros((), dtype), shape)
+
+    if manifest is None:
+        known = None
+    else:
+        known = manifest.schema
+
+    schema, columns = columns_from(arrays, path, known)
     length = len(next(iter(columns.values())))
     return ColumnsReader(NAME, path, schema, length, functools.partial(_load, files, path, schema, trust))
 
@@ -140,8 +153,12 @@ def _check_size(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], trust:
 
 def _beginning(file: Path) -> bytes:
     try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            return stream.read(4 + 4 * 255)
+        if file.suffix == ".gz":
+            with gzip.open(file) as stream:
+                return stream.read(LONGEST_HEADER)
+
+        with file.open("rb") as plain:
+            return plain.read(LONGEST_HEADER)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise unreadable(file, "gzip file", error) from error
 
@@ -151,7 +168,7 @@ def _header_of(file: Path, data: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]
         expected = "two zero bytes, a type from 8 to 14, the number of dimensions, and their lengths"
         found = f"{len(data)} bytes that begin with {data[:4]!r}"
         cure = "restore the file; a compressed one must end in .gz"
-        raise FormatError(explain("this is no IDX file", place=file, found=found, expected=expected, cure=cure))
+        raise FormatError.about("this is no IDX file", place=file, found=found, expected=expected, cure=cure)
 
     return np.dtype(TYPES[data[2]][1]).newbyteorder("="), struct.unpack(f">{data[3]}I", data[4 : 4 + 4 * data[3]])
 
@@ -185,10 +202,8 @@ def read_idx(file: Path, trust: bool = False) -> Array:
 def _wrong_size(file: Path, found: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FormatError:
     expected = f"{math.prod(shape) * dtype.itemsize:,} bytes for {dtype.name} {list(shape)}"
     cure = "restore the file: it was cut off, or something was added"
-    return FormatError(
-        explain(
-            "an IDX file is not as long as it says", place=file, found=f"{found:,} bytes", expected=expected, cure=cure
-        )
+    return FormatError.about(
+        "an IDX file is not as long as it says", place=file, found=f"{found:,} bytes", expected=expected, cure=cure
     )
 
 
@@ -202,7 +217,7 @@ def open_writer(path: str, schema: Schema) -> Writer:
 
 
 def _finish(arrays: dict[str, Array], path: Path) -> None:
-    plural = {one: many for many, one in SINGULAR.items()}
+    plural = {singular: plural_word for plural_word, singular in SINGULAR.items()}
     for name, array in arrays.items():
         code, word = CODES[array.dtype]
         with (path / f"{plural.get(name, name)}-idx{array.ndim}-{word}").open("wb") as file:

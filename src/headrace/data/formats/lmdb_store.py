@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError
 from headrace.core.extras import extra
-from headrace.data.formats.arrays import first_bytes, schema_of_text, to_json_text, unreadable
-from headrace.data.formats.atomic_target import Aside
+from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Ragged
-from headrace.data.formats.lmdb_pages import check_pages
+from headrace.data.formats.columns.arrays import first_bytes, schema_of_text, to_json_text, unreadable
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.guards.lmdb_pages import check_pages
 from headrace.data.formats.manifest import manifest_of, write_manifest
 from headrace.data.formats.protocol import Handle, Reader, Writer, even_blocks
-from headrace.data.formats.schema import Field, Schema
 
 NAME = "lmdb"
 TITLE = "LMDB database"
@@ -120,8 +120,8 @@ def _forget_all() -> None:
     """Closes, in a forked child, what it has inherited: only then can it open the same databases itself."""
     global _opening
     _opening = threading.Lock()
-    for one in list(_environments.values()):
-        one.inner.close()
+    for environment in list(_environments.values()):
+        environment.inner.close()
     _environments.clear()
 
 
@@ -190,9 +190,7 @@ class LmdbReader:
 
             if value is None:
                 found = f"no key {name!r}"
-                raise FormatError(
-                    explain("a sample is missing", place=self.place, found=found, expected="one a column")
-                )
+                raise FormatError.about("a sample is missing", place=self.place, found=found, expected="one a column")
 
             values.append(value)
 
@@ -209,18 +207,22 @@ class LmdbReader:
         if field.kind == "fixed":
             wrong = sizes != row
         else:
-            wrong = (sizes % row if row else sizes) != 0
+            if row:
+                remainders = sizes % row
+            else:
+                remainders = sizes
+
+            wrong = remainders != 0
 
         if wrong.any():
             size = int(sizes[wrong][0])
             expected = f"{'' if field.kind == 'fixed' else 'a multiple of '}{row} for {field}"
-            message = explain(
+            raise FormatError.about(
                 "a value is of the wrong size",
                 place=f"{self.place}, column {field.name!r}",
                 found=size,
                 expected=expected,
             )
-            raise FormatError(message)
 
         flat = np.frombuffer(b"".join(values), field.dtype.newbyteorder("<")).astype(field.dtype, copy=False)
         if field.kind == "fixed":
@@ -228,7 +230,12 @@ class LmdbReader:
 
         offsets = np.zeros(len(values) + 1, np.int64)
         np.cumsum(sizes // max(row, 1), out=offsets[1:])
-        return Ragged(flat.reshape(-1, *field.shape) if row else np.empty((0, *field.shape), field.dtype), offsets)
+        if row:
+            rows = flat.reshape(-1, *field.shape)
+        else:
+            rows = np.empty((0, *field.shape), field.dtype)
+
+        return Ragged(rows, offsets)
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
@@ -240,16 +247,16 @@ def name_of(index: int, column: str) -> bytes:
     return f"{index:09d}.{column}".encode("utf-8", "surrogateescape")
 
 
-class _Writer:
+class _LmdbWriter:
     def __init__(self, path: str, schema: Schema) -> None:
         lmdb = extra("lmdb", "lmdb")
         self._full = lmdb.MapFullError
         self._schema = schema
         self._length = 0
         self._size = FIRST_MAP
-        self._aside = Aside(path, folder=True)
+        self._target = AtomicTarget(path, folder=True)
         self._environment = lmdb.open(
-            str(self._aside.path), map_size=self._size, sync=False, metasync=False, lock=False
+            str(self._target.path), map_size=self._size, sync=False, metasync=False, lock=False
         )
 
     def append(self, block: Block) -> None:
@@ -279,15 +286,15 @@ class _Writer:
         about = {"length": self._length, "schema": json.loads(to_json_text(self._schema))}
         self._put([(ABOUT, json.dumps(about).encode())])
         self._environment.close()
-        (self._aside.path / "lock.mdb").unlink(missing_ok=True)
-        write_manifest(self._aside.path, NAME, self._length, self._schema)
-        self._aside.commit()
+        (self._target.path / "lock.mdb").unlink(missing_ok=True)
+        write_manifest(self._target.path, NAME, self._length, self._schema)
+        self._target.commit()
 
     def abort(self) -> None:
         self._environment.close()
-        self._aside.abort()
+        self._target.abort()
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
     """See `Format.open_writer`."""
-    return _Writer(path, schema)
+    return _LmdbWriter(path, schema)

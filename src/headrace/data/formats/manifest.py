@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.disk_names import as_text, on_disk
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError
 from headrace.core.regular import SIDE_FILE, open_regular, read_side_file
-from headrace.data.formats.schema import Schema
+from headrace.data.formats.columns.schema import Schema
 
 NAME = "headrace.json"
 VERSION = 1
@@ -66,7 +66,7 @@ def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **
         found = f"{len(files):,} files, whose names and checksums take {len(text):,} bytes"
         cure = "choose a format with fewer files: arrow, memmap or webdataset"
         what = "these are too many files for a manifest"
-        raise FormatError(explain(what, place=path, found=found, expected=f"{SIDE_FILE:,} bytes at most", cure=cure))
+        raise FormatError.about(what, place=path, found=found, expected=f"{SIDE_FILE:,} bytes at most", cure=cure)
 
     target.write_text(text, "utf-8")
     return target
@@ -104,7 +104,7 @@ def damaged(place: object, found: str) -> FormatError:
     """Returns the error for a manifest that cannot be used."""
     expected = f"a manifest of version {VERSION}, as headrace writes it"
     cure = "restore it, or delete it: the data can be read without, only types and class names are then guessed"
-    return FormatError(explain("a manifest is damaged", place=place, found=found, expected=expected, cure=cure))
+    return FormatError.about("a manifest is damaged", place=place, found=found, expected=expected, cure=cure)
 
 
 def manifest_of(path: str, format_name: str) -> Manifest | None:
@@ -112,7 +112,12 @@ def manifest_of(path: str, format_name: str) -> Manifest | None:
     manifest = read_manifest(path, format_name)
     if manifest is not None:
         for relative in manifest.files:
-            check_size(manifest, relative, Path(path) / relative if Path(path).is_dir() else Path(path))
+            if Path(path).is_dir():
+                file = Path(path) / relative
+            else:
+                file = Path(path)
+
+            check_size(manifest, relative, file)
     return manifest
 
 
@@ -122,26 +127,30 @@ def check_size(manifest: Manifest, relative: str, path: Path) -> None:
     if expected is not None and not path.exists():
         cure = "restore the file, or pack the data again"
         wanted = f"a file of {expected[0]:,} bytes, says the manifest"
-        raise FormatError(explain("a file is missing", place=path, found="nothing", expected=wanted, cure=cure))
+        raise FormatError.about("a file is missing", place=path, found="nothing", expected=wanted, cure=cure)
 
     if expected is None or path.stat().st_size == expected[0]:
         return
 
-    message = explain(
+    raise FormatError.about(
         "a file was cut off, or changed",
         place=path,
         found=f"{path.stat().st_size:,} bytes",
         expected=f"{expected[0]:,} bytes, says the manifest",
         cure="restore the file, or pack the data again",
     )
-    raise FormatError(message)
 
 
 def files_of(path: Path) -> Iterable[str]:
     """Returns the files of packed data, in order of their names; relative to the folder, or the one file's name."""
     if not path.is_dir():
         return [path.name]
-    return sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file() and one.name != NAME)
+    names = []
+    for file in path.rglob("*"):
+        if file.is_file() and file.name != NAME:
+            names.append(str(file.relative_to(path)))
+
+    return sorted(names)
 
 
 def checksum(path: Path) -> tuple[int, int]:

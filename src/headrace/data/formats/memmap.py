@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from headrace.core.errors import DatasetNotFoundError, FormatError, explain
-from headrace.data.formats.arrays import (
+from headrace.core.errors import DatasetNotFoundError, FormatError
+from headrace.data.formats.atomic_target import AtomicTarget
+from headrace.data.formats.columns import Array, Block, Column
+from headrace.data.formats.columns.arrays import (
     ColumnsReader,
     Spool,
     array_name,
@@ -20,11 +22,9 @@ from headrace.data.formats.arrays import (
     map_npy,
     plain_files,
 )
-from headrace.data.formats.atomic_target import Aside
-from headrace.data.formats.columns import Array, Block, Column
+from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import check_size, read_manifest, write_manifest
 from headrace.data.formats.protocol import Reader, Writer
-from headrace.data.formats.schema import Field, Schema
 
 NAME = "memmap"
 TITLE = "folder of .npy files, memory-mapped"
@@ -45,20 +45,27 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     manifest = read_manifest(path, NAME)
-    names = [name for name in plain_files(path) if name.endswith(".npy")]
+    names = []
+    for name in plain_files(path):
+        if name.endswith(".npy"):
+            names.append(name)
+
     if manifest is not None:
-        expected = [file_name(name) for field in manifest.schema for name in array_names(field)]
+        expected = []
+        for field in manifest.schema:
+            for name in array_names(field):
+                expected.append(file_name(name))
+
         if missing := sorted(set(expected) - set(names)):
             found = f"no {', '.join(missing)}"
-            raise FormatError(explain("files are missing", place=path, found=found, expected=", ".join(expected)))
+            raise FormatError.about("files are missing", place=path, found=found, expected=", ".join(expected))
 
         names = expected
         for name in names:
             check_size(manifest, name, Path(path) / name)
 
     if not names:
-        message = explain("found no .npy files", place=path, found="none", expected="one a column")
-        raise DatasetNotFoundError(message)
+        raise DatasetNotFoundError.about("found no .npy files", place=path, found="none", expected="one a column")
 
     if manifest is None:
         schema = None
@@ -82,25 +89,25 @@ def _load(path: str, names: tuple[str, ...], schema: Schema) -> dict[str, Column
     return columns_from(_map(path, list(names)), path, schema)[1]
 
 
-class _Writer:
+class _MemmapWriter:
     def __init__(self, path: str, schema: Schema) -> None:
         self._schema = schema
-        self._aside = Aside(path, folder=True)
-        self._spool = Spool(self._aside.path, schema)
+        self._target = AtomicTarget(path, folder=True)
+        self._spool = Spool(self._target.path, schema)
 
     def append(self, block: Block) -> None:
         self._spool.append(block)
 
     def seal(self) -> None:
         self._spool.finish()
-        write_manifest(self._aside.path, NAME, self._spool.length, self._schema)
-        self._aside.commit()
+        write_manifest(self._target.path, NAME, self._spool.length, self._schema)
+        self._target.commit()
 
     def abort(self) -> None:
         self._spool.finish()
-        self._aside.abort()
+        self._target.abort()
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
     """See `Format.open_writer`."""
-    return _Writer(path, schema)
+    return _MemmapWriter(path, schema)

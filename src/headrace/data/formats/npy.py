@@ -7,11 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.data.formats.arrays import ArraysWriter, ColumnsReader, columns_from, first_bytes, map_npy, unreadable
 from headrace.data.formats.columns import Array, Column
+from headrace.data.formats.columns.arrays import (
+    ArraysWriter,
+    ColumnsReader,
+    columns_from,
+    first_bytes,
+    map_npy,
+    unreadable,
+)
+from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import manifest_of
 from headrace.data.formats.protocol import Reader, Writer
-from headrace.data.formats.schema import Field, Schema
 
 NAME = "npy"
 TITLE = "NumPy array file"
@@ -32,7 +39,12 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
-    schema, columns = columns_from(_arrays(path), path, None if manifest is None else manifest.schema)
+    if manifest is None:
+        known = None
+    else:
+        known = manifest.schema
+
+    schema, columns = columns_from(_arrays(path), path, known)
     length = len(next(iter(columns.values())))
     return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema))
 

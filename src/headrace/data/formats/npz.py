@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.errors import FormatError
-from headrace.data.formats.arrays import (
+from headrace.data.formats.columns import Array, Column, as_numbers
+from headrace.data.formats.columns.arrays import (
     NPY_FAILURES,
     ArraysWriter,
     ColumnsReader,
@@ -23,11 +24,10 @@ from headrace.data.formats.arrays import (
     npy_head,
     unreadable,
 )
-from headrace.data.formats.columns import Array, Column, as_numbers
-from headrace.data.formats.limits import check_unfolding
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import manifest_of
 from headrace.data.formats.protocol import Reader, Writer
-from headrace.data.formats.schema import Field, Schema
 
 NAME = "npz"
 TITLE = "NumPy archive"
@@ -50,7 +50,12 @@ def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
     headers = _headers(path, trust)
-    schema, columns = columns_from(headers, path, None if manifest is None else manifest.schema)
+    if manifest is None:
+        known = None
+    else:
+        known = manifest.schema
+
+    schema, columns = columns_from(headers, path, known)
     if columns:
         length = len(next(iter(columns.values())))
     else:
@@ -84,11 +89,20 @@ def _headers(path: str, trust: bool) -> dict[str, Array]:
 
 def _members(path: str, archive: zipfile.ZipFile, trust: bool) -> dict[str, zipfile.ZipInfo]:
     """Returns the arrays' members by name. Raises `FormatError` if all of them together would take too much memory."""
-    members = {one.filename.removesuffix(".npy"): one for one in archive.infolist() if one.filename.endswith(".npy")}
-    if encrypted := [one.filename for one in members.values() if one.flag_bits & 1]:
+    members = {}
+    for member in archive.infolist():
+        if member.filename.endswith(".npy"):
+            members[member.filename.removesuffix(".npy")] = member
+
+    encrypted = []
+    for member in members.values():
+        if member.flag_bits & 1:
+            encrypted.append(member.filename)
+
+    if encrypted:
         raise ValueError(f"member {encrypted[0]} is encrypted")
 
-    total = sum(one.file_size for one in members.values())
+    total = sum(member.file_size for member in members.values())
     check_unfolding(path, "an archive", total, Path(path).stat().st_size, trust)
     return members
 

@@ -9,20 +9,20 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.core.errors import FormatError, explain
-from headrace.data.formats.arrays import first_bytes, plain_files, unreadable
+from headrace.core.errors import FormatError
 from headrace.data.formats.arrow import BatchWriter
-from headrace.data.formats.arrow_columns import arrow_schema, check_decoded, from_arrow, schema_from
 from headrace.data.formats.columns import Column, joined
+from headrace.data.formats.columns.arrays import first_bytes, plain_files, unreadable
+from headrace.data.formats.columns.arrow_columns import arrow_schema, check_decoded, from_arrow, schema_from
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.decoding_whole import decoding_whole
-from headrace.data.formats.file_writer import FileWriter
-from headrace.data.formats.limits import allowed, check_unfolding
+from headrace.data.formats.growing_file import GrowingFileWriter
+from headrace.data.formats.guards.limits import allowed, check_unfolding
+from headrace.data.formats.guards.parquet_pages import Pages, leaves_of, look_at
 from headrace.data.formats.manifest import manifest_of
-from headrace.data.formats.parquet_pages import Pages, leaves_of, look_at
 from headrace.data.formats.protocol import Handle, Reader, Writer
-from headrace.data.formats.schema import Field, Schema
 from headrace.data.formats.shards import is_pattern, shards_of
-from headrace.data.formats.tables import BlockReader
 
 NAME = "parquet"
 TITLE = "Parquet files"
@@ -67,9 +67,13 @@ def open_reader(path: str, trust: bool) -> Reader:
         if not schema.equals(schemas[0]):
             found = f"{schema.names} where {files[0]} has {schemas[0].names}"
             expected = "the same columns and types in all files"
-            raise FormatError(explain("files differ", place=file, found=found, expected=expected))
+            raise FormatError.about("files differ", place=file, found=found, expected=expected)
 
-    groups = [(number, group) for number, file in enumerate(opened) for group in range(file.num_row_groups)]
+    groups = []
+    for number, file in enumerate(opened):
+        for group in range(file.num_row_groups):
+            groups.append((number, group))
+
     lengths = [opened[number].metadata.row_group(group).num_rows for number, group in groups]
     close(opened)
     return ParquetReader(path, files, schema_from(schemas[0], path), groups, lengths, trust)
@@ -150,8 +154,17 @@ class ParquetReader(BlockReader):
         else:
             found = self._look_at(file, group, names)
 
-        slow = {name: pages for name, pages in found.items() if pages.repeated > allowed(pages.stored)}
-        table = opened.read_row_group(group, columns=[name for name in names if name not in slow], use_threads=False)
+        slow = {}
+        for name, pages in found.items():
+            if pages.repeated > allowed(pages.stored):
+                slow[name] = pages
+
+        quick = []
+        for name in names:
+            if name not in slow:
+                quick.append(name)
+
+        table = opened.read_row_group(group, columns=quick, use_threads=False)
         for name, pages in slow.items():
             total = 0
             batches = []
@@ -212,7 +225,12 @@ class ParquetReader(BlockReader):
         self._whole = {}
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_whole"}
+        state = {}
+        for name, value in super().__getstate__().items():
+            if name != "_whole":
+                state[name] = value
+
+        return state
 
 
 class _Sink:
@@ -236,4 +254,4 @@ def write_file(path: str | Path, schema: Schema) -> BatchWriter:
 
 def open_writer(path: str, schema: Schema) -> Writer:
     """See `Format.open_writer`."""
-    return FileWriter(NAME, path, schema, SUFFIXES, write_file)
+    return GrowingFileWriter(NAME, path, schema, SUFFIXES, write_file)

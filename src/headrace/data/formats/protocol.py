@@ -6,7 +6,7 @@ process (by fork or pickle) has no handle there yet. `Handle` does that. It may 
 
 Life of a writer: the command or function that makes it calls `append` with block after block, in order, in one thread,
 then `seal` once; or `abort`, after which nothing is left. Until `seal` returns, nothing is to be seen at the target;
-then all of it is there (see `aside.py`). What was there before stays until that moment.
+then all of it is there (see `atomic_target.py`). What was there before stays until that moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.data.formats.columns import Block, Column, Keys
-from headrace.data.formats.schema import Field, Schema
+from headrace.data.formats.columns.schema import Field, Schema
 
 T = TypeVar("T")
 

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.core.errors import FormatError, explain
-from headrace.data.formats.arrays import plain_files, unreadable
-from headrace.data.formats.atomic_target import Aside
+from headrace.core.errors import FormatError
+from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, column_from, field_of
-from headrace.data.formats.limits import check_unfolding
+from headrace.data.formats.columns.arrays import plain_files, unreadable
+from headrace.data.formats.columns.packed_strings import PackedStrings
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import read_manifest, write_manifest
-from headrace.data.formats.packed_strings import PackedStrings
 from headrace.data.formats.protocol import Reader, Writer, even_blocks
-from headrace.data.formats.schema import Field, Schema
 
 NAME = "pt"
 TITLE = "folder of .pt files, one a sample"
@@ -48,6 +48,9 @@ FAILURES = (RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeEr
 WIDE = 0xFFFFFFFF
 """Stands for a number that is written elsewhere, since it needs 64 bits."""
 
+STORED = 0
+"""The method of a member that is not compressed: it takes no more than its file."""
+
 ENDLESS = 1 << 62
 
 
@@ -63,16 +66,20 @@ def refusal(field: Field) -> str | None:
 
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
-    names = [name for name in plain_files(path) if name.endswith((".pt", ".pth"))]
+    names = []
+    for name in plain_files(path):
+        if name.endswith((".pt", ".pth")):
+            names.append(name)
+
     manifest = read_manifest(path, NAME)
     if manifest is not None:
         if len(names) != manifest.length:
             found = f"{len(names):,} files"
-            raise FormatError(explain("files are missing", place=path, found=found, expected=f"{manifest.length:,}"))
+            raise FormatError.about("files are missing", place=path, found=found, expected=f"{manifest.length:,}")
         return PtReader(path, names, manifest.schema, trust)
 
     if not names:
-        raise FormatError(explain("found no .pt files", place=path, found="none", expected="one a sample"))
+        raise FormatError.about("found no .pt files", place=path, found="none", expected="one a sample")
 
     step = max(len(names) // LOOKED_AT, 1)
     samples = [_read(str(Path(path) / name), trust) for name in names[::step][:LOOKED_AT]]
@@ -80,10 +87,13 @@ def open_reader(path: str, trust: bool) -> Reader:
         if list(sample) != list(samples[0]):
             found = f"keys {list(sample)}"
             place = Path(path) / name
-            raise FormatError(explain("samples differ", place=place, found=found, expected=f"{list(samples[0])}"))
+            raise FormatError.about("samples differ", place=place, found=found, expected=f"{list(samples[0])}")
 
-    fields = tuple(field_of(key, [sample[key] for sample in samples], path) for key in samples[0])
-    return PtReader(path, names, Schema(fields), trust)
+    fields = []
+    for key in samples[0]:
+        fields.append(field_of(key, [sample[key] for sample in samples], path))
+
+    return PtReader(path, names, Schema(tuple(fields)), trust)
 
 
 def _read(file: str, trust: bool) -> dict[str, Any]:
@@ -149,7 +159,11 @@ def _check_packed(file: str) -> int:
     unpacked = at = 0
     while at + ENTRY.size <= len(directory):
         method, whole, name, extra, comment = ENTRY.unpack_from(directory, at)
-        unpacked += 0 if method == 0 else whole if whole < WIDE else ENDLESS
+        if method != STORED and whole < WIDE:
+            unpacked += whole
+        elif method != STORED:
+            unpacked += ENDLESS  # the size is in a further field; no honest file that is compressed needs that
+
         at += ENTRY.size + name + extra + comment
 
     check_unfolding(file, "an archive", unpacked, size)
@@ -177,7 +191,7 @@ def _entries(value: Any, known: dict[int, int]) -> int:
         return len(value)  # NumPy refuses lists behind numbers
     if id(value) not in known:
         known[id(value)] = ENDLESS
-        known[id(value)] = sum(_entries(one, known) for one in value)
+        known[id(value)] = sum(_entries(entry, known) for entry in value)
 
     return known[id(value)]
 
@@ -229,7 +243,13 @@ def _value(field: Field, sample: Mapping[str, Any], file: str) -> Any:
         value = value.tobytes()
 
     if field.kind in ("bytes", "text"):
-        sound = isinstance(value, bytes if field.kind == "bytes" else str)
+        wanted: type
+        if field.kind == "bytes":
+            wanted = bytes
+        else:
+            wanted = str
+
+        sound = isinstance(value, wanted)
     else:
         array = np.asarray(value)
         sound = value is not None and array.dtype.kind == field.dtype.kind and _fits(field, array.shape)
@@ -241,8 +261,9 @@ def _value(field: Field, sample: Mapping[str, Any], file: str) -> Any:
             shape = ""
 
         found = type(value).__name__ + shape
-        message = explain(f"column {field.name!r} of a sample differs", place=file, found=found, expected=str(field))
-        raise FormatError(message)
+        raise FormatError.about(
+            f"column {field.name!r} of a sample differs", place=file, found=found, expected=str(field)
+        )
 
     return value
 
@@ -253,25 +274,25 @@ def _fits(field: Field, shape: tuple[int, ...]) -> bool:
     return shape[1:] == field.shape and len(shape) > 0
 
 
-class _Writer:
+class _PtWriter:
     def __init__(self, path: str, schema: Schema) -> None:
         self._schema = schema
-        self._aside = Aside(path, folder=True)
+        self._target = AtomicTarget(path, folder=True)
         self._length = 0
 
     def append(self, block: Block) -> None:
         for row in block:
             sample = {name: _stored(value) for name, value in row.items()}
-            with (self._aside.path / f"{self._length:09d}.pt").open("wb") as file:
+            with (self._target.path / f"{self._length:09d}.pt").open("wb") as file:
                 torch.save(sample, file)
             self._length += 1
 
     def seal(self) -> None:
-        write_manifest(self._aside.path, NAME, self._length, self._schema)
-        self._aside.commit()
+        write_manifest(self._target.path, NAME, self._length, self._schema)
+        self._target.commit()
 
     def abort(self) -> None:
-        self._aside.abort()
+        self._target.abort()
 
 
 def _stored(value: Any) -> Any:
@@ -287,4 +308,4 @@ def _stored(value: Any) -> Any:
 
 def open_writer(path: str, schema: Schema) -> Writer:
     """See `Format.open_writer`."""
-    return _Writer(path, schema)
+    return _PtWriter(path, schema)

@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, UsageError, explain
+from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, UsageError
 from headrace.core.regular import not_regular
 from headrace.core.urls import refuse_url
-from headrace.data.formats.arrays import unreadable
+from headrace.data.formats.columns.arrays import unreadable
+from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.flat import EXAMPLE
 from headrace.data.formats.manifest import read_manifest
 from headrace.data.formats.protocol import Format, Reader, Writer
-from headrace.data.formats.schema import Schema
 from headrace.data.formats.shards import is_pattern
 
 MODULES = {
@@ -33,9 +33,9 @@ MODULES = {
     "tensordict": "tensordict_memmap",
     "huggingface": "huggingface",
     "pt": "pt_files",
-    "csv": "text_formats:CSV",
-    "tsv": "text_formats:TSV",
-    "jsonl": "text_formats:JSON_LINES",
+    "csv": "csv_files:CSV",
+    "tsv": "csv_files:TSV",
+    "jsonl": "json_lines:JSON_LINES",
     "folder": "folder",
 }
 """Each a module, or something in one, in the order in which they are asked: a folder of files is what is left."""
@@ -56,13 +56,18 @@ def format_named(name: str) -> Format:
             cure = None
 
         expected = ", ".join(MODULES)
-        raise UsageError(
-            explain("there is no such format", place="format", found=repr(name), expected=expected, cure=cure)
+        raise UsageError.about(
+            "there is no such format", place="format", found=repr(name), expected=expected, cure=cure
         )
 
     module, _, attribute = MODULES[name].partition(":")
     found = importlib.import_module(f"headrace.data.formats.{module}")
-    return cast(Format, getattr(found, attribute) if attribute else found)
+    if attribute:
+        chosen = getattr(found, attribute)
+    else:
+        chosen = found
+
+    return cast(Format, chosen)
 
 
 def format_of(path: str) -> Format:
@@ -72,24 +77,28 @@ def format_of(path: str) -> Format:
         return format_named(manifest.format)
 
     for name in MODULES:
-        one = format_named(name)
-        if one.claims(path):
-            return one
+        candidate = format_named(name)
+        if candidate.claims(path):
+            return candidate
 
     given = Path(path)
     if not os.path.lexists(path) and not is_pattern(path):
         parent = given.parent
-        near = difflib.get_close_matches(
-            given.name, [one.name for one in parent.iterdir()] if parent.is_dir() else [], 1
-        )
+        siblings: list[str]
+        if parent.is_dir():
+            siblings = [entry.name for entry in parent.iterdir()]
+        else:
+            siblings = []
+
+        near = difflib.get_close_matches(given.name, siblings, 1)
         if near:
             cure = f"did you mean {parent / near[0]}?"
         else:
             cure = "correct the path"
-        raise DatasetNotFoundError(explain("there are no such data", place=path, found="nothing", cure=cure))
+        raise DatasetNotFoundError.about("there are no such data", place=path, found="nothing", cure=cure)
 
     if is_pattern(path):
-        raise DatasetNotFoundError(explain("no files match", place=path, found="nothing", cure="correct the pattern"))
+        raise DatasetNotFoundError.about("no files match", place=path, found="nothing", cure="correct the pattern")
     raise _unknown(given)
 
 
@@ -112,7 +121,7 @@ def _unknown(path: Path) -> FormatError:
     cure = "name the format: open(..., format=...), or --format on the command line"
     if path.suffix == ".bin":
         cure += f"; for a flat file of tokens say their type: {EXAMPLE}, headrace inspect {path.name} --dtype uint16"
-    return FormatError(explain("cannot tell the format of this", place=path, found=found, expected=expected, cure=cure))
+    return FormatError.about("cannot tell the format of this", place=path, found=found, expected=expected, cure=cure)
 
 
 def open_reader(path: str | os.PathLike[str], *, format: str | None = None, trust: bool = False) -> Reader:
@@ -127,8 +136,8 @@ def open_reader(path: str | os.PathLike[str], *, format: str | None = None, trus
         chosen = format_named(format)
 
     if format is not None and not os.path.lexists(place) and not is_pattern(place) and not chosen.claims(place):
-        raise DatasetNotFoundError(
-            explain("there are no such data", place=place, found="nothing", cure="correct the path")
+        raise DatasetNotFoundError.about(
+            "there are no such data", place=place, found="nothing", cure="correct the path"
         )
 
     try:
@@ -149,7 +158,7 @@ def check_name(place: str) -> None:
         if sys.getfilesystemencoding() != "utf-8":
             found = f"a name that the encoding of this locale ({sys.getfilesystemencoding()}) has no letters for"
             cure = "set PYTHONUTF8=1, or a locale of UTF-8 such as LC_ALL=C.UTF-8"
-        raise UsageError(explain("this path cannot be used", place=repr(place), found=found, cure=cure)) from error
+        raise UsageError.about("this path cannot be used", place=repr(place), found=found, cure=cure) from error
 
 
 def _check_kind(place: str) -> None:
@@ -174,28 +183,34 @@ def open_writer(path: str | os.PathLike[str], schema: Schema, format: str) -> Wr
 def check_holds(format: str, schema: Schema, place: object) -> None:
     """Raises `FormatError` if a format cannot hold a schema."""
     chosen = format_named(format)
-    reasons = [f"{field.name} ({field}): {why}" for field in schema if (why := chosen.refusal(field)) is not None]
-    if bad := [name for name in schema.names if not name or "\0" in name or not _is_text(name)]:
+    reasons = []
+    for field in schema:
+        if (why := chosen.refusal(field)) is not None:
+            reasons.append(f"{field.name} ({field}): {why}")
+
+    bad = []
+    for name in schema.names:
+        if not name or "\0" in name or not _is_text(name):
+            bad.append(name)
+
+    if bad:
         expected = "names of text, not empty"
-        raise FormatError(explain("a column name cannot be stored", place=place, found=bad, expected=expected))
+        raise FormatError.about("a column name cannot be stored", place=place, found=bad, expected=expected)
 
     if not schema.fields:
-        raise FormatError(explain("there are no columns to write", place=place, found="none", expected="one or more"))
+        raise FormatError.about("there are no columns to write", place=place, found="none", expected="one or more")
 
     if reasons:
-        message = explain(
+        raise FormatError.about(
             f"the format {format} cannot hold these data",
             place=place,
             found="; ".join(reasons),
             expected="fields that it can hold",
             cure="leave such columns out, or choose memmap or arrow, which hold them all",
         )
-        raise FormatError(message)
 
     if format == "npy" and len(schema) > 1 and any(not name.isprintable() for name in schema.names):
-        raise FormatError(
-            explain("a column name cannot be stored", place=place, found=", ".join(map(repr, schema.names)))
-        )
+        raise FormatError.about("a column name cannot be stored", place=place, found=", ".join(map(repr, schema.names)))
 
 
 def _is_text(name: str) -> bool:

@@ -7,8 +7,8 @@ import hashlib
 import re
 from pathlib import Path
 
-from headrace.core.errors import DatasetNotFoundError, explain
-from headrace.data.formats.arrays import plain_files
+from headrace.core.errors import DatasetNotFoundError
+from headrace.data.formats.columns.arrays import plain_files
 
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 LARGEST_RANGE = 1_000_000
@@ -31,19 +31,31 @@ def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
     """
     if RANGE.search(path):
         files = expanded(path)
-        if missing := [file for file in files if not Path(file).is_file()]:
+        missing = []
+        for file in files:
+            if not Path(file).is_file():
+                missing.append(file)
+
+        if missing:
             found = f"{len(files) - len(missing)} of {len(files)}; not there: {', '.join(missing[:5])}"
-            raise DatasetNotFoundError(explain("shards are missing", place=path, found=found, expected="all of them"))
+            raise DatasetNotFoundError.about("shards are missing", place=path, found=found, expected="all of them")
         return files
 
     if Path(path).is_dir():
-        files = [str(Path(path) / name) for name in plain_files(path) if name.endswith(suffixes)]
+        files = []
+        for name in plain_files(path):
+            if name.endswith(suffixes):
+                files.append(str(Path(path) / name))
+
     else:
-        files = [path] if Path(path).is_file() else sorted(one for one in glob.glob(path) if Path(one).is_file())  # noqa: PTH207 - a pattern
+        if Path(path).is_file():
+            files = [path]
+        else:
+            files = sorted(file for file in glob.glob(path) if Path(file).is_file())  # noqa: PTH207 - a pattern
 
     if not files:
         expected = "a file, a folder or a pattern of files ending in " + " or ".join(suffixes)
-        raise DatasetNotFoundError(explain("found no files", place=path, found="nothing", expected=expected))
+        raise DatasetNotFoundError.about("found no files", place=path, found="nothing", expected=expected)
 
     return files
 
@@ -57,7 +69,7 @@ def expanded(path: str) -> list[str]:
     first = int(match[1])
     last = int(match[2])
     if last - first >= LARGEST_RANGE or last < first:
-        raise DatasetNotFoundError(explain("no such range of files", place=path, found=match[0], expected="{000..011}"))
+        raise DatasetNotFoundError.about("no such range of files", place=path, found=match[0], expected="{000..011}")
 
     if match[1].startswith("0"):
         width = len(match[1])
@@ -66,18 +78,24 @@ def expanded(path: str) -> list[str]:
 
     begin = path[: match.start()]
     end = path[match.end() :]
-    return [one for number in range(first, last + 1) for one in expanded(f"{begin}{number:0{width}d}{end}")]
+    files = []
+    for number in range(first, last + 1):
+        files += expanded(f"{begin}{number:0{width}d}{end}")
+
+    return files
 
 
 def stored_files(place: str) -> list[str]:
     """Returns all files of data at a path: a file, a folder, a pattern, or a prefix of file names; sorted."""
     if RANGE.search(place):
-        return [one for one in expanded(place) if Path(one).is_file()]
+        return [path for path in expanded(place) if Path(path).is_file()]
 
     path = Path(place)
     if path.is_dir():
-        return sorted(str(one) for one in path.rglob("*") if one.is_file())
-    return [place] if path.is_file() else sorted(glob.glob(place) or glob.glob(f"{glob.escape(place)}*"))  # noqa: PTH207
+        return sorted(str(file) for file in path.rglob("*") if file.is_file())
+    if path.is_file():
+        return [place]
+    return sorted(glob.glob(place) or glob.glob(f"{glob.escape(place)}*"))  # noqa: PTH207
 
 
 def stamp_of(place: str) -> str:

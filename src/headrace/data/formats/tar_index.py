@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError
 from headrace.core.regular import SIDE_FILE, read_side_file
-from headrace.data.formats.arrays import unreadable
 from headrace.data.formats.columns import Array
+from headrace.data.formats.columns.arrays import unreadable
 
 MAGIC = b"HRTARIX1"
 RECORD = 512
@@ -59,9 +59,9 @@ def index_of(file: str) -> TarIndex:
 
     Raises `FormatError` if the shard is damaged; one that was cut off is.
     """
-    kept = _kept(file)
-    if kept is not None:
-        return kept
+    stored = _kept(file)
+    if stored is not None:
+        return stored
     with Path(file).open("rb", buffering=0) as stream:
         return _walk(stream.fileno(), file)
 
@@ -127,7 +127,7 @@ def _hang_together(table: Array, length: int, samples: int, names: int) -> bool:
     return ordered and inside and int(sizes[there].astype(np.float64).sum()) <= length
 
 
-class _Samples:
+class _TarSamples:
     """Puts the files of a sample together: neighbours whose names are the same up to the first dot."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class _Samples:
             what = "the files of a shard do not form samples"
             expected = "nearly the same endings for each sample"
             cure = "rename the files: what follows the first dot of a name is its column"
-            raise FormatError(explain(what, place=place, found=found, expected=expected, cure=cure))
+            raise FormatError.about(what, place=place, found=found, expected=expected, cure=cure)
 
         starts = np.zeros(shape, np.int64)
         sizes = np.full(shape, -1, np.int64)
@@ -180,7 +180,7 @@ def _walk(descriptor: int, place: str) -> TarIndex:
     """Reads header after header. Their checksums are compared many at a time, since that is quicker."""
     length = os.fstat(descriptor).st_size
     read = os.pread
-    samples = _Samples()
+    samples = _TarSamples()
     position = 0
     window = b""
     origin = 0
@@ -216,7 +216,12 @@ def _walk(descriptor: int, place: str) -> TarIndex:
         position = start + (size + RECORD - 1) // RECORD * RECORD
         kind = header[156]
         if kind in REGULAR:
-            samples.add(_name(header) if long_name is None else long_name, start, size)
+            if long_name is None:
+                name = _name(header)
+            else:
+                name = long_name
+
+            samples.add(name, start, size)
             long_name = None
         elif kind in LONGER:
             long_name = _long_name(kind, read(descriptor, min(size, LONGEST_NAME), start)) or long_name
@@ -302,6 +307,6 @@ def _pax_path(extension: bytes) -> bytes | None:
 def _damaged(place: str, position: int, found: str) -> FormatError:
     expected = "a tar archive whose files are all there"
     cure = "restore the shard, or make it again"
-    return FormatError(
-        explain("a shard is damaged", place=f"{place}, byte {position:,}", found=found, expected=expected, cure=cure)
+    return FormatError.about(
+        "a shard is damaged", place=f"{place}, byte {position:,}", found=found, expected=expected, cure=cure
     )

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import FormatError, explain
-from headrace.data.formats.arrays import NPY_FAILURES, cure_of, npy_from, unreadable
+from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, column_from, joined
+from headrace.data.formats.columns.arrays import NPY_FAILURES, cure_of, npy_from, unreadable
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.columns.tables import grouped
 from headrace.data.formats.protocol import Handle
-from headrace.data.formats.schema import Field, Schema
-from headrace.data.formats.tables import grouped
 from headrace.data.formats.tar_index import TarIndex, index_of
 
 KEY = "__key__"
@@ -48,7 +48,7 @@ class TarReader:
         self.schema = schema
         self.files = files
         self._endings = dict(endings)
-        self._opened: Handle[_Opened] = Handle(_Opened)
+        self._opened: Handle[_OpenTar] = Handle(_OpenTar)
 
     def __len__(self) -> int:
         return int(self._starts()[-1])
@@ -75,11 +75,12 @@ class TarReader:
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
         starts = self._starts().tolist()
-        return [
-            range(first, min(first + RUN, stop))
-            for start, stop in itertools.pairwise(starts)
-            for first in range(start, stop, RUN)
-        ]
+        runs = []
+        for start, stop in itertools.pairwise(starts):
+            for first in range(start, stop, RUN):
+                runs.append(range(first, min(first + RUN, stop)))
+
+        return runs
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`."""
@@ -108,33 +109,42 @@ class TarReader:
         return self._fetch(groups, int(edges[-1]), self.schema.only(names), empty)
 
     def _fetch(self, groups: Sequence[tuple[int, Keys, Keys]], count: int, schema: Schema, empty: Empty) -> Block:
-        """Reads the samples of `groups`, each (shard, keys within it, places in the result), into one buffer."""
-        wanted = [field for field in schema if field.name != KEY]
+        """Reads the samples of `groups`, each (shard, keys within it, positions in the result), into one buffer."""
+        wanted = []
+        for field in schema:
+            if field.name != KEY:
+                wanted.append(field)
+
         starts = np.zeros((len(wanted), count), np.int64)
         sizes = np.zeros((len(wanted), count), np.int64)
         runs: list[tuple[int, int, int]] = []
         total = 0
-        for number, keys, places in groups:
+        for number, keys, positions in groups:
             index = self.index(number)
             for row, field in enumerate(wanted):
                 column = self._place(index, number, field)
-                starts[row, places] = index.starts[keys, column]
-                sizes[row, places] = index.sizes[keys, column]
+                starts[row, positions] = index.starts[keys, column]
+                sizes[row, positions] = index.sizes[keys, column]
                 if (missing := index.sizes[keys, column] < 0).any():
                     raise self._missing(number, index, int(keys[missing][0]), self._endings[field.name])
 
             if wanted:
-                first = starts[:, places].min(axis=0)
-                last = (starts + sizes)[:, places].max(axis=0)
+                first = starts[:, positions].min(axis=0)
+                last = (starts + sizes)[:, positions].max(axis=0)
                 for start, stop, members in _runs(first, last):
-                    starts[:, places[members]] += total - start
+                    starts[:, positions[members]] += total - start
                     runs.append((number, start, stop))
                     total += stop - start
 
         buffer = self._read(runs, empty(total))
         columns: dict[str, Column] = {}
         for row, field in enumerate(wanted):
-            columns[field.name] = self._column(field, groups[0][0] if groups else 0, buffer, starts[row], sizes[row])
+            if groups:
+                first_shard = groups[0][0]
+            else:
+                first_shard = 0
+
+            columns[field.name] = self._column(field, first_shard, buffer, starts[row], sizes[row])
 
         if KEY in schema.names:
             columns[KEY] = self._keys(groups, count)
@@ -151,7 +161,7 @@ class TarReader:
 
         order = np.empty(count, np.int64)
         if groups:
-            order[np.concatenate([places for _, _, places in groups])] = np.arange(count)
+            order[np.concatenate([positions for _, _, positions in groups])] = np.arange(count)
         return joined(Field(KEY, "text"), parts).take(order)  # type: ignore[return-value]
 
     def _read(self, runs: Sequence[tuple[int, int, int]], buffer: Array) -> Array:
@@ -179,8 +189,9 @@ class TarReader:
         found = f"no {name}.{ending}"
         cure = "leave the column out with columns=, or make the shard again"
         expected = "the same files for each sample"
-        message = explain("a sample lacks a file", place=self.files[number], found=found, expected=expected, cure=cure)
-        return FormatError(message)
+        return FormatError.about(
+            "a sample lacks a file", place=self.files[number], found=found, expected=expected, cure=cure
+        )
 
     def _pread(self, descriptor: int, number: int, target: Array, start: int) -> None:
         done = 0
@@ -198,21 +209,26 @@ class TarReader:
             return Ragged(data, None, starts, starts + sizes)
 
         place = self.files[number]
-        values = [
-            decoded(ending, data[start : start + size].data, place)
-            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
-        ]
+        values = []
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            values.append(decoded(ending, data[start : start + size].data, place))
+
         for value in values:
             array = np.asarray(value)
-            if array.dtype != field.dtype or (array.shape if field.kind == "fixed" else array.shape[1:]) != field.shape:
+            if field.kind == "fixed":
+                shape = array.shape
+            else:
+                shape = array.shape[1:]
+
+            if array.dtype != field.dtype or shape != field.shape:
                 found = f"{array.dtype.name} {list(array.shape)}"
                 what = f"column {field.name!r} of a sample differs"
-                raise FormatError(explain(what, place=place, found=found, expected=str(field)))
+                raise FormatError.about(what, place=place, found=found, expected=str(field))
 
         return column_from(field, values)
 
 
-class _Opened:
+class _OpenTar:
     """What one process has open."""
 
     def __init__(self) -> None:
@@ -243,7 +259,12 @@ def _runs(starts: Array, stops: Array) -> list[tuple[int, int, Array]]:
     firsts = starts[order]
     ends = np.maximum.accumulate(stops[order])
     edges = [0, *(np.flatnonzero(firsts[1:] - ends[:-1] > GAP) + 1).tolist(), len(order)]
-    return [(int(firsts[a]), int(ends[b - 1]), order[a:b]) for a, b in itertools.pairwise(edges) if b > a]
+    runs = []
+    for a, b in itertools.pairwise(edges):
+        if b > a:
+            runs.append((int(firsts[a]), int(ends[b - 1]), order[a:b]))
+
+    return runs
 
 
 def decoded(ending: str, data: Any, place: str) -> Any:

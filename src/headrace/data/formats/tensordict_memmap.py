@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.core.regular import read_side_file
-from headrace.data.formats.arrays import ArraysWriter, ColumnsReader, columns_from, unreadable
 from headrace.data.formats.columns import Array, Column
+from headrace.data.formats.columns.arrays import ArraysWriter, ColumnsReader, columns_from, unreadable
+from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import manifest_of
 from headrace.data.formats.protocol import Reader, Writer
-from headrace.data.formats.schema import Field, Schema
 
 NAME = "tensordict"
 TITLE = "memory-mapped TensorDict"
@@ -79,7 +79,16 @@ def _arrays(path: str, trust: bool) -> dict[str, Array]:
     try:
         stored = tensordict.TensorDict.load_memmap(path)
         leaves = stored.items(include_nested=True, leaves_only=True)
-        return {key if isinstance(key, str) else ".".join(key): value.numpy() for key, value in leaves}
+        arrays = {}
+        for key, value in leaves:
+            if isinstance(key, str):
+                name = key
+            else:
+                name = ".".join(key)
+
+            arrays[name] = value.numpy()
+
+        return arrays
     except FAILURES as error:
         raise unreadable(path, "TensorDict", error) from error
 
@@ -94,12 +103,21 @@ def _folders(path: str) -> Iterator[Path]:
         if real not in seen:
             seen.add(real)
             yield folder
-            pending += sorted(one for one in folder.iterdir() if one.is_dir())
+            folders = []
+            for entry in folder.iterdir():
+                if entry.is_dir():
+                    folders.append(entry)
+
+            pending += sorted(folders)
 
 
 def _refuse_code(folder: Path) -> None:
     """Raises `FormatError` for what the library would unpickle, or hand to code that the data name."""
-    found = [one.name for one in folder.iterdir() if one.suffix in (".pickle", ".pkl")]
+    found = []
+    for entry in folder.iterdir():
+        if entry.suffix in (".pickle", ".pkl"):
+            found.append(entry.name)
+
     kind = _entries(folder).get("_type")
     if kind is not None and not PLAIN.fullmatch(str(kind)):
         found.append(f"a {kind}")
@@ -108,7 +126,7 @@ def _refuse_code(folder: Path) -> None:
         cure = "save tensors alone; or, if you trust whoever made it, open it with trust=True"
         what = "a TensorDict holds more than tensors, which could execute anything"
         expected = "tensors"
-        raise FormatError(explain(what, place=folder, found=", ".join(sorted(found)), expected=expected, cure=cure))
+        raise FormatError.about(what, place=folder, found=", ".join(sorted(found)), expected=expected, cure=cure)
 
 
 def _entries(folder: Path) -> dict[str, Any]:
@@ -116,7 +134,12 @@ def _entries(folder: Path) -> dict[str, Any]:
     meta = folder / "meta.json"
     try:
         plain = json.loads(read_side_file(meta))
-        if outside := [name for name in plain if {"/", "\\", "\0"} & set(name) or name in (".", "..")]:
+        outside = []
+        for name in plain:
+            if {"/", "\\", "\0"} & set(name) or name in (".", ".."):
+                outside.append(name)
+
+        if outside:
             raise ValueError(f"entries in other folders: {', '.join(map(repr, outside))}")
     except FileNotFoundError:
         return {}
@@ -145,8 +168,8 @@ def _check_sizes(folder: Path) -> None:
                 found = f"{file.stat().st_size:,} bytes"
                 expected_text = f"{expected:,} bytes"
                 cure = "restore the file"
-                raise FormatError(
-                    explain("a file was cut off", place=file, found=found, expected=expected_text, cure=cure)
+                raise FormatError.about(
+                    "a file was cut off", place=file, found=found, expected=expected_text, cure=cure
                 )
     except (ValueError, TypeError, AttributeError, RuntimeError, FileNotFoundError) as error:
         if isinstance(error, FormatError):
@@ -173,6 +196,11 @@ def _finish(arrays: dict[str, Array], path: Path) -> None:
 
     stored = tensordict.TensorDict({}, batch_size=[length])
     for name, array in arrays.items():
-        stored[name] = torch.from_numpy(array.copy() if not array.flags.writeable else array)
+        if not array.flags.writeable:
+            writable = array.copy()
+        else:
+            writable = array
+
+        stored[name] = torch.from_numpy(writable)
 
     stored.memmap(str(path))

@@ -20,13 +20,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from headrace.core.errors import FormatError, explain
-from headrace.data.formats.arrays import first_bytes, plain_files, unreadable
+from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Block, field_of
-from headrace.data.formats.file_writer import FileWriter
+from headrace.data.formats.columns.arrays import first_bytes, plain_files, unreadable
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.growing_file import GrowingFileWriter
 from headrace.data.formats.manifest import manifest_of
 from headrace.data.formats.protocol import Reader, Writer
-from headrace.data.formats.schema import Field, Schema
 from headrace.data.formats.shards import is_pattern, shards_of
 from headrace.data.formats.tar_index import TarIndex, index_of, keep_index
 from headrace.data.formats.tar_reader import KEY, TarReader, decoded
@@ -69,7 +69,11 @@ def open_reader(path: str, trust: bool) -> Reader:
         _refuse_pickles(files[0], index)
 
     if manifest is not None:
-        endings = {field.name: ending_of(field) for field in manifest.schema if field.name != KEY}
+        endings = {}
+        for field in manifest.schema:
+            if field.name != KEY:
+                endings[field.name] = ending_of(field)
+
         if len(files) == 1 and index.count != manifest.length:
             error = ValueError(f"{index.count:,} samples where the manifest says {manifest.length:,}")
             raise unreadable(files[0], "tar shard", error)
@@ -85,15 +89,19 @@ def open_reader(path: str, trust: bool) -> Reader:
 
 
 def _refuse_pickles(file: str, index: TarIndex) -> None:
-    if found := [ending for ending in index.endings if PICKLES.search(ending)]:
-        message = explain(
+    found = []
+    for ending in index.endings:
+        if PICKLES.search(ending):
+            found.append(ending)
+
+    if found:
+        raise FormatError.about(
             "a shard holds pickles, which could execute anything when they are opened",
             place=file,
             found="files ending in ." + ", .".join(found),
             expected="files of data",
             cure="pack the data in another form; or, if you trust whoever made them, open with trust=True",
         )
-        raise FormatError(message)
 
 
 def _guessed(file: str, index: TarIndex) -> tuple[Schema, dict[str, str]]:
@@ -165,9 +173,7 @@ class _TarFile:
             stem = key.rpartition("/")[2]
             if not stem or "." in stem or "\0" in key or key.startswith("/") or ".." in key.split("/"):
                 expected = "a relative path without dots"
-                raise FormatError(
-                    explain("a sample's name cannot be used", place=KEY, found=repr(key), expected=expected)
-                )
+                raise FormatError.about("a sample's name cannot be used", place=KEY, found=repr(key), expected=expected)
 
             for field in self._schema:
                 if field.name != KEY:
@@ -182,7 +188,7 @@ class _TarFile:
             self._tar.addfile(info, io.BytesIO(data))
         except ValueError as error:
             found = f"{name!r}: {error}"
-            raise FormatError(explain("a sample's name cannot be used", place=KEY, found=found)) from error
+            raise FormatError.about("a sample's name cannot be used", place=KEY, found=found) from error
 
     def close(self) -> None:
         """Completes the shard."""
@@ -218,4 +224,4 @@ def write_file(path: Path, schema: Schema) -> _TarFile:
 
 def open_writer(path: str, schema: Schema) -> Writer:
     """See `Format.open_writer`."""
-    return FileWriter(NAME, path, schema, SUFFIXES, write_file)
+    return GrowingFileWriter(NAME, path, schema, SUFFIXES, write_file)

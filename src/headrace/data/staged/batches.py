@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.core.batch_memory import BatchMemory
-from headrace.core.errors import SampleError, explain
+from headrace.core.errors import SampleError
 from headrace.core.torch_internals import torch_default_collate
 from headrace.data import gather
 from headrace.data.formats.columns import Ragged
@@ -48,10 +48,10 @@ def _written(
     """Returns a batch whose last step writes straight into it."""
     function: Any = writer.function
     tensor, array = gather.allocate(out, (len(data), *function.shape), np.dtype(function.dtype))
-    places = iter(array)
+    rows = iter(array)
 
     def write(value: Any) -> int:
-        function.into(value, next(places))
+        function.into(value, next(rows))
         return 0
 
     stand_in = Step(write, writer.name, writer.random, on=writer.on)
@@ -115,8 +115,9 @@ def _shaped(leaf: Leaf, column: Any, shapes: Any, ragged: gather.RaggedAs, out: 
     if ragged != "list" and len(distinct) > 1:
         found = ", ".join("x".join(map(str, shape)) for shape in distinct[:4].tolist())
         cure = 'crop or resize them in a step, or set ragged="list"'
-        message = explain("arrays of one batch differ in shape", place=f"column {leaf.name!r}", found=found, cure=cure)
-        raise SampleError(message)
+        raise SampleError.about(
+            "arrays of one batch differ in shape", place=f"column {leaf.name!r}", found=found, cure=cure
+        )
 
     values, offsets = column.packed()
     if ragged != "list":

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import multiprocessing
 import pickle
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from headrace.core.errors import SampleError, UsageError, explain
+from headrace.core.errors import SampleError, UsageError
 from headrace.core.machine import cores
 from headrace.core.rng import SampleStreams, begin_stream, comparable_states, drawing, global_states_kept
 from headrace.data.building.pool import Report, make_pieces
-from headrace.data.building.staging_area import Room
+from headrace.data.building.staging_area import StagingArea
 from headrace.data.formats.columns import Block, Keys, concatenated
 from headrace.data.formats.columns import joined as end_to_end
 from headrace.data.formats.registry import open_writer
 from headrace.data.staged.layout import Node, from_json, joined, schema_of, to_json
 from headrace.data.staged.running import Columns, Data, Pipeline, as_columns, as_rows, named
 from headrace.data.staged.sample_columns import fitted
-from headrace.data.staged.sources import Source, copied
+from headrace.data.staged.sources import StepSource, copied
 from headrace.data.staged.steps import Step
 
 LOGGER = logging.getLogger("headrace")
@@ -50,10 +51,10 @@ FROZEN = 0x57A6ED
 
 
 @dataclass
-class Work:
+class BuildJob:
     """The steps to be computed, and how they are cut into pieces. Goes to each process that takes part."""
 
-    source: Source
+    source: StepSource
     pipeline: Pipeline
     length: int
     piece: int
@@ -61,7 +62,7 @@ class Work:
     block: int
     """Samples of a block."""
     freeze_random: bool
-    room: Room | None = field(default=None)
+    staging: StagingArea | None = dataclasses.field(default=None)
     """Where pieces are kept; None: in memory."""
     node: Node | None = None
     """How samples are built, as far as some of them tell."""
@@ -79,7 +80,7 @@ class Work:
         """See `Job.begin`."""
 
     def make(self, piece: int) -> Columns | None:
-        """See `Job.make`. Returns the columns, unless they are kept in the room."""
+        """See `Job.make`. Returns the columns, unless they are kept in the staging."""
         with global_states_kept():
             begin_stream(None)
             keys = self.keys(piece)
@@ -92,10 +93,10 @@ class Work:
 
             made = one_layout(parts)
 
-        if self.room is None:
+        if self.staging is None:
             return made
 
-        room = self.room
+        staging = self.staging
         block = made.block
 
         def write(path: Path) -> None:
@@ -105,7 +106,7 @@ class Work:
                 file.append(block)
             path.with_name(path.name + LAYOUT).write_text(json.dumps(to_json(made.node)))
 
-        room.keep(piece, write)
+        staging.keep(piece, write)
         return None
 
     def computed(self, keys: Any) -> Columns:
@@ -147,15 +148,13 @@ def refused_draws(who: str, *, declared: bool | None = None) -> Iterator[None]:
 
 def draws_error(who: str) -> UsageError:
     """Returns the error for something random in front of the cut."""
-    return UsageError(
-        explain(
-            "something random would be computed once, and then be the same in every epoch",
-            place=who,
-            found="random numbers drawn in front of the cut",
-            expected="steps that give the same result each time",
-            cure="move it behind the cut (get_item_transform, or .map after .cache), declare it with random=False if "
-            "its result does not depend on them, or ask for it with freeze_random=True",
-        )
+    return UsageError.about(
+        "something random would be computed once, and then be the same in every epoch",
+        place=who,
+        found="random numbers drawn in front of the cut",
+        expected="steps that give the same result each time",
+        cure="move it behind the cut (get_item_transform, or .map after .cache), declare it with random=False if "
+        "its result does not depend on them, or ask for it with freeze_random=True",
     )
 
 
@@ -171,12 +170,14 @@ def one_layout(parts: Sequence[Columns]) -> Columns:
 # -- before the work ---------------------------------------------------------------------------------------------------
 
 
-def plan_work(source: Source, steps: tuple[Step, ...], length: int, *, freeze_random: bool) -> tuple[Work, float]:
+def plan_work(
+    source: StepSource, steps: tuple[Step, ...], length: int, *, freeze_random: bool
+) -> tuple[BuildJob, float]:
     """Returns the work, and the seconds that it takes one process, about. Computes a few samples twice.
 
     Raises `UsageError` for steps that draw random numbers, or give something else each time.
     """
-    work = Work(source, Pipeline(steps, source.streams), length, LONGEST_PIECE, LONGEST_BLOCK, freeze_random)
+    work = BuildJob(source, Pipeline(steps, source.streams), length, LONGEST_PIECE, LONGEST_BLOCK, freeze_random)
     for step in steps:
         if step.random and not freeze_random:
             raise draws_error(f"the step {step.name!r}")
@@ -194,7 +195,7 @@ def plan_work(source: Source, steps: tuple[Step, ...], length: int, *, freeze_ra
         if not data.block.schema.fields:
             found = "no arrays, numbers or strings"
             cure = "have the steps return some, or leave cache= out"
-            raise SampleError(explain("samples hold nothing that could be kept", found=found, cure=cure))
+            raise SampleError.about("samples hold nothing that could be kept", found=found, cure=cure)
 
         seconds = time.perf_counter() - began
         if not freeze_random:
@@ -202,7 +203,7 @@ def plan_work(source: Source, steps: tuple[Step, ...], length: int, *, freeze_ra
         elif not _same(data, work.computed(keys)):
             found = "another result for the same random streams: a step has a generator of its own"
             cure = "have it draw from headrace.rng(), or from the global generators"
-            raise UsageError(explain("random steps cannot be computed once", found=found, cure=cure))
+            raise UsageError.about("random steps cannot be computed once", found=found, cure=cure)
 
     size = max(data.block.nbytes / len(keys), _bytes_loaded(source, keys), 1.0)
     work.piece = int(min(max(PIECE / size, 1), LONGEST_PIECE))
@@ -215,7 +216,7 @@ def looked_at(length: int) -> Keys:
     return np.unique(np.linspace(0, length - 1, min(length, LOOKED_AT)).astype(np.int64))
 
 
-def _bytes_loaded(source: Source, keys: Keys) -> float:
+def _bytes_loaded(source: StepSource, keys: Keys) -> float:
     """Returns the bytes of a sample as it comes from the source; a guess if it is no columns."""
     try:
         return as_columns(source.load(keys), str).block.nbytes / len(keys)
@@ -223,7 +224,7 @@ def _bytes_loaded(source: Source, keys: Keys) -> float:
         return PIECE / 256
 
 
-def _check_steady(work: Work, keys: Keys) -> None:
+def _check_steady(work: BuildJob, keys: Keys) -> None:
     """Raises `UsageError` if a step gives something else each time, or to a sample that is alone."""
     once = _trail(work, keys)
     again = _trail(work, keys)
@@ -234,7 +235,7 @@ def _check_steady(work: Work, keys: Keys) -> None:
             _check_apart(work.pipeline, place, again[place], once[place + 1])
 
 
-def _trail(work: Work, keys: Keys) -> list[Data]:
+def _trail(work: BuildJob, keys: Keys) -> list[Data]:
     """Returns samples as they come from the source, and after each step."""
     trail = [copied(work.source.load(keys))]
     for number, step in enumerate(work.pipeline.steps, work.pipeline.first):
@@ -247,47 +248,51 @@ def _check_apart(pipeline: Pipeline, at: int, before: Data, together: Data) -> N
     step = pipeline.steps[at]
     number = pipeline.first + at
     many = pipeline.columns(before, number, str)
-    for place in range(min(len(before), TRIED)):
-        one = Columns(many.node, many.block.take(np.array([place])), 1)
-        alone = as_rows(pipeline.part((step,), number, one, str))[0]
-        if not _near(alone, as_rows(together)[place]):
-            message = explain(
+    for index in range(min(len(before), TRIED)):
+        alone_columns = Columns(many.node, many.block.take(np.array([index])), 1)
+        alone = as_rows(pipeline.part((step,), number, alone_columns, str))[0]
+        if not _near(alone, as_rows(together)[index]):
+            raise UsageError.about(
                 "a batched step gives a sample another result when other samples are with it",
                 place=f"the step {step.name!r}",
                 found=f"a sample alone is not what it is among {len(before)}",
                 expected="the same result, whatever the block",
                 cure="compute from each sample alone: what depends on all of them is no step",
             )
-            raise UsageError(message)
 
 
-def _near(one: Any, other: Any) -> bool:
+def _near(first: Any, other: Any) -> bool:
     """Compares two samples; floating point nearly, since libraries may sum up blocks in another order."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_near(one[key], other[key]) for key in one)
-    if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(_near(*pair) for pair in zip(one, other, strict=True))
-    if not isinstance(one, (np.ndarray, float, np.floating, torch.Tensor)):
-        return bool(one == other)
+    if isinstance(first, dict):
+        return first.keys() == other.keys() and all(_near(first[key], other[key]) for key in first)
+    if isinstance(first, (tuple, list)):
+        return len(first) == len(other) and all(_near(*pair) for pair in zip(first, other, strict=True))
+    if not isinstance(first, (np.ndarray, float, np.floating, torch.Tensor)):
+        return bool(first == other)
 
-    first = np.asarray(one)
-    second = np.asarray(other)
-    return first.shape == second.shape and bool(np.allclose(first, second, rtol=1e-3, atol=1e-5, equal_nan=True))
+    numbers = np.asarray(first)
+    others = np.asarray(other)
+    if numbers.shape != others.shape:
+        return False
+    return bool(np.allclose(numbers, others, rtol=1e-3, atol=1e-5, equal_nan=True))
 
 
-def _same(one: Data, other: Data) -> bool:
+def _same(first: Data, other: Data) -> bool:
     """Compares samples bit by bit; what cannot be held in columns is taken for the same."""
     try:
-        first = as_columns(one, str)
-        second = as_columns(other, str)
+        columns = as_columns(first, str)
+        others = as_columns(other, str)
     except SampleError:
         return True
 
-    if first.node != second.node:
+    if columns.node != others.node:
         return False
 
-    pairs = ((column, second.block.columns[name]) for name, column in first.block.columns.items())
-    return all(pickle.dumps(_packed(one)) == pickle.dumps(_packed(two)) for one, two in pairs)
+    for name, column in columns.block.columns.items():
+        if pickle.dumps(_packed(column)) != pickle.dumps(_packed(others.block.columns[name])):
+            return False
+
+    return True
 
 
 def _packed(column: Any) -> Any:
@@ -299,7 +304,7 @@ def _packed(column: Any) -> Any:
 # -- the work ----------------------------------------------------------------------------------------------------------
 
 
-def workers_for(work: Work, missing: int, seconds: float) -> tuple[int, str]:
+def workers_for(work: BuildJob, missing: int, seconds: float) -> tuple[int, str]:
     """Returns how many processes are worth it, and how they are started."""
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     count = min(cores(), missing)
@@ -316,8 +321,8 @@ def workers_for(work: Work, missing: int, seconds: float) -> tuple[int, str]:
     return count, method
 
 
-def compute(work: Work, missing: Sequence[int], seconds: float, place: object, report: Report) -> list[Columns]:
-    """Makes the missing pieces. Returns them, in order, unless they are kept in a room."""
+def compute(work: BuildJob, missing: Sequence[int], seconds: float, place: object, report: Report) -> list[Columns]:
+    """Makes the missing pieces. Returns them, in order, unless they are kept in a staging."""
     workers, method = workers_for(work, len(missing), seconds)
     made: dict[int, Columns] = {}
     done = work.length - sum(len(work.keys(piece)) for piece in missing)
@@ -341,27 +346,30 @@ def into_memory(parts: list[Columns]) -> Columns:
     count = sum(len(part) for part in parts)
     parts.clear()
     schema = schema_of(node)
-    columns = {one.name: end_to_end(one, [block.pop(one.name) for block in blocks]) for one in schema}
+    columns = {}
+    for field in schema:
+        columns[field.name] = end_to_end(field, [block.pop(field.name) for block in blocks])
+
     return Columns(node, Block(schema, columns), count)
 
 
-def assemble(work: Work, room: Room, target: Path, format: str) -> Node:
-    """Writes the pieces of a room as stored data. Returns the layout of the samples."""
+def assemble(work: BuildJob, staging: StagingArea, target: Path, format: str) -> Node:
+    """Writes the pieces of a staging area as stored data. Returns the layout of the samples."""
     from headrace.data.formats import arrow
 
     nodes = []
     for piece in range(work.pieces):
-        path = room.file(piece)
+        path = staging.file(piece)
         nodes.append(from_json(json.loads(path.with_name(path.name + LAYOUT).read_text()), path))
 
     node = joined(nodes)
     writer = open_writer(target, schema_of(node), format)
     try:
-        for piece, own in enumerate(nodes):
-            part = arrow.open_reader(str(room.file(piece)), False)
+        for piece, layout in enumerate(nodes):
+            part = arrow.open_reader(str(staging.file(piece)), False)
             for run_of in part.blocks():
                 block = part.fetch(np.arange(run_of.start, run_of.stop), part.schema.names)
-                writer.append(fitted(block, own, node))
+                writer.append(fitted(block, layout, node))
 
         writer.seal()
     except BaseException:

@@ -30,19 +30,18 @@ from headrace.core.errors import (
     HeadraceError,
     StaleCacheError,
     UsageError,
-    explain,
 )
 from headrace.core.regular import read_side_file
 from headrace.core.shortage import check_shortage
 from headrace.data.building.pool import Report
-from headrace.data.building.staging_area import Room
-from headrace.data.formats.arrays import ColumnsReader
+from headrace.data.building.staging_area import StagingArea
 from headrace.data.formats.atomic_target import sync_file, sync_folder
 from headrace.data.formats.columns import Block, Ragged
+from headrace.data.formats.columns.arrays import ColumnsReader
+from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import check_holds, format_named, open_reader
-from headrace.data.formats.schema import Schema
-from headrace.data.staged.build import Work, assemble, compute, into_memory
+from headrace.data.staged.build import BuildJob, assemble, compute, into_memory
 from headrace.data.staged.fingerprint import Fingerprint
 from headrace.data.staged.layout import Branch, Node, from_json, schema_of, to_json
 from headrace.data.storage.locks import locked
@@ -72,7 +71,7 @@ class Cached:
 
 
 @dataclass(frozen=True)
-class Note:
+class CacheNote:
     """What `staged.json` says."""
 
     data: str
@@ -85,7 +84,7 @@ class Note:
 NOTHING = Branch("dict", (), ())
 
 
-def in_memory(work: Work, seconds: float, report: Report) -> Cached:
+def in_memory(work: BuildJob, seconds: float, report: Report) -> Cached:
     """Computes samples into the memory of this process. Raises what the steps raise."""
     if not work.length:
         return Cached(NOTHING, None, 0)
@@ -96,7 +95,12 @@ def in_memory(work: Work, seconds: float, report: Report) -> Cached:
 def cached_block(node: Node, block: Block, length: int) -> Cached:
     """Returns columns in memory as computed samples."""
     for column in block.columns.values():
-        (column.values if isinstance(column, Ragged) else column).flags.writeable = False
+        if isinstance(column, Ragged):
+            values = column.values
+        else:
+            values = column
+
+        values.flags.writeable = False
     load: Any = functools.partial(dict, block.columns)  # which goes to other processes with what it returns
     return Cached(node, ColumnsReader("memory", "a cache in memory", block.schema, length, load), length)
 
@@ -143,14 +147,12 @@ class Folder:
             return self._open(note)
 
         if self._stale == "error":
-            raise StaleCacheError(
-                explain(
-                    "a cache is out of date",
-                    place=self.path,
-                    found="\n            ".join(changes[:12] + ["..."] * (len(changes) > 12)),
-                    expected="a cache of these data and steps",
-                    cure='undo the change, delete the folder, choose another, or have it built anew: stale="rebuild"',
-                )
+            raise StaleCacheError.about(
+                "a cache is out of date",
+                place=self.path,
+                found="\n            ".join(changes[:12] + ["..."] * (len(changes) > 12)),
+                expected="a cache of these data and steps",
+                cure='undo the change, delete the folder, choose another, or have it built anew: stale="rebuild"',
             )
 
         self._say("; ".join(changes))
@@ -161,7 +163,7 @@ class Folder:
             LOGGER.warning("headrace: the cache %s is built anew: %s", self.path, why)
             self._said = True
 
-    def _open(self, note: Note) -> Cached:
+    def _open(self, note: CacheNote) -> Cached:
         data = self.path / note.data
         try:
             if note.length or data.exists():
@@ -169,20 +171,29 @@ class Folder:
             else:
                 reader = None
         except (DatasetNotFoundError, FormatError) as error:
-            lines = [line.strip() for line in str(error).splitlines() if "cure:" not in line]
-            raise FormatError(explain("a cache is damaged", place=data, found="; ".join(lines), cure=ANEW)) from error
+            lines = []
+            for line in str(error).splitlines():
+                if "cure:" not in line:
+                    lines.append(line.strip())
+
+            raise FormatError.about("a cache is damaged", place=data, found="; ".join(lines), cure=ANEW) from error
 
         if reader is not None and (len(reader) != note.length or not _holds(reader, note.node)):
-            found = f"{len(reader):,} samples of {', '.join(f'{one.name} ({one})' for one in reader.schema)}"
-            wanted = ", ".join(f"{one.name} ({one})" for one in schema_of(note.node))
+            found = f"{len(reader):,} samples of {', '.join(f'{field.name} ({field})' for field in reader.schema)}"
+            wanted = ", ".join(f"{field.name} ({field})" for field in schema_of(note.node))
             expected = f"{note.length:,} samples of {wanted}"
-            raise FormatError(explain("a cache is damaged", place=data, found=found, expected=expected, cure=ANEW))
+            raise FormatError.about("a cache is damaged", place=data, found=found, expected=expected, cure=ANEW)
 
         return Cached(note.node, reader, note.length)
 
     def _check_free(self) -> None:
         if self.path.is_dir():
-            others = sorted(one.name for one in self.path.iterdir() if not _is_ours(one.name))
+            others = []
+            for entry in self.path.iterdir():
+                if not _is_ours(entry.name):
+                    others.append(entry.name)
+
+            others = sorted(others)
         else:
             if os.path.lexists(self.path):
                 others = [self.path.name]
@@ -192,9 +203,9 @@ class Folder:
         if others:
             found = f"{', '.join(others[:3])}{' ...' if len(others) > 3 else ''}, which is no cache"
             cure = "choose another folder, or remove what is there"
-            raise UsageError(explain("there is something already", place=self.path, found=found, cure=cure))
+            raise UsageError.about("there is something already", place=self.path, found=found, cure=cure)
 
-    def build(self, work: Work, seconds: float, report: Report) -> Cached:
+    def build(self, work: BuildJob, seconds: float, report: Report) -> Cached:
         """Computes samples into the folder; if another process is at it, waits for it, and opens what it made.
 
         Raises what the steps raise, `DatasetError` if the disk is full or cannot be written, and as `opened`.
@@ -218,32 +229,41 @@ class Folder:
         LOGGER.warning("headrace: another process is building the cache %s; waiting for it", self.path)
 
     def _disk_error(self, what: str, error: OSError, cure: str) -> DatasetError:
-        found = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
-        return DatasetError(explain(what, place=self.path, found=found, cure=cure))
+        if error.filename:
+            which = f": {error.filename}"
+        else:
+            which = ""
 
-    def _build(self, work: Work, seconds: float, report: Report) -> Cached:
+        found = f"{error.strerror or error}" + which
+        return DatasetError.about(what, place=self.path, found=found, cure=cure)
+
+    def _build(self, work: BuildJob, seconds: float, report: Report) -> Cached:
         if work.node is not None:
             check_holds(self._format, schema_of(work.node), self.path)
 
         name = DATA + hashlib.blake2b(f"{self._fingerprint.digest} {self._format}".encode(), digest_size=8).hexdigest()
         target = self.path / name
-        room = Room(target, f"{self._fingerprint.digest} {work.length} {work.piece}", work.pieces, ".arrow")
+        room = StagingArea(target, f"{self._fingerprint.digest} {work.length} {work.piece}", work.pieces, ".arrow")
         self._remove_others(room.path.name, self._data_now())
         node: Node = NOTHING
         if work.length:
             missing = room.prepare()
-            work.room = room
+            work.staging = room
             compute(work, missing, seconds, self.path, report)
             node = assemble(work, room, target, self._format)
 
-        note = Note(name, self._format, work.length, node, self._fingerprint)
+        note = CacheNote(name, self._format, work.length, node, self._fingerprint)
         write_note(self.path, note)
         self._remove_others("", name)
         return self._open(note)
 
-    def _tidy(self, note: Note) -> None:
+    def _tidy(self, note: CacheNote) -> None:
         """Removes what a build has left that was killed when its data were in place already."""
-        beside = [one.name for one in self.path.iterdir() if OURS.fullmatch(one.name)]
+        beside = []
+        for entry in self.path.iterdir():
+            if OURS.fullmatch(entry.name):
+                beside.append(entry.name)
+
         if all(name.startswith(note.data) for name in beside):
             return
 
@@ -262,12 +282,15 @@ class Folder:
             return ""
         return note.data
 
-    def _remove_others(self, *kept: str) -> None:
+    def _remove_others(self, *names: str) -> None:
         """Removes data that nothing points to: of an older cache, or of a build that was given up."""
-        for one in self.path.iterdir():
-            is_kept = any(name and one.name.startswith((name, f".{name}.partial")) for name in kept)
-            if OURS.fullmatch(one.name) and not is_kept:
-                shutil.rmtree(one) if one.is_dir() else one.unlink()
+        for entry in self.path.iterdir():
+            is_kept = any(name and entry.name.startswith((name, f".{name}.partial")) for name in names)
+            if OURS.fullmatch(entry.name) and not is_kept:
+                if entry.is_dir():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
 
 
 def _holds(reader: Reader, node: Node) -> bool:
@@ -291,7 +314,7 @@ def _is_ours(name: str) -> bool:
     return name in (NOTE, LOCK, f".{NOTE}") or OURS.fullmatch(name) is not None
 
 
-def write_note(folder: Path, note: Note) -> None:
+def write_note(folder: Path, note: CacheNote) -> None:
     """Puts the description of a cache into place, in one step."""
     plain = {
         "headrace": VERSION, "data": note.data, "format": note.format, "length": note.length,
@@ -304,7 +327,7 @@ def write_note(folder: Path, note: Note) -> None:
     sync_folder(folder)
 
 
-def read_note(folder: Path) -> Note | None:
+def read_note(folder: Path) -> CacheNote | None:
     """Returns the description of a cache; None if there is none. Raises `FormatError` if it is damaged."""
     path = folder / NOTE
     try:
@@ -323,11 +346,9 @@ def read_note(folder: Path) -> Note | None:
         if type(plain["length"]) is not int or plain["length"] < 0:
             raise ValueError(f"a length of {plain['length']!r}")
         format_named(plain["format"])
-        return Note(data, plain["format"], plain["length"], from_json(plain["layout"], path), fingerprint)
+        return CacheNote(data, plain["format"], plain["length"], from_json(plain["layout"], path), fingerprint)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         lines = str(error).splitlines() or [""]
         found = f"{type(error).__name__}: {lines[0]}"
         cure = ANEW
-        raise FormatError(
-            explain("the description of a cache is damaged", place=path, found=found, cure=cure)
-        ) from error
+        raise FormatError.about("the description of a cache is damaged", place=path, found=found, cure=cure) from error

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError
 
 PLAIN = frozenset({int, float, str, bytes, bool, type(None), complex})
 NESTED = (tuple, list)
@@ -77,15 +77,14 @@ def fingerprint_of(named: Iterable[tuple[str, Any]]) -> Fingerprint:
             try:
                 parts[f"{name}{inner}"] = digester.shown(value)
             except Incomparable as error:
-                message = explain(
+                raise UsageError.about(
                     "results of this cannot be kept, since it cannot be told when it changes",
                     place=f"{name}{inner}",
                     found=str(error),
                     expected="code and values that can be compared",
                     cure="declare the step with headrace.step(f, version='1'), and change the version when results "
                     "do; a dataset may have a method fingerprint() that returns text",
-                )
-                raise UsageError(message) from error
+                ) from error
 
     digester.libraries["python"] = ".".join(platform.python_version_tuple()[:2])
     return Fingerprint(parts, dict(sorted(digester.libraries.items())))
@@ -125,7 +124,11 @@ def values_used(function: types.FunctionType) -> list[tuple[str, Any]]:
     defaults = [(f"default {place}", value) for place, value in enumerate(function.__defaults__ or ())]
     defaults += [(f"default {name}", value) for name, value in sorted((function.__kwdefaults__ or {}).items())]
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    closed = [(name, cell.cell_contents) for name, cell in cells if _is_filled(cell)]
+    closed = []
+    for name, cell in cells:
+        if _is_filled(cell):
+            closed.append((name, cell.cell_contents))
+
     named = dict.fromkeys(_names_in(function.__code__))
     found: list[tuple[str, Any]] = []
     for name in named:
@@ -133,7 +136,10 @@ def values_used(function: types.FunctionType) -> list[tuple[str, Any]]:
             continue
         value = function.__globals__[name]
         if isinstance(value, types.ModuleType) and not is_installed(value.__name__):
-            found += [(f"{name}.{part}", getattr(value, part)) for part in named if part in vars(value)]
+            for part in named:
+                if part in vars(value):
+                    found.append((f"{name}.{part}", getattr(value, part)))
+
         else:
             found.append((name, value))
 
@@ -149,7 +155,12 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _names_in(code: types.CodeType) -> list[str]:
-    inner = [name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names_in(const)]
+    inner = []
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            for name in _names_in(const):
+                inner.append(name)
+
     return [*code.co_names, *inner]
 
 
@@ -165,7 +176,7 @@ def is_installed(module: str | None) -> bool:
     file = getattr(sys.modules.get(module or ""), "__file__", None) or getattr(sys.modules.get(top), "__file__", None)
     if file is None:
         return getattr(sys.modules.get(top), "__spec__", None) is not None
-    return any(place in pathlib.Path(file).parts for place in INSTALLED)
+    return any(folder in pathlib.Path(file).parts for folder in INSTALLED)
 
 
 @functools.cache
@@ -198,7 +209,12 @@ class _Digester:
     def _digest(self, value: Any) -> bytes:
         kind = type(value)
         if kind in PLAIN:
-            return _hash(kind.__name__, repr(value).encode("utf-8", "surrogatepass") if kind is not bytes else value)
+            if kind is not bytes:
+                content = repr(value).encode("utf-8", "surrogatepass")
+            else:
+                content = value
+
+            return _hash(kind.__name__, content)
         if id(value) in self._done:
             return self._done[id(value)][0]
         if id(value) in self._open:  # it contains itself
@@ -218,13 +234,13 @@ class _Digester:
     def several(self, what: str, values: Iterable[Any]) -> bytes:
         """Returns the checksum of values in their order."""
         listed = list(values)
-        if all(type(one) in PLAIN or (type(one) in NESTED and PLAIN.issuperset(map(type, one))) for one in listed):
+        if all(type(part) in PLAIN or (type(part) in NESTED and PLAIN.issuperset(map(type, part))) for part in listed):
             return _hash(what, marshal.dumps(listed, 2))  # version 2 writes no references, so equal lists are equal
-        return _hash(what, *(self._digest(one) for one in listed))
+        return _hash(what, *(self._digest(part) for part in listed))
 
     def unordered(self, value: Iterable[Any]) -> bytes:
         """Returns the checksum of values in any order."""
-        return _hash("set", *sorted(self._digest(one) for one in value))
+        return _hash("set", *sorted(self._digest(entry) for entry in value))
 
     def mapping(self, value: Any) -> bytes:
         """Returns the checksum of a dict, in its order."""
@@ -250,7 +266,7 @@ class _Digester:
             return self.installed(value.__module__, value.__qualname__)
         used = values_used(value)
         return _hash("function", self.code(value.__code__), self.several("names", [name for name, _ in used]),
-                     self.several("values", [one for _, one in used]))  # fmt: skip
+                     self.several("values", [value for _, value in used]))  # fmt: skip
 
     def kind(self, value: type) -> bytes:
         """Returns the checksum of a class: its code, where it is the user's own, and that of the classes above it."""
@@ -259,7 +275,11 @@ class _Digester:
 
         skipped = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__",
                    "__annotations__", "__annotate_func__", "__annotations_cache__", "_abc_impl")  # fmt: skip
-        members = {name: one for name, one in vars(value).items() if name not in skipped and _is_member(one)}
+        members = {}
+        for name, member in vars(value).items():
+            if name not in skipped and _is_member(member):
+                members[name] = member
+
         return _hash("class", value.__qualname__.encode(), self.several("bases", value.__bases__),
                      self.mapping(members))  # fmt: skip
 
@@ -277,9 +297,9 @@ class _Digester:
         return _hash(f"tensor {value.dtype} {tuple(value.shape)}", plain)
 
     def _object(self, value: Any) -> bytes:
-        own = getattr(value, "fingerprint", None)
-        if callable(own) and not isinstance(value, type):
-            text = own()
+        fingerprint = getattr(value, "fingerprint", None)
+        if callable(fingerprint) and not isinstance(value, type):
+            text = fingerprint()
             if not isinstance(text, str):
                 raise Incomparable(f"fingerprint() of {type(value).__name__} returned {type(text).__name__}, not text")
             return _hash("fingerprint", text.encode("utf-8", "surrogatepass"))
@@ -296,18 +316,28 @@ class _Digester:
         if isinstance(reduced, str):
             return self.installed(type(value).__module__, reduced)
 
-        parts: list[Any] = [type(value), *reduced[1:3], *(list(part) for part in reduced[3:5] if part is not None)]
+        further = []
+        for part in reduced[3:5]:
+            if part is not None:
+                further.append(list(part))
+
+        parts: list[Any] = [type(value), *reduced[1:3], *further]
         return self.several("object", [reduced[0], *parts])
 
 
-def _is_member(one: Any) -> bool:
-    return not isinstance(one, (types.GetSetDescriptorType, types.MemberDescriptorType, types.GenericAlias))
+def _is_member(member: Any) -> bool:
+    return not isinstance(member, (types.GetSetDescriptorType, types.MemberDescriptorType, types.GenericAlias))
 
 
 def _hash(what: str, *parts: Any) -> bytes:
     digest = hashlib.blake2b(what.encode("utf-8", "surrogatepass"), digest_size=16)
     for part in parts:
-        digest.update(b"/%d/" % (part.nbytes if isinstance(part, np.ndarray) else len(part)))
+        if isinstance(part, np.ndarray):
+            size = part.nbytes
+        else:
+            size = len(part)
+
+        digest.update(b"/%d/" % size)
         digest.update(part)
     return digest.digest()
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import FormatError, SampleError, explain
-from headrace.data.formats.schema import NUMBERS, Field, Schema
+from headrace.core.errors import FormatError, SampleError
+from headrace.data.formats.columns.schema import NUMBERS, Field, Kind, Schema
 
 SHAPE = ".shape"
 FIXED, RAGGED, SHAPED = "fixed", "ragged", "shaped"
@@ -41,7 +41,13 @@ class Leaf:
         if self.type == "none":
             return ()
         if self.type in ("str", "bytes"):
-            return (Field(self.name, "text" if self.type == "str" else "bytes"),)
+            kind: Kind
+            if self.type == "str":
+                kind = "text"
+            else:
+                kind = "bytes"
+
+            return (Field(self.name, kind),)
 
         dtype = np.dtype(self.dtype)
         if self.form == FIXED:
@@ -83,7 +89,12 @@ def leaves(node: Node) -> Iterator[Leaf]:
 
 def schema_of(node: Node) -> Schema:
     """Returns the columns of a layout."""
-    return Schema(tuple(field for leaf in leaves(node) for field in leaf.fields()))
+    fields = []
+    for leaf in leaves(node):
+        for field in leaf.fields():
+            fields.append(field)
+
+    return Schema(tuple(fields))
 
 
 def joined(nodes: Sequence[Node]) -> Node:
@@ -91,31 +102,29 @@ def joined(nodes: Sequence[Node]) -> Node:
     return reduce(_joined, nodes)
 
 
-def _joined(one: Node, other: Node) -> Node:
-    if one == other:
-        return one
+def _joined(first: Node, second: Node) -> Node:
+    if first == second:
+        return first
 
-    if isinstance(one, Branch) and isinstance(other, Branch):
-        if one.type == other.type and set(one.keys) == set(other.keys):
-            theirs = dict(zip(other.keys, other.parts, strict=True))
-            parts = (_joined(part, theirs[key]) for key, part in zip(one.keys, one.parts, strict=True))
-            return Branch(one.type, one.keys, tuple(parts))
-    elif isinstance(one, Leaf) and isinstance(other, Leaf):
-        alike = (one.type, one.dtype) == (other.type, other.dtype) and _ndim(one) == _ndim(other)
-        if alike and _ndim(one) > 0:
-            if SHAPED not in (one.form, other.form) and _rest(one) == _rest(other):
-                return replace(one, form=RAGGED, shape=_rest(one))
-            return replace(one, form=SHAPED, shape=(0,) * _ndim(one))
+    if isinstance(first, Branch) and isinstance(second, Branch):
+        if first.type == second.type and set(first.keys) == set(second.keys):
+            theirs = dict(zip(second.keys, second.parts, strict=True))
+            parts = (_joined(part, theirs[key]) for key, part in zip(first.keys, first.parts, strict=True))
+            return Branch(first.type, first.keys, tuple(parts))
+    elif isinstance(first, Leaf) and isinstance(second, Leaf):
+        alike = (first.type, first.dtype) == (second.type, second.dtype) and _ndim(first) == _ndim(second)
+        if alike and _ndim(first) > 0:
+            if SHAPED not in (first.form, second.form) and _rest(first) == _rest(second):
+                return replace(first, form=RAGGED, shape=_rest(first))
+            return replace(first, form=SHAPED, shape=(0,) * _ndim(first))
 
-    name = next(leaves(one), Leaf("value", "none")).name
-    raise SampleError(
-        explain(
-            "samples differ too much to be held in columns",
-            place=f"column {name!r}",
-            found=f"{_said(one)}, and {_said(other)}",
-            expected="the same parts and types in each sample",
-            cure="have the step return the same parts for each sample, or move it behind the cut",
-        )
+    name = next(leaves(first), Leaf("value", "none")).name
+    raise SampleError.about(
+        "samples differ too much to be held in columns",
+        place=f"column {name!r}",
+        found=f"{_said(first)}, and {_said(second)}",
+        expected="the same parts and types in each sample",
+        cure="have the step return the same parts for each sample, or move it behind the cut",
     )
 
 
@@ -140,7 +149,12 @@ def layout_of_schema(schema: Schema) -> Branch:
     parts = []
     for field in schema:
         if field.kind in ("bytes", "text"):
-            parts.append(Leaf(field.name, "str" if field.kind == "text" else "bytes"))
+            if field.kind == "text":
+                kind = "str"
+            else:
+                kind = "bytes"
+
+            parts.append(Leaf(field.name, kind))
             continue
 
         if field.kind == "ragged" or field.shape:
@@ -187,4 +201,4 @@ def from_json(plain: Any, place: object) -> Node:
         return node
     except (TypeError, KeyError, ValueError, RecursionError) as error:
         found = f"{type(error).__name__}: {error}"
-        raise FormatError(explain("a description of samples is damaged", place=place, found=found)) from error
+        raise FormatError.about("a description of samples is damaged", place=place, found=found) from error

@@ -33,7 +33,7 @@ from headrace.data.staged.batches import collate
 from headrace.data.staged.build import one_layout, plan_work
 from headrace.data.staged.cache import cached_block
 from headrace.data.staged.running import Columns, Data, Pipeline, as_columns, named
-from headrace.data.staged.sources import Source, copied, source_of
+from headrace.data.staged.sources import StepSource, copied, source_of
 from headrace.data.stored import StoredDataset
 from headrace.telemetry.formatting import seconds as in_words
 from headrace.telemetry.terminal import plain_text
@@ -76,7 +76,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CutPlan:
     """What was measured, and what follows. `steps[0]` is the dataset itself; prints itself as a table."""
 
     samples: int
@@ -94,9 +94,13 @@ class Plan:
     @property
     def recommended(self) -> Cut:
         """The cut to take."""
-        possible = [one for one in self.cuts if one.refused is None and one.bytes <= 0.9 * self.free]
-        best = min(one.total(self.epochs) for one in possible)
-        return next(one for one in possible if one.total(self.epochs) <= best * ALIKE)
+        possible = []
+        for cut in self.cuts:
+            if cut.refused is None and cut.bytes <= 0.9 * self.free:
+                possible.append(cut)
+
+        best = min(cut.total(self.epochs) for cut in possible)
+        return next(cut for cut in possible if cut.total(self.epochs) <= best * ALIKE)
 
     @property
     def advice(self) -> str:
@@ -121,7 +125,7 @@ class Plan:
         """Returns all figures as plain values."""
         return {
             "samples": self.samples, "looked_at": self.looked_at, "epochs": self.epochs, "batch": self.batch,
-            "steps": [vars(one) for one in self.steps], "cuts": [vars(one) for one in self.cuts],
+            "steps": [vars(step) for step in self.steps], "cuts": [vars(cut) for cut in self.cuts],
             "recommended": self.recommended.cut, "advice": self.advice,
         }  # fmt: skip
 
@@ -137,12 +141,12 @@ class Plan:
         for name in ("step", "us a sample", "bytes a sample"):
             steps.add_column(name, justify="left" if name == "step" else "right")
 
-        for number, one in enumerate(self.steps):
-            if one.bytes is None:
+        for number, step in enumerate(self.steps):
+            if step.bytes is None:
                 size = "-"
             else:
-                size = f"{one.bytes:,.0f}"
-            steps.add_row(f"{number} {one.name}" if number else one.name, f"{one.seconds * 1e6:,.1f}", size)
+                size = f"{step.bytes:,.0f}"
+            steps.add_row(f"{number} {step.name}" if number else step.name, f"{step.seconds * 1e6:,.1f}", size)
 
         steps.add_row("into a batch", f"{self.batch * 1e6:,.1f}", "")
         cuts = Table(box=SIMPLE_HEAD, title="Predicted for each cut, without workers", title_justify="left")
@@ -164,8 +168,13 @@ class Plan:
             else:
                 mark = ""
 
-            cuts.add_row(name, in_words(cut.build) if cut.cut else "-", decimal(int(cut.bytes)) if cut.cut else "-",
-                         in_words(cut.epoch), in_words(cut.total(self.epochs)) + mark)  # fmt: skip
+            build = "-"
+            size = "-"
+            if cut.cut:
+                build = in_words(cut.build)
+                size = decimal(int(cut.bytes))
+
+            cuts.add_row(name, build, size, in_words(cut.epoch), in_words(cut.total(self.epochs)) + mark)
 
         return [steps, cuts]
 
@@ -185,7 +194,7 @@ class Plan:
         return plain_text(self.show, 110)
 
 
-def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:
+def plan(staged: Staged, *, batch_size: int, epochs: int) -> CutPlan:
     """Measures the steps of a dataset, whatever its cut is now; see `Staged.plan`."""
     source = source_of(staged.dataset)
     steps = staged.steps
@@ -209,7 +218,7 @@ def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:
     per_batch = float(np.median(measured.collating))
     names = [f"the dataset ({type(staged.dataset).__name__})", *(str(step) for step in steps)]
     sizes = [cache[0] if cache else None for cache in caches]
-    costs = tuple(StepCost(*one) for one in zip(names, seconds, sizes, strict=True))
+    costs = tuple(StepCost(*cost) for cost in zip(names, seconds, sizes, strict=True))
     cuts = [Cut(0, None, epoch=length * (sum(seconds) + per_batch))]
     for cut in range(1, len(steps) + 1):
         cache = caches[cut]
@@ -219,14 +228,19 @@ def plan(staged: Staged, *, batch_size: int, epochs: int) -> Plan:
 
         size, read, write = cache
         build = length * (sum(seconds[: cut + 1]) / cores() + write)
-        rest = sum(seconds[cut + 1 :]) + (per_batch if cut < len(steps) else 0.0)
+        if cut < len(steps):
+            collating = per_batch
+        else:
+            collating = 0.0
+
+        rest = sum(seconds[cut + 1 :]) + collating
         cuts.append(Cut(cut, None, build, size * length, length * (read + rest)))
 
     free = shutil.disk_usage(tempfile.gettempdir()).free
-    return Plan(length, sum(map(len, batches)), epochs, costs, per_batch, tuple(cuts), free, machine_memory())
+    return CutPlan(length, sum(map(len, batches)), epochs, costs, per_batch, tuple(cuts), free, machine_memory())
 
 
-def _loaded(source: Source, keys: Any) -> Data:
+def _loaded(source: StepSource, keys: Any) -> Data:
     return copied(source.load(keys))
 
 
@@ -250,10 +264,10 @@ class _Measured:
     def batch(self, load: Callable[[], Data], staged: Staged) -> None:
         """Measures one batch."""
         data = self._timed(0, load)
-        for place, step in enumerate(self._pipeline.steps):
-            number = self._pipeline.first + place
+        for index, step in enumerate(self._pipeline.steps):
+            number = self._pipeline.first + index
             before = data
-            data = self._timed(place + 1, functools.partial(self._pipeline.part, (step,), number, before, str))
+            data = self._timed(index + 1, functools.partial(self._pipeline.part, (step,), number, before, str))
 
         began = time.perf_counter()
         with contextlib.suppress(SampleError):  # torch collates such samples, which costs about as much
@@ -261,16 +275,16 @@ class _Measured:
 
         self.collating.append((time.perf_counter() - began) / len(data))
 
-    def _timed(self, place: int, work: Callable[[], Data]) -> Data:
+    def _timed(self, index: int, work: Callable[[], Data]) -> Data:
         began = time.perf_counter()
         data = work()
-        self.seconds[place].append((time.perf_counter() - began) / len(data))
-        kept = self.columns[place]
-        if kept is not None:
+        self.seconds[index].append((time.perf_counter() - began) / len(data))
+        columns = self.columns[index]
+        if columns is not None:
             try:
-                kept.append(as_columns(copied(data), str))
+                columns.append(as_columns(copied(data), str))
             except SampleError:
-                self.columns[place] = None
+                self.columns[index] = None
 
         return data
 
@@ -292,7 +306,12 @@ def _refused(staged: Staged) -> list[str | None]:
         except SampleError:
             continue
         except UsageError as error:
-            lines = dict(line.strip().split(":", 1) for line in str(error).splitlines()[1:] if ":" in line)
+            pairs = []
+            for line in str(error).splitlines()[1:]:
+                if ":" in line:
+                    pairs.append(line.strip().split(":", 1))
+
+            lines = dict(pairs)
             refused[cut] = f"{lines.get('place', '').strip()}: {lines.get('found', str(error)).strip()}"
 
     return refused

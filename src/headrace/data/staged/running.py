@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from headrace.core.errors import FormatError, SampleError, explain
+from headrace.core.errors import FormatError, SampleError
 from headrace.core.rng import enter_step, follows_streams
 from headrace.data.formats.columns import Array, Block, Column, Ragged
-from headrace.data.formats.schema import NUMBERS
+from headrace.data.formats.columns.schema import NUMBERS
 from headrace.data.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, joined, leaves, schema_of
 from headrace.data.staged.sample_columns import Names, columns_of_samples, fitted, samples_of
 from headrace.data.staged.steps import Step
@@ -116,20 +116,20 @@ class Pipeline:
 
         Raises `SampleError` if they cannot be held so, or are unlike those that were looked at.
         """
-        own = as_columns(data, place)
+        found = as_columns(data, place)
         known = self.known.get(number)
-        if known is None or known == own.node or isinstance(data, Columns):
-            return own
+        if known is None or known == found.node or isinstance(data, Columns):
+            return found
 
-        both = joined([known, own.node])
+        both = joined([known, found.node])
         if both != known:
-            differ = next(leaf for leaf, one in zip(leaves(both), leaves(known), strict=True) if leaf != one)
+            differ = next(leaf for leaf, expected in zip(leaves(both), leaves(known), strict=True) if leaf != expected)
             what = "some samples differ in shape, those that were looked at beforehand did not"
             cure = "have the step before it return arrays of one shape, or declare that as batched and return "
-            raise SampleError(explain(what, place=f"column {differ.name!r}", found=str(differ),
-                                      expected="one shape for all", cure=cure + "headrace.Ragged"))  # fmt: skip
+            raise SampleError.about(what, place=f"column {differ.name!r}", found=str(differ),
+                                      expected="one shape for all", cure=cure + "headrace.Ragged")  # fmt: skip
 
-        return Columns(known, fitted(own.block, own.node, known), own.count)
+        return Columns(known, fitted(found.block, found.node, known), found.count)
 
     def must_learn(self, *, batches: bool) -> bool:
         """Tells whether samples may come one by one to a batched step, or to where batches are made."""
@@ -153,8 +153,14 @@ class Pipeline:
 def _one_by_one(steps: Sequence[Step], first: int, samples: list[Any], place: Place) -> list[Any]:
     done = []
     enters = follows_streams()
-    numbered = [(step.function if step.on is None else step.apply, step.random is not False and enters, number)
-                for number, step in enumerate(steps, first)]  # fmt: skip
+    numbered = []
+    for step_number, step in enumerate(steps, first):
+        draws = enters and step.random is not False
+        if step.on is None:
+            numbered.append((step.function, draws, step_number))
+        else:
+            numbered.append((step.apply, draws, step_number))
+
     index = number = 0
     try:
         for index, sample in enumerate(samples):
@@ -212,21 +218,27 @@ def _shown(node: Node, data: Columns, shown: dict[int, Shown]) -> Any:
         return tuple(parts)
 
     column = data.block.columns.get(node.name)
-    one: Any
+    shown_column: Any
     if node.type in ("str", "bytes", "none") or node.form == SHAPED or column is None:
-        one = data.lists.get(node.name)
-        if one is None:
-            one = samples_of(node, data.block, data.count)
-        shown[id(one)] = Shown(node, one, list(one) if node.type in ("str", "bytes") else None)
-        return one
+        shown_column = data.lists.get(node.name)
+        if shown_column is None:
+            shown_column = samples_of(node, data.block, data.count)
+        copy: list[Any] | None
+        if node.type in ("str", "bytes"):
+            copy = list(shown_column)
+        else:
+            copy = None
+
+        shown[id(shown_column)] = Shown(node, shown_column, copy)
+        return shown_column
 
     if isinstance(column, Ragged):
-        one = Ragged(*column.packed())
+        shown_column = Ragged(*column.packed())
     else:
-        one = column
+        shown_column = column
 
-    shown[id(one)] = Shown(node, one, None)
-    return one
+    shown[id(shown_column)] = Shown(node, shown_column, None)
+    return shown_column
 
 
 class _Taken:
@@ -311,19 +323,20 @@ class _Taken:
 
     def _list(self, values: list[Any], path: tuple[Any, ...]) -> Node:
         node, block = columns_of_samples(values, self._place)
-        own = {
-            leaf.name: self._names.take((*path, leaf.name) if leaf.name != "value" else path) for leaf in leaves(node)
-        }
+        new_names = {}
+        for leaf in leaves(node):
+            new_names[leaf.name] = self._names.take((*path, leaf.name) if leaf.name != "value" else path)
+
         for leaf in leaves(node):
             for suffix in ("", SHAPE):
                 if leaf.name + suffix in block.columns:
-                    self.columns[own[leaf.name] + suffix] = block.columns[leaf.name + suffix]
+                    self.columns[new_names[leaf.name] + suffix] = block.columns[leaf.name + suffix]
 
-        return _renamed(node, own)
+        return _renamed(node, new_names)
 
     def _wrong(self, path: tuple[Any, ...], found: str, expected: str) -> SampleError:
         place = f"{self._step.name!r}, result" + "".join(f"[{key!r}]" for key in path)
-        return SampleError(explain("a batched step returned no columns", place=place, found=found, expected=expected))
+        return SampleError.about("a batched step returned no columns", place=place, found=found, expected=expected)
 
 
 def _renamed(node: Node, names: dict[str, str]) -> Node:

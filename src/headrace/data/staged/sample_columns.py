@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.core.errors import SampleError, explain
-from headrace.data.formats.arrays import array_names
+from headrace.core.errors import SampleError
 from headrace.data.formats.columns import Array, Block, Column, Loose, Ragged, offsets_of
-from headrace.data.formats.schema import NUMBERS, Field, Kind
+from headrace.data.formats.columns.arrays import array_names
+from headrace.data.formats.columns.schema import NUMBERS, Field, Kind
 from headrace.data.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, leaves, schema_of
 
 DTYPE, SHAPE_OF = operator.attrgetter("dtype"), operator.attrgetter("shape")
@@ -44,7 +44,12 @@ class Names:
 def _parts_of(name: str) -> frozenset[str]:
     """Returns all names that the arrays of a column may have."""
     kinds: tuple[Kind, ...] = ("ragged", "bytes", "text")
-    return frozenset((name, name + SHAPE, *(part for kind in kinds for part in array_names(Field(name, kind)))))
+    names = []
+    for kind in kinds:
+        for part in array_names(Field(name, kind)):
+            names.append(part)
+
+    return frozenset((name, name + SHAPE, *names))
 
 
 def columns_of_samples(samples: Sequence[Any], place: Callable[[int], str]) -> tuple[Node, Block]:
@@ -61,7 +66,13 @@ def _built(values: list[Any], path: tuple[Any, ...], names: Names, columns: dict
     first = values[0]
     kind = type(first)
     if kind is np.memmap:
-        values = [np.asarray(value) if type(value) is np.memmap else value for value in values]
+        plain = []
+        for value in values:
+            if type(value) is np.memmap:
+                value = np.asarray(value)
+            plain.append(value)
+
+        values = plain
         kind = np.ndarray
         first = values[0]
 
@@ -70,16 +81,23 @@ def _built(values: list[Any], path: tuple[Any, ...], names: Names, columns: dict
 
     if kind is dict or kind is tuple or kind is list:
         keys = _keys(values, path, place)
-        parts = [_built([value[key] for value in values], (*path, key), names, columns, place) for key in keys]
+        parts = []
+        for key in keys:
+            parts.append(_built([value[key] for value in values], (*path, key), names, columns, place))
+
         return Branch(kind.__name__, keys, tuple(parts))
 
-    others = [index for index, value in enumerate(values) if type(value) is not kind]
+    others = []
+    for index, value in enumerate(values):
+        if type(value) is not kind:
+            others.append(index)
+
     if others:
         found = f"{_kind_of(values[others[0]])} in {place(others[0])}, {_kind_of(first)} in {place(0)}"
         raise _differ(path, found, "the same type in each sample")
 
     if kind is torch.Tensor:
-        return _arrays([_array_of(one, path, place(i)) for i, one in enumerate(values)], "tensor", path, names,
+        return _arrays([_array_of(value, path, place(i)) for i, value in enumerate(values)], "tensor", path, names,
                        columns, place)  # fmt: skip
 
     return _plain(values, kind, path, names, columns, place)
@@ -136,14 +154,24 @@ def _plain(
         wrong = next(index for index, value in enumerate(values) if not -(1 << 63) <= value < 1 << 63)
         raise _unfit(path, place(wrong), str(error), "whole numbers that fit into 64 bits") from error
 
-    return Leaf(name, kind.__name__ if kind in PLAIN else "scalar", dtype)
+    if kind in PLAIN:
+        type_name = kind.__name__
+    else:
+        type_name = "scalar"
+
+    return Leaf(name, type_name, dtype)
 
 
 def _texts(values: list[Any], path: tuple[Any, ...], place: Any) -> Ragged:
     texts = []
     for index, value in enumerate(values):
         try:
-            texts.append(value.encode("utf-8", "surrogateescape") if type(value) is str else value)
+            if type(value) is str:
+                encoded = value.encode("utf-8", "surrogateescape")
+            else:
+                encoded = value
+
+            texts.append(encoded)
         except UnicodeEncodeError as error:
             raise _unfit(path, place(index), str(error), "text that can be written as UTF-8") from error
 
@@ -169,10 +197,10 @@ def _arrays(
         shapes = []
 
     distinct = set(shapes)
-    if not shapes or list(map(DTYPE, arrays)).count(dtype) < count or {len(one) for one in distinct} != {ndim}:
-        index, one = next((index, one) for index, one in enumerate(arrays)
-                          if type(one) is not np.ndarray or one.dtype != dtype or one.ndim != ndim)  # fmt: skip
-        found = f"{_kind_of(one)} in {place(index)}, {_kind_of(first)} in {place(0)}"
+    if not shapes or list(map(DTYPE, arrays)).count(dtype) < count or {len(array) for array in distinct} != {ndim}:
+        index, odd = next((index, array) for index, array in enumerate(arrays)
+                          if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != ndim)  # fmt: skip
+        found = f"{_kind_of(odd)} in {place(index)}, {_kind_of(first)} in {place(0)}"
         raise _differ(path, found, "arrays of one type, with the same number of dimensions")
 
     if dtype not in NUMBERS:
@@ -187,12 +215,12 @@ def _arrays(
             columns[name] = np.stack(arrays)
         return Leaf(name, kind, dtype.name, FIXED, shape)
 
-    if len({one[1:] for one in distinct}) == 1:
+    if len({array[1:] for array in distinct}) == 1:
         columns[name] = Loose(arrays, np.fromiter(map(len, arrays), np.int64, count))
         return Leaf(name, kind, dtype.name, RAGGED, first.shape[1:])
 
-    columns[name] = Ragged(np.concatenate([one.ravel() for one in arrays]),
-                           offsets_of(np.array([one.size for one in arrays], np.int64)))  # fmt: skip
+    columns[name] = Ragged(np.concatenate([array.ravel() for array in arrays]),
+                           offsets_of(np.array([array.size for array in arrays], np.int64)))  # fmt: skip
     columns[name + SHAPE] = np.array(shapes, np.int64)
     return Leaf(name, kind, dtype.name, SHAPED, (0,) * ndim)
 
@@ -225,13 +253,13 @@ def _at(path: tuple[Any, ...]) -> str:
 def _differ(path: tuple[Any, ...], found: str, expected: str) -> SampleError:
     what = "samples differ too much to be held in columns"
     cure = "have the step return the same parts for each sample, or move it behind the cut"
-    return SampleError(explain(what, place=_at(path), found=found, expected=expected, cure=cure))
+    return SampleError.about(what, place=_at(path), found=found, expected=expected, cure=cure)
 
 
 def _unfit(path: tuple[Any, ...], place: str, found: str, expected: str) -> SampleError:
     what = "a sample cannot be held in columns"
     cure = "have the step return one of these (np.asarray of an image), or move it behind the cut"
-    return SampleError(explain(what, place=f"{_at(path)}, {place}", found=found, expected=expected, cure=cure))
+    return SampleError.about(what, place=f"{_at(path)}, {place}", found=found, expected=expected, cure=cure)
 
 
 def samples_of(node: Node, block: Block, count: int) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch.utils.data import Subset
 
-from headrace.core.errors import DatasetError, explain
+from headrace.core.errors import DatasetError
 from headrace.core.rng import enter_step
 from headrace.data.formats.columns import Keys
 from headrace.data.staged.layout import layout_of_schema
@@ -17,7 +17,7 @@ from headrace.data.staged.running import Columns, Data, Rows
 from headrace.data.stored import StoredDataset
 
 
-class Source(Protocol):
+class StepSource(Protocol):
     """Gives samples by their keys."""
 
     draws: bool
@@ -38,7 +38,7 @@ class StoredSource:
         self._dataset, self._node = dataset, layout_of_schema(dataset.block_schema)
 
     def load(self, keys: Any) -> Data:
-        """See `Source.load`."""
+        """See `StepSource.load`."""
         checked = self._dataset.checked(keys)
         block = self._dataset.block(checked)
         if block is None:
@@ -56,7 +56,7 @@ class RowsSource:
         self.draws = getattr(dataset, "draws", None) is not False
 
     def load(self, keys: Any) -> Data:
-        """See `Source.load`."""
+        """See `StepSource.load`."""
         if callable(several := getattr(self._dataset, "__getitems__", None)):
             if self.draws:
                 enter_step(0, 0)
@@ -65,7 +65,7 @@ class RowsSource:
                 asked = f"{type(self._dataset).__name__}.__getitems__"
                 what = "a dataset returned another number of samples"
                 found = f"{len(together)} for {len(keys)} keys"
-                raise DatasetError(explain(what, place=asked, found=found, expected="one sample for each key"))
+                raise DatasetError.about(what, place=asked, found=found, expected="one sample for each key")
 
             return Rows(together)
 
@@ -85,13 +85,13 @@ class RowsSource:
 class SubsetSource:
     """Some samples of another source."""
 
-    def __init__(self, source: Source, indices: Sequence[int]) -> None:
+    def __init__(self, source: StepSource, indices: Sequence[int]) -> None:
         self._source, self._indices = source, np.asarray(indices, np.int64)
         self.draws = source.draws
         self.streams = source.streams
 
     def load(self, keys: Any) -> Data:
-        """See `Source.load`."""
+        """See `StepSource.load`."""
         chosen: Keys = self._indices[np.asarray(keys, np.int64)]
         return self._source.load(chosen)
 
@@ -118,12 +118,12 @@ def copied(data: Data, *, columns: bool = False) -> Data:
         return data
 
 
-def source_of(dataset: Any) -> Source:
+def source_of(dataset: Any) -> StepSource:
     """Returns what gives the samples of a dataset."""
     if type(dataset) is Subset:
         return SubsetSource(source_of(dataset.dataset), dataset.indices)
     if callable(own := getattr(dataset, "as_source", None)):
-        source: Source = own()
+        source: StepSource = own()
         return source
 
     if type(dataset) is StoredDataset:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset, IterableDataset
 
 from headrace.core.batch_memory import BatchMemory
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.rng import begin_stream, global_states_kept
 from headrace.core.urls import refuse_url
 from headrace.data.fluent import Fluent
@@ -28,7 +28,7 @@ from headrace.data.staged.steps import Step, as_steps
 from headrace.data.stored import StoredDataset
 
 if TYPE_CHECKING:
-    from headrace.data.staged.planning import Plan
+    from headrace.data.staged.planning import CutPlan
 
 MEMORY = "memory"
 
@@ -88,8 +88,8 @@ class Staged(Fluent, Dataset[Any]):
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             cure = "pack the stream first (headrace pack), or apply the transform in it"
             found = f"a {type(dataset).__name__}"
-            raise UsageError(
-                explain("steps need samples that have numbers", found=found, expected="a map-style dataset", cure=cure)
+            raise UsageError.about(
+                "steps need samples that have numbers", found=found, expected="a map-style dataset", cure=cure
             )
 
         self.dataset = dataset
@@ -128,11 +128,7 @@ class Staged(Fluent, Dataset[Any]):
     def with_cut(self, cut: int, cache: str | os.PathLike[str] | None, **words: Any) -> Staged:
         """Returns the same steps, the first `cut` of them computed once. words: those of `Staged`."""
         if not 0 <= cut <= len(self.steps):
-            raise UsageError(
-                explain(
-                    "wrong argument", place="cut", found=cut, expected=f"0 to {len(self.steps)}, the number of steps"
-                )
-            )
+            raise wrong_argument("cut", cut, f"0 to {len(self.steps)}, the number of steps")
 
         return Staged(self.dataset, self.steps[:cut], self.steps[cut:], cache, **{"ragged": self.ragged, **words})
 
@@ -175,8 +171,8 @@ class Staged(Fluent, Dataset[Any]):
     @property
     def draws(self) -> bool:
         """Whether random numbers may be drawn at an access."""
-        own = any(step.random is not False for step in self._at_access())
-        return own or (self._cached is None and self._source.draws)
+        step_draws = any(step.random is not False for step in self._at_access())
+        return step_draws or (self._cached is None and self._source.draws)
 
     @property
     def streams(self) -> int:
@@ -184,7 +180,7 @@ class Staged(Fluent, Dataset[Any]):
         return self._source.streams + len(self.steps)
 
     def as_source(self) -> Staged:
-        """Returns what another pipeline gets samples from; see `sources.Source`."""
+        """Returns what another pipeline gets samples from; see `sources.StepSource`."""
         return self
 
     def _at_access(self) -> tuple[Step, ...]:
@@ -200,10 +196,14 @@ class Staged(Fluent, Dataset[Any]):
         named: list[tuple[str, Any]] = [("dataset", self.dataset)]
         for number, step in enumerate(steps, 1):
             name = f"step {number} {step.name!r}"
-            named += [(name, step.function)] if step.version is None else [(f"{name}, version", step.version)]
-            named += [
-                (f"{name}, {word}", value) for word, value in (("batched", step.batched), ("on", step.on)) if value
-            ]
+            if step.version is None:
+                named.append((name, step.function))
+            else:
+                named.append((f"{name}, version", step.version))
+
+            for word, value in (("batched", step.batched), ("on", step.on)):
+                if value:
+                    named.append((f"{name}, {word}", value))
 
         return fingerprint_of(named)
 
@@ -224,16 +224,16 @@ class Staged(Fluent, Dataset[Any]):
             return text
         return f"{type(self.dataset).__name__} of {len(self.dataset):,}"
 
-    def plan(self, *, batch_size: int = 64, epochs: int = 10) -> Plan:
+    def plan(self, *, batch_size: int = 64, epochs: int = 10) -> CutPlan:
         """Measures the steps on a few batches, and predicts what each cut would cost; prints as a table.
 
         Costs some batches' worth of all steps; nothing is kept. epochs: over how many a build shall pay for itself.
         """
         from headrace.data.staged.planning import plan
 
-        if not all(type(one) is int and one > 0 for one in (batch_size, epochs)):
-            found = f"batch_size={batch_size}, epochs={epochs}"
-            raise UsageError(explain("wrong argument", place="plan", found=found, expected="whole numbers above 0"))
+        for name, number in (("batch_size", batch_size), ("epochs", epochs)):
+            if type(number) is not int or number < 1:
+                raise wrong_argument(name, number, "a whole number above 0", place="plan")
 
         return plan(self, batch_size=batch_size, epochs=epochs)
 
@@ -241,13 +241,12 @@ class Staged(Fluent, Dataset[Any]):
 
     def _keep(self, where: Any, format: str, stale: Stale, freeze_random: bool) -> None:
         if not isinstance(where, (str, os.PathLike)) or not os.fspath(where):
-            expected = '"memory", a path, or None'
-            raise UsageError(explain("wrong argument", place="cache=", found=repr(where), expected=expected))
+            raise wrong_argument("cache", where, '"memory", a path, or None')
 
         if not hasattr(self.dataset, "__len__"):
             found = f"a {type(self.dataset).__name__} without a length"
             expected = "one that has a length"
-            raise UsageError(explain("only a dataset of known length can be kept", found=found, expected=expected))
+            raise UsageError.about("only a dataset of known length can be kept", found=found, expected=expected)
 
         length = len(self.dataset)
         steps = self.initial_transform
@@ -286,7 +285,11 @@ class Staged(Fluent, Dataset[Any]):
 
         wanted = cached.schema
         stored = StoredDataset(cached.reader, cached.reader.schema.only(wanted.names), decode=False, ragged=self.ragged)
-        differ = {one.name: one.dtype for one in wanted if one.dtype != stored.schema[one.name].dtype}
+        differ = {}
+        for field in wanted:
+            if field.dtype != stored.schema[field.name].dtype:
+                differ[field.name] = field.dtype
+
         if differ:
             return stored.astype(**differ)
         return stored
@@ -351,7 +354,11 @@ class Staged(Fluent, Dataset[Any]):
         try:
             pipeline.learn(copied(self.before_steps(keys)), named(keys))
         except Exception:
-            sound = [key for key in keys if self._is_sound(pipeline, key)]
+            sound = []
+            for key in keys:
+                if self._is_sound(pipeline, key):
+                    sound.append(key)
+
             if sound == keys:
                 raise
             if sound:
@@ -388,8 +395,8 @@ def folder_named(where: Any) -> Path:
             raise ValueError("a zero byte")
     except (RuntimeError, ValueError) as error:
         expected = "the path of a folder"
-        raise UsageError(
-            explain("this cannot be a folder", place="cache=", found=f"{where!r}: {error}", expected=expected)
+        raise UsageError.about(
+            "this cannot be a folder", place="cache=", found=f"{where!r}: {error}", expected=expected
         ) from error
 
     return path
@@ -399,5 +406,4 @@ def _check(*, stale: Any, ragged: Any) -> None:
     for word, value, choices in (("stale", stale, ("error", "rebuild")), ("ragged", ragged, ("pad", "nested", "list"))):
         if value not in choices:
             expected = " or ".join(map(repr, choices))
-            message = explain("wrong argument", place=f"Staged({word}=)", found=repr(value), expected=expected)
-            raise UsageError(message)
+            raise wrong_argument(word, value, expected, place="Staged")

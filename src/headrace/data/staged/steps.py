@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError, wrong_argument
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,13 @@ class Step:
 
     def __str__(self) -> str:
         words = [self.name]
-        words += [f"on {self.on!r}"] if self.on is not None else []
-        words += ["batched"] if self.batched else []
-        words += ["random"] if self.random else []
+        if self.on is not None:
+            words.append(f"on {self.on!r}")
+        if self.batched:
+            words.append("batched")
+        if self.random:
+            words.append("random")
+
         return ", ".join(words)
 
 
@@ -82,8 +86,9 @@ def step(
     if function is None:
         return lambda given: step(given, random=random, batched=batched, on=on, name=name, version=version)
     if isinstance(function, Step):
-        message = explain("this is a step already", place="headrace.step", found=str(function), cure="declare it once")
-        raise UsageError(message)
+        raise UsageError.about(
+            "this is a step already", place="headrace.step", found=str(function), cure="declare it once"
+        )
 
     if not callable(function):
         raise _not_callable(function)
@@ -105,8 +110,7 @@ def step(
 
 def _check(word: str, value: Any, types: tuple[type, ...], expected: str) -> None:
     if type(value) not in types:
-        message = explain("wrong argument", place=f"headrace.step({word}=)", found=repr(value), expected=expected)
-        raise UsageError(message)
+        raise wrong_argument(word, value, expected, place="headrace.step")
 
 
 def as_steps(given: Any) -> tuple[Step, ...]:
@@ -117,13 +121,20 @@ def as_steps(given: Any) -> tuple[Step, ...]:
         return (given if isinstance(given, Step) else step(given),)
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, dict)):
         raise _not_callable(given)
-    return tuple(one if isinstance(one, Step) else step(one) for one in given)
+    steps = []
+    for entry in given:
+        if isinstance(entry, Step):
+            steps.append(entry)
+        else:
+            steps.append(step(entry))
+
+    return tuple(steps)
 
 
 def _not_callable(given: Any) -> UsageError:
     found = f"{given!r} of type {type(given).__name__}"
     expected = "something that can be called with a sample, or a list of such"
-    return UsageError(explain("this is no step", place="a transform", found=found, expected=expected))
+    return UsageError.about("this is no step", place="a transform", found=found, expected=expected)
 
 
 def _name_of(function: Any) -> str:
@@ -162,7 +173,7 @@ def _no_part(sample: Any, key: str | int) -> UsageError:
     elif type(sample) in (tuple, list):
         found = f"a {found} of {len(sample)}"
 
-    return UsageError(explain("a sample has no such part", place=f"on={key!r}", found=found))
+    return UsageError.about("a sample has no such part", place=f"on={key!r}", found=found)
 
 
 def as_step(function: Callable[[Any], Any], **words: Any) -> Step:

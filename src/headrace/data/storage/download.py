@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from headrace.core.errors import HeadraceError, UsageError, explain
+from headrace.core.errors import HeadraceError, UsageError, wrong_argument
+from headrace.data.formats.atomic_target import sync_folder
 from headrace.data.storage.locks import is_named, lock
 from headrace.version import __version__
 
@@ -93,13 +94,13 @@ def download_any(
             _complete(file, part, urls, checksum, report, patience or Patience())
             os.fsync(file.fileno())
             part.replace(target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         if isinstance(error, HeadraceError):
             raise
         cure = "make room, or choose a folder that can be written to; what came so far is kept"
-        raise DownloadError(
-            explain("cannot store a download", place=error.filename or target, found=error.strerror or error, cure=cure)
+        raise DownloadError.about(
+            "cannot store a download", place=error.filename or target, found=error.strerror or error, cure=cure
         ) from error
 
     return target
@@ -108,14 +109,17 @@ def download_any(
 def _check_arguments(urls: Sequence[str], checksum: str) -> None:
     kind, _, digits = checksum.partition(":")
     if LENGTHS.get(kind) != len(digits) or re.fullmatch("[0-9a-fA-F]+", digits) is None:
-        expected = "sha256: and 64, or md5: and 32 hexadecimal digits"
-        raise UsageError(explain("wrong argument", place="checksum=", found=repr(checksum), expected=expected))
+        raise wrong_argument("checksum", checksum, "sha256: and 64, or md5: and 32 hexadecimal digits")
 
-    wrong = [url for url in urls if not url.startswith(("http://", "https://"))]
+    wrong = []
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            wrong.append(url)
+
     if wrong or not urls:
         found = ", ".join(map(repr, wrong)) or "nothing"
         expected = "an address that begins with https:// or http://"
-        raise UsageError(explain("cannot download from here", found=found, expected=expected))
+        raise UsageError.about("cannot download from here", found=found, expected=expected)
 
 
 def _checksum(path: Path, like: str) -> str:
@@ -135,15 +139,15 @@ def _opened(part: Path, target: Path) -> Iterator[IO[bytes]]:
     if target.is_dir():
         expected = "a file, or nothing"
         cure = "remove it, or choose another folder"
-        raise DownloadError(
-            explain("cannot store a download", place=target, found="a folder", expected=expected, cure=cure)
+        raise DownloadError.about(
+            "cannot store a download", place=target, found="a folder", expected=expected, cure=cure
         )
 
     with part.open("a+b") as file:
         if not _is_ours(file, part):
             cure = "wait until it has ended, then run this again"
-            raise DownloadError(
-                explain("cannot store a download", place=part, found="another process writes it now", cure=cure)
+            raise DownloadError.about(
+                "cannot store a download", place=part, found="another process writes it now", cure=cure
             )
 
         try:
@@ -178,14 +182,13 @@ def _complete(
         except _Failure as failure:
             failures.append(f"{url}: {failure}")
 
-    message = explain(
+    raise DownloadError.about(
         "cannot download a file",
         place=part.with_name(part.name.removeprefix(".").removesuffix(".part")),
         found=f"\n{'':12}".join(failures),
         expected=f"a file with the checksum {checksum}",
         cure="check the connection and run this again, it goes on where it stopped; or name another mirror",
     )
-    raise DownloadError(message)
 
 
 def _from_mirror(url: str, file: IO[bytes], checksum: str, report: Report, patience: Patience) -> None:
@@ -235,7 +238,13 @@ def _try(url: str, file: IO[bytes], checksum: str, report: Report, timeout: floa
 
 
 def _answer(url: str, have: int, timeout: float) -> Any:
-    headers = {"User-Agent": f"headrace/{__version__}"} | ({"Range": f"bytes={have}-"} if have else {})
+    wanted: dict[str, str]
+    if have:
+        wanted = {"Range": f"bytes={have}-"}
+    else:
+        wanted = {}
+
+    headers = {"User-Agent": f"headrace/{__version__}"} | wanted
     try:
         return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:
@@ -270,20 +279,14 @@ def _span(response: Any, have: int) -> tuple[int, int | None]:
     """Returns the position of the answer's first byte, and the length of the whole file, if that is said."""
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         length = response.headers.get("Content-Length", "")
-        return 0, int(length) if length.isdecimal() else None
+        if length.isdecimal():
+            return 0, int(length)
+        return 0, None
 
     given = response.headers.get("Content-Range", "")
     match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", given.strip())
     if match is None or int(match[1]) != have:
         raise _Failure(f"asked for the bytes from {have:,}, got {given!r}", again=True, anew=True)
-    return have, None if match[2] == "*" else int(match[2])
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a new name in a folder durable, where that can be done."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    if match[2] == "*":
+        return have, None
+    return have, int(match[2])

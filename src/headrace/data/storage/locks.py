@@ -33,6 +33,8 @@ def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
                 busy()
                 lock(file, wait=True)
 
+            # The holder may have removed the file while this process waited: it then holds a lock on a file that
+            # nobody else can open, and must begin again with the one that is there now.
             if is_named(file, path):
                 try:
                     yield
@@ -45,7 +47,12 @@ def lock(file: IO[Any], *, wait: bool = False) -> None:
     """Locks an open file until it is closed. Raises `BlockingIOError` if another process has it, unless it may wait."""
     if fcntl is not None:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if wait:
+                how = fcntl.LOCK_EX
+            else:
+                how = fcntl.LOCK_EX | fcntl.LOCK_NB
+
+            fcntl.flock(file, how)
         except OSError as error:  # a file system without locks, unless it says that the file is locked
             if isinstance(error, BlockingIOError):
                 raise

@@ -62,7 +62,12 @@ def measure_cuts(
             place = Path(folder, f"cut-{cut}")
             try:
                 began = time.perf_counter()
-                staged.with_cut(cut, place if cut else None)
+                if cut:
+                    cache = place
+                else:
+                    cache = None
+
+                staged.with_cut(cut, cache)
                 build = time.perf_counter() - began
                 began = time.perf_counter()
                 data = staged.with_cut(cut, place if cut else None)
@@ -77,7 +82,12 @@ def measure_cuts(
                 epochs.append(_epoch(data, batch_size, number, batches))
 
             if cut:
-                size = sum(one.stat().st_size for one in place.rglob("*") if one.is_file())
+                sizes = []
+                for path in place.rglob("*"):
+                    if path.is_file():
+                        sizes.append(path.stat().st_size)
+
+                size = sum(sizes)
             else:
                 size = 0
 

@@ -17,9 +17,14 @@ def files_at(place: str) -> list[Path]:
     path = Path(place).expanduser()
     place = str(path)
     if path.is_dir():
-        return sorted(one for one in path.rglob("*") if one.is_file())
+        files = []
+        for file in path.rglob("*"):
+            if file.is_file():
+                files.append(file)
+
+        return sorted(files)
     if is_pattern(place):
-        return [Path(one) for one in shards_of(place, ())]
+        return [Path(path) for path in shards_of(place, ())]
 
     if path.is_file():
         files = [path]
@@ -36,4 +41,4 @@ def files_at(place: str) -> list[Path]:
 
 def bytes_of_files(files: list[Path]) -> int:
     """Returns how many bytes files have together."""
-    return sum(one.stat().st_size for one in files)
+    return sum(path.stat().st_size for path in files)

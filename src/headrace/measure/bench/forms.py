@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from headrace.core.errors import HeadraceError
 from headrace.data.formats.columns import Block
+from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.protocol import Writer
 from headrace.data.formats.registry import format_named, open_writer
-from headrace.data.formats.schema import Schema
 from headrace.data.stored import StoredDataset
 
 GOOD_FOR = {
@@ -73,8 +74,8 @@ class _Writing:
 class Written:
     """The forms that could be written, and why the others could not."""
 
-    forms: list[Form] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
+    forms: list[Form] = dataclasses.field(default_factory=list)
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def place_of(name: str, room: Path) -> Path:
@@ -106,8 +107,8 @@ def write_forms(source: StoredDataset, count: int, formats: Sequence[str], room:
                 done = running.pop(name)
                 written.forms.append(Form(name, str(place_of(name, room)), done.folder, done.seconds))
     except BaseException:
-        for one in running.values():
-            one.writer.abort()
+        for writing in running.values():
+            writing.writer.abort()
         for name in formats:
             shutil.rmtree(room / name, ignore_errors=True)
         raise
@@ -117,7 +118,11 @@ def write_forms(source: StoredDataset, count: int, formats: Sequence[str], room:
 
 def _begin(name: str, schema: Schema, room: Path, running: dict[str, _Writing], written: Written) -> None:
     chosen = format_named(name)
-    reasons = {why: field.name for field in reversed(schema.fields) if (why := chosen.refusal(field)) is not None}
+    reasons = {}
+    for field in reversed(schema.fields):
+        if (why := chosen.refusal(field)) is not None:
+            reasons[why] = field.name
+
     if reasons:
         written.left_out[name] = "; ".join(f"{column}: {why}" for why, column in reversed(reasons.items()))
         return
@@ -133,17 +138,17 @@ def _begin(name: str, schema: Schema, room: Path, running: dict[str, _Writing], 
 
 def _step(name: str, running: dict[str, _Writing], written: Written, step: Callable[[Writer], None]) -> None:
     """Goes one step further with a form; without it if it cannot hold the samples after all."""
-    one = running[name]
+    writing = running[name]
     began = time.perf_counter()
     try:
-        step(one.writer)
+        step(writing.writer)
     except HeadraceError as error:
-        one.writer.abort()
+        writing.writer.abort()
         del running[name]
-        shutil.rmtree(one.folder, ignore_errors=True)
+        shutil.rmtree(writing.folder, ignore_errors=True)
         written.left_out[name] = in_one_line(error)
 
-    one.seconds += time.perf_counter() - began
+    writing.seconds += time.perf_counter() - began
 
 
 def first_blocks(source: StoredDataset, count: int) -> Iterator[Block]:
@@ -158,4 +163,9 @@ def in_one_line(error: Exception) -> str:
     """Returns what an error says, without places."""
     first, *lines = str(error).splitlines() or [type(error).__name__]
     parts = [line.strip().partition(":")[::2] for line in lines]
-    return "; ".join([first, *(text.strip() for name, text in parts if name in ("found", "cure"))])
+    reasons = []
+    for name, text in parts:
+        if name in ("found", "cure"):
+            reasons.append(text.strip())
+
+    return "; ".join([first, *reasons])

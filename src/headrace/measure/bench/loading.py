@@ -13,12 +13,13 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset, default_collate
 
-from headrace.data.formats.schema import Schema
+from headrace.data.formats.columns.schema import Schema
 from headrace.data.gather import Padded
 from headrace.data.stored import StoredDataset
 from headrace.faults.policy import OnError
 from headrace.loader.dataloader import DataLoader
 from headrace.measure.bench.checksum import checksum_of
+from headrace.telemetry.formatting import some
 
 Order = Literal["sequential", "random"]
 
@@ -26,19 +27,19 @@ ORDERS: tuple[Order, ...] = ("random", "sequential")
 
 
 @dataclass(frozen=True)
-class Way:
+class LoaderChoice:
     """A loader and its number of worker processes."""
 
     loader: Literal["torch", "headrace"]
     workers: int
 
     def __str__(self) -> str:
-        return f"{self.loader}, {self.workers} worker{'' if self.workers == 1 else 's'}"
+        return f"{self.loader}, {some(self.workers, 'worker')}"
 
 
-def ways_for(workers: Sequence[int]) -> list[Way]:
+def loader_choices(workers: Sequence[int]) -> list[LoaderChoice]:
     """Returns what is measured: torch's loader without workers, and headrace's for each number of workers."""
-    return [Way("torch", 0), *(Way("headrace", count) for count in dict.fromkeys(workers))]
+    return [LoaderChoice("torch", 0), *(LoaderChoice("headrace", count) for count in dict.fromkeys(workers))]
 
 
 class OwnCollate:
@@ -73,26 +74,33 @@ class OwnCollate:
         return batch
 
 
-def make_loader(way: Way, data: StoredDataset, count: int, batch_size: int, order: Order) -> TorchDataLoader[Any]:
+def make_loader(
+    choice: LoaderChoice, data: StoredDataset, count: int, batch_size: int, order: Order
+) -> TorchDataLoader[Any]:
     """Returns a loader of the first `count` samples. Random orders are the same for every form."""
     if count == len(data):
         given: Any = data
     else:
         given = Subset(data, range(count))
 
-    options: dict[str, Any] = {"batch_size": batch_size, "shuffle": order == "random", "num_workers": way.workers}
+    options: dict[str, Any] = {"batch_size": batch_size, "shuffle": order == "random", "num_workers": choice.workers}
     options["generator"] = torch.Generator().manual_seed(0)
-    options["persistent_workers"] = way.workers > 0
-    if way.loader == "headrace":
+    options["persistent_workers"] = choice.workers > 0
+    if choice.loader == "headrace":
         return DataLoader(given, on_error=OnError(original=True), **options)
 
     collate = OwnCollate(data.schema)
-    return TorchDataLoader(given, collate_fn=collate if collate.is_needed else None, **options)
+    if collate.is_needed:
+        collate_fn = collate
+    else:
+        collate_fn = None
+
+    return TorchDataLoader(given, collate_fn=collate_fn, **options)
 
 
-def epoch_checksum(way: Way, data: StoredDataset, count: int, batch_size: int) -> int:
+def epoch_checksum(choice: LoaderChoice, data: StoredDataset, count: int, batch_size: int) -> int:
     """Returns the checksum of one sequential epoch."""
-    return checksum_of(make_loader(way, data, count, batch_size, "sequential"))
+    return checksum_of(make_loader(choice, data, count, batch_size, "sequential"))
 
 
 def samples_per_second(loader: TorchDataLoader[Any], count: int, seconds: float) -> float:

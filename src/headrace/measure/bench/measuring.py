@@ -16,13 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import DatasetError, HeadraceError, UsageError, explain
+from headrace.core.errors import DatasetError, HeadraceError, UsageError
 from headrace.data import stored
 from headrace.data.formats.registry import MODULES, format_named
 from headrace.data.stored import StoredDataset
 from headrace.measure.bench.disk import bytes_of_files, files_at
 from headrace.measure.bench.forms import Form, Report, in_one_line, place_of, write_forms
-from headrace.measure.bench.loading import ORDERS, Order, Way, epoch_checksum, make_loader, samples_per_second, ways_for
+from headrace.measure.bench.loading import (
+    ORDERS,
+    LoaderChoice,
+    Order,
+    epoch_checksum,
+    loader_choices,
+    make_loader,
+    samples_per_second,
+)
 
 ROUNDS = 3
 """How often each form has its turn; the figures are medians of so many."""
@@ -40,7 +48,7 @@ LOOKED_AT = 64
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """What to measure. `samples`: how many of the first ones; None: about `ENOUGH` bytes, `MOST` at most."""
 
     uri: str
@@ -66,10 +74,10 @@ class Figures:
     files: int
     length: int
     """How many samples those bytes hold."""
-    speeds: dict[tuple[Way, Order], list[float]] = field(default_factory=dict)
-    checks: dict[Way, bool] = field(default_factory=dict)
+    speeds: dict[tuple[LoaderChoice, Order], list[float]] = field(default_factory=dict)
+    checks: dict[LoaderChoice, bool] = field(default_factory=dict)
     """Whether an epoch delivered what the source holds."""
-    failures: dict[Way, str] = field(default_factory=dict)
+    failures: dict[LoaderChoice, str] = field(default_factory=dict)
     """Why there was no such epoch."""
     opening: list[float] = field(default_factory=list)
     first_sample: list[float] = field(default_factory=list)
@@ -83,48 +91,56 @@ class Figures:
     @property
     def is_safe_with_workers(self) -> bool | None:
         """Whether epochs with workers were right; None if none was measured."""
-        found = [self.checks.get(way, False) for way in (*self.checks, *self.failures) if way.workers]
+        found = []
+        for choice in (*self.checks, *self.failures):
+            if choice.workers:
+                found.append(self.checks.get(choice, False))
+
         if found:
             return all(found)
         return None
 
-    def speed(self, way: Way, order: Order) -> float | None:
+    def speed(self, choice: LoaderChoice, order: Order) -> float | None:
         """Returns the median speed; None if it could not be measured."""
-        speeds = self.speeds.get((way, order))
+        speeds = self.speeds.get((choice, order))
         if speeds:
             return statistics.median(speeds)
         return None
 
     def best_random(self) -> float:
         """Returns the speed of headrace's loader in random order, with its best number of workers; 0 if none."""
-        ways = {way for way, _ in self.speeds if way.loader == "headrace"}
-        return max((self.speed(way, "random") or 0.0 for way in ways), default=0.0)
+        choices = set()
+        for choice, _ in self.speeds:
+            if choice.loader == "headrace":
+                choices.add(choice)
+
+        return max((self.speed(choice, "random") or 0.0 for choice in choices), default=0.0)
 
 
 @dataclass
 class Comparison:
     """The outcome. `figures`: the quickest in random order first; the source is among them."""
 
-    options: Options
+    options: BenchOptions
     source: StoredDataset
     samples: int
     checksum: int
-    ways: list[Way]
+    choices: list[LoaderChoice]
     figures: list[Figures]
     left_out: dict[str, str]
 
     @property
     def now(self) -> Figures:
         """The figures of the data as they are now."""
-        return next(one for one in self.figures if one.form.is_source)
+        return next(figures for figures in self.figures if figures.form.is_source)
 
     @property
     def is_right(self) -> bool:
         """Whether every form delivered what the source holds."""
-        return all(one.is_right for one in self.figures)
+        return all(figures.is_right for figures in self.figures)
 
 
-def compare(options: Options, report: Report | None = None) -> Comparison:
+def compare(options: BenchOptions, report: Report | None = None) -> Comparison:
     """Writes the forms, checks and measures them.
 
     Raises `HeadraceError`; that, and an interruption, leaves nothing behind.
@@ -136,11 +152,15 @@ def compare(options: Options, report: Report | None = None) -> Comparison:
         count = samples_of(options, source)
         with _room(options) as room:
             too_many = _too_many_files(options, count)
-            formats = [name for name in _formats(options) if name not in too_many]
+            formats = []
+            for name in _formats(options):
+                if name not in too_many:
+                    formats.append(name)
+
             written = write_forms(source, count, formats, room, tell)
             now = Form(source.format, options.uri)
             comparison = Comparison(
-                options, source, count, 0, ways_for(options.workers), [], {**written.left_out, **too_many}
+                options, source, count, 0, loader_choices(options.workers), [], {**written.left_out, **too_many}
             )
             _measure(comparison, [now, *written.forms], tell)
     except OSError as error:
@@ -149,12 +169,12 @@ def compare(options: Options, report: Report | None = None) -> Comparison:
         place = error.filename or options.keep or tempfile.gettempdir()
         found = error.strerror or error
         cure = "make room, or choose another folder with --keep or the variable TMPDIR"
-        raise DatasetError(explain("cannot write or read a form", place=place, found=found, cure=cure)) from error
+        raise DatasetError.about("cannot write or read a form", place=place, found=found, cure=cure) from error
 
     return comparison
 
 
-def _too_many_files(options: Options, count: int) -> dict[str, str]:
+def _too_many_files(options: BenchOptions, count: int) -> dict[str, str]:
     """Returns the forms that would take minutes to write, each file flushed to the disk, with the reason."""
     if options.formats is not None or count <= FILES:
         return {}
@@ -162,11 +182,13 @@ def _too_many_files(options: Options, count: int) -> dict[str, str]:
     return dict.fromkeys(("pt", "folder"), reason)
 
 
-def _formats(options: Options) -> list[str]:
-    return list(dict.fromkeys(MODULES if options.formats is None else options.formats))
+def _formats(options: BenchOptions) -> list[str]:
+    if options.formats is None:
+        return list(MODULES)
+    return list(dict.fromkeys(options.formats))  # each once
 
 
-def _check(options: Options) -> None:
+def _check(options: BenchOptions) -> None:
     for name in _formats(options):
         format_named(name)
 
@@ -182,24 +204,28 @@ def _check(options: Options) -> None:
     }
     for name, (found, holds, expected) in rules.items():
         if not holds:
-            raise UsageError(explain("cannot measure", place=name, found=found, expected=expected))
+            raise UsageError.about("cannot measure", place=name, found=found, expected=expected)
 
     if options.keep is not None:
         for name in _formats(options):
             if (taken := place_of(name, options.keep).parent).exists():
                 cure = "choose another folder"
-                raise UsageError(explain("there is something already", place=taken, expected="nothing", cure=cure))
+                raise UsageError.about("there is something already", place=taken, expected="nothing", cure=cure)
 
 
 @contextlib.contextmanager
-def _room(options: Options) -> Iterator[Path]:
+def _room(options: BenchOptions) -> Iterator[Path]:
     """Gives a folder for the forms; what was made in the user's own goes again if the measurement fails."""
     if options.keep is None:
         with tempfile.TemporaryDirectory(prefix="headrace-bench-") as room:
             yield Path(room)
         return
 
-    new = [one for one in (options.keep, *options.keep.parents) if not one.exists()]
+    new = []
+    for path in (options.keep, *options.keep.parents):
+        if not path.exists():
+            new.append(path)
+
     options.keep.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as undo:
         for folder in reversed(new):
@@ -219,11 +245,11 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def samples_of(options: Options, source: StoredDataset) -> int:
+def samples_of(options: BenchOptions, source: StoredDataset) -> int:
     """Returns how many samples are taken. Raises `DatasetError` if there are none."""
     if len(source) == 0:
         place = source.reader.place
-        raise DatasetError(explain("there is nothing to measure", place=place, found="no samples", expected="some"))
+        raise DatasetError.about("there is nothing to measure", place=place, found="no samples", expected="some")
 
     if options.samples is not None:
         return min(options.samples, len(source))
@@ -261,7 +287,7 @@ def _measure(comparison: Comparison, forms: Sequence[Form], report: Report) -> N
 
 
 def _checked(comparison: Comparison, form: Form) -> Figures:
-    """Runs one epoch in every way; that of the source, in torch's loader, says what is right."""
+    """Runs one epoch with every loader; that of the source, in torch's loader, says what is right."""
     count = comparison.samples
     batch_size = comparison.options.batch_size
     if form.folder is None:
@@ -271,19 +297,19 @@ def _checked(comparison: Comparison, form: Form) -> Figures:
 
     with _opened(form, comparison) as data:
         figures = Figures(form, bytes_of_files(files), len(files), len(data))
-        for way in comparison.ways:
-            is_rule = form.is_source and way == comparison.ways[0]
+        for choice in comparison.choices:
+            is_rule = form.is_source and choice == comparison.choices[0]
             try:
-                found = epoch_checksum(way, data, count, batch_size)
+                found = epoch_checksum(choice, data, count, batch_size)
             except (HeadraceError, OSError, RuntimeError) as error:  # the last: a worker that died
                 if is_rule:
                     raise
-                figures.failures[way] = in_one_line(error)
+                figures.failures[choice] = in_one_line(error)
                 continue
 
             if is_rule:
                 comparison.checksum = found
-            figures.checks[way] = found == comparison.checksum
+            figures.checks[choice] = found == comparison.checksum
 
     return figures
 
@@ -295,11 +321,11 @@ def _take_turn(comparison: Comparison, figures: Figures) -> None:
         figures.opening.append(time.perf_counter() - began)
         data[0]
         figures.first_sample.append(time.perf_counter() - began)
-        for way in figures.checks:
+        for choice in figures.checks:
             for order in ORDERS:
-                loader = make_loader(way, data, comparison.samples, comparison.options.batch_size, order)
+                loader = make_loader(choice, data, comparison.samples, comparison.options.batch_size, order)
                 speed = samples_per_second(loader, comparison.samples, comparison.options.seconds / ROUNDS)
-                figures.speeds.setdefault((way, order), []).append(speed)
+                figures.speeds.setdefault((choice, order), []).append(speed)
                 del loader  # its workers end here
 
 

@@ -53,7 +53,11 @@ def _join() -> None:
 def _run_the_other_sitecustomize() -> None:
     """Runs the module that this one hides, if there is one."""
     here = os.path.realpath(__file__).rpartition(os.sep)[0]
-    others = [entry for entry in sys.path if os.path.realpath(entry) != here]
+    others = []
+    for entry in sys.path:
+        if os.path.realpath(entry) != here:
+            others.append(entry)
+
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:
         return

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headrace.data.formats.limits import FREE
+from headrace.data.formats.guards.limits import FREE
 
 DATA, DICTIONARY, DATA_2 = 0, 2, 3
 """Kinds of pages."""
@@ -48,7 +48,11 @@ def leaves_of(metadata: Any) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for number in range(metadata.num_columns):
         path = metadata.schema.column(number).path
-        ends = [at for at, char in enumerate(path) if char == "."]
+        ends = []
+        for at, char in enumerate(path):
+            if char == ".":
+                ends.append(at)
+
         for end in (*ends, len(path)):
             found.setdefault(path[:end], []).append(number)
 
@@ -94,13 +98,28 @@ def _leaf(descriptor: int, leaf: Any) -> Pages:
             words = body, header[3], size
             continue
 
-        about = header.get(5 if header[1] == DATA else 8, {})
+        if header[1] == DATA:
+            key_of_head = 5
+        else:
+            key_of_head = 8
+
+        about = header.get(key_of_head, {})
         count = about.get(1, 0)
-        encoding = about.get(2 if header[1] == DATA else 4, 0)
+        if header[1] == DATA:
+            key_of_encoding = 2
+        else:
+            key_of_encoding = 4
+
+        encoding = about.get(key_of_encoding, 0)
         if count < 0 or size < 0:
             raise ValueError(f"a page of {size:,} bytes and {count:,} values")
         found += count
-        by_dictionary += count if encoding in BY_DICTIONARY else 0
+        if encoding in BY_DICTIONARY:
+            encoded = count
+        else:
+            encoded = 0
+
+        by_dictionary += encoded
         if encoding == BY_PREFIX:
             repeated = repeated + size * count
             longest = max(longest, size)

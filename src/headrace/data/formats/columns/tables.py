@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.data.formats.arrow_columns import check_decoded, from_arrow
 from headrace.data.formats.columns import Block, Column, Keys, joined
+from headrace.data.formats.columns.arrow_columns import check_decoded, from_arrow
+from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.protocol import Handle, even_blocks
-from headrace.data.formats.schema import Field, Schema
 
 RUN = 1 << 24
 
 
-class Pieces:
+class ChunkedColumn:
     """A column in several pieces, each in memory or mapped into it."""
 
     def __init__(self, field: Field, parts: Sequence[Column]) -> None:
@@ -32,12 +32,12 @@ class Pieces:
         if self._field.kind != "fixed":
             taken = joined(self._field, [self.parts[number].take(keys) for number, keys, _ in groups])
             order = np.empty(count, np.int64)
-            order[np.concatenate([places for _, _, places in groups])] = np.arange(count)
+            order[np.concatenate([positions for _, _, positions in groups])] = np.arange(count)
             return taken.take(order)
 
         out = np.empty((count, *self._field.shape), self._field.dtype)
-        for number, keys, places in groups:
-            out[places] = np.asarray(self.parts[number])[keys]
+        for number, keys, positions in groups:
+            out[positions] = np.asarray(self.parts[number])[keys]
 
         return out
 
@@ -52,9 +52,15 @@ def grouped(keys: Keys, starts: Keys) -> list[tuple[int, Keys, Keys]]:
     ordered = pieces[order]
     edges = np.flatnonzero(np.diff(ordered)) + 1
     groups = []
-    for places in np.split(order, edges) if len(keys) else []:
-        piece = int(pieces[places[0]])
-        groups.append((piece, keys[places] - starts[piece], places))
+    groups_of_positions: list[Keys]
+    if len(keys):
+        groups_of_positions = np.split(order, edges)
+    else:
+        groups_of_positions = []
+
+    for positions in groups_of_positions:
+        piece = int(pieces[positions[0]])
+        groups.append((piece, keys[positions] - starts[piece], positions))
 
     return groups
 
@@ -78,10 +84,10 @@ class TableReader:
         self._length = length
         self._trust = trust
         self._table: Handle[pa.Table] = Handle(load)
-        self._opened: Handle[_Opened] = Handle(self._open)
+        self._opened: Handle[_OpenTable] = Handle(self._open)
 
-    def _open(self) -> _Opened:
-        return _Opened(self._table.get(), self.place, self._trust)
+    def _open(self) -> _OpenTable:
+        return _OpenTable(self._table.get(), self.place, self._trust)
 
     def __len__(self) -> int:
         return self._length
@@ -110,24 +116,29 @@ class TableReader:
         return even_blocks(self._length, min(max(size, 1), RUN))
 
 
-class _Opened:
+class _OpenTable:
     """A table as this process sees it; columns are looked at when they are first asked for."""
 
     def __init__(self, table: pa.Table, place: str, trust: bool) -> None:
         self._place = place
         self._trust = trust
-        self._batches = [batch for batch in table.to_batches() if batch.num_rows] or table.to_batches()
+        filled = []
+        for batch in table.to_batches():
+            if batch.num_rows:
+                filled.append(batch)
+
+        self._batches = filled or table.to_batches()
         self.starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
         self._numbers = {name: number for number, name in enumerate(table.schema.names)}
-        self._columns: dict[str, Pieces] = {}
+        self._columns: dict[str, ChunkedColumn] = {}
 
-    def column(self, field: Field) -> Pieces:
+    def column(self, field: Field) -> ChunkedColumn:
         found = self._columns.get(field.name)
         if found is None:
             index = self._numbers[field.name]
             check_decoded([batch.column(index) for batch in self._batches], self._place, self._trust)
             parts = [from_arrow(field, batch.column(index), self._place) for batch in self._batches]
-            found = self._columns[field.name] = Pieces(field, parts or [joined(field, [])])
+            found = self._columns[field.name] = ChunkedColumn(field, parts or [joined(field, [])])
 
         return found
 
@@ -170,25 +181,43 @@ class BlockReader(ABC):
             return Block(schema, {field.name: joined(field, []) for field in schema})
 
         taken = []
-        for number, inner, places in groups:
+        for number, inner, positions in groups:
             columns = self._block(number, schema.names)
             part = Block(schema, columns)
-            taken.append((part if _is_all(inner, part) else part.take(inner), places))
+            if _is_all(inner, part):
+                rows = part
+            else:
+                rows = part.take(inner)
+
+            taken.append((rows, positions))
 
         return _in_order(schema, taken, len(keys))
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
         edges = self.starts.tolist()
-        return [range(start, stop) for start, stop in itertools.pairwise(edges) if stop > start]
+        runs = []
+        for start, stop in itertools.pairwise(edges):
+            if stop > start:
+                runs.append(range(start, stop))
+
+        return runs
 
     def _block(self, number: int, names: Sequence[str]) -> dict[str, Column]:
         with self._lock:
-            found = {name: self._kept[number, name] for name in names if (number, name) in self._kept}
+            found = {}
+            for name in names:
+                if (number, name) in self._kept:
+                    found[name] = self._kept[number, name]
+
             for name in found:
                 self._kept.move_to_end((number, name))
 
-        missing = [name for name in names if name not in found]
+        missing = []
+        for name in names:
+            if name not in found:
+                missing.append(name)
+
         if missing:
             read = dict(self.read_block(number, missing))
             found |= read
@@ -204,7 +233,12 @@ class BlockReader(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         left = {"_kept", "_bytes", "_lock"}
-        return {name: value for name, value in self.__dict__.items() if name not in left}
+        kept_state = {}
+        for name, value in self.__dict__.items():
+            if name not in left:
+                kept_state[name] = value
+
+        return kept_state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -220,16 +254,16 @@ def _in_order(schema: Schema, taken: Sequence[tuple[Block, Keys]], count: int) -
         return taken[0][0]
 
     order = np.empty(count, np.int64)
-    order[np.concatenate([places for _, places in taken])] = np.arange(count)
-    if (order == np.arange(count)).all():
-        return Block(schema, {f.name: joined(f, [part.columns[f.name] for part, _ in taken]) for f in schema})
-
+    order[np.concatenate([positions for _, positions in taken])] = np.arange(count)
+    in_order = bool((order == np.arange(count)).all())
     columns: dict[str, Column] = {}
     for field in schema:
-        if field.kind == "fixed":
+        if in_order:
+            columns[field.name] = joined(field, [part.columns[field.name] for part, _ in taken])
+        elif field.kind == "fixed":
             out = np.empty((count, *field.shape), field.dtype)
-            for part, places in taken:
-                out[places] = part.columns[field.name]
+            for part, positions in taken:
+                out[positions] = part.columns[field.name]
             columns[field.name] = out
         else:
             columns[field.name] = joined(field, [part.columns[field.name] for part, _ in taken]).take(order)

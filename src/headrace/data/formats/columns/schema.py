@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from headrace.core.errors import FormatError, UsageError, explain
+from headrace.core.errors import FormatError, UsageError, wrong_argument
 
 Kind = Literal["fixed", "ragged", "bytes", "text"]
 
@@ -43,7 +43,13 @@ class Field:
         plain: dict[str, Any] = {"name": self.name, "kind": self.kind}
         if self.kind in ("fixed", "ragged"):
             plain |= {"dtype": self.dtype.name, "shape": list(self.shape)}
-        return plain | ({"labels": list(self.labels)} if self.labels else {})
+        labels: dict[str, Any]
+        if self.labels:
+            labels = {"labels": list(self.labels)}
+        else:
+            labels = {}
+
+        return plain | labels
 
     def __str__(self) -> str:
         shape = "".join(f" x {length}" for length in self.shape)
@@ -91,19 +97,22 @@ class Schema:
         else:
             wanted = tuple(names)
 
-        if unknown := [name for name in wanted if name not in self._by_name]:
-            message = explain(
+        unknown = []
+        for name in wanted:
+            if name not in self._by_name:
+                unknown.append(name)
+
+        if unknown:
+            raise UsageError.about(
                 "there are no such columns",
                 place=place,
                 found=", ".join(map(repr, unknown)),
                 expected="some of " + ", ".join(self.names),
                 cure="correct columns=",
             )
-            raise UsageError(message)
 
         if not wanted or len(set(wanted)) != len(wanted):
-            expected = "one name or more, each once"
-            raise UsageError(explain("wrong argument", place="columns=", found=repr(names), expected=expected))
+            raise wrong_argument("columns", names, "one name or more, each once")
 
         return Schema(tuple(self[name] for name in wanted))
 
@@ -115,16 +124,15 @@ class Schema:
     def from_json(cls, plain: Any, place: object) -> Schema:
         """Returns what `to_json` returned. Raises `FormatError` for anything else; the place is for its message."""
         try:
-            fields = tuple(_field_from(one) for one in plain)
+            fields = tuple(_field_from(field) for field in plain)
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
-            message = explain(
+            raise FormatError.about(
                 "a description of columns cannot be understood",
                 place=place,
                 found=f"{type(error).__name__}: {error}",
                 expected="a list of columns, each with name, kind, dtype and shape",
                 cure="restore the file, or delete it if the data can be read without",
-            )
-            raise FormatError(message) from error
+            ) from error
 
         return cls(fields)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError
 
 FREE = 512 << 20
 """Bytes that anything may unfold to."""
@@ -41,7 +41,7 @@ def check_unfolding(place: object, what: str, size: int, stored: int, trust: boo
 def too_large(place: object, found: str, expected: str, cure: str = "delete it, or make it again") -> FormatError:
     """Returns the error for data that ask for far more than they hold."""
     what = "this asks for far more than it holds"
-    return FormatError(explain(what, place=place, found=found, expected=expected, cure=cure))
+    return FormatError.about(what, place=place, found=found, expected=expected, cure=cure)
 
 
 def stored_size(files: Iterable[str | os.PathLike[str]]) -> int:

@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError
 from headrace.core.shortage import check_shortage
-from headrace.data.formats.arrays import schema_of_text, to_json_text
 from headrace.data.formats.columns import Array, Block, Column, Ragged, joined
-from headrace.data.formats.limits import check_unfolding
-from headrace.data.formats.schema import NUMBERS, Field, Schema
+from headrace.data.formats.columns.arrays import schema_of_text, to_json_text
+from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
+from headrace.data.formats.guards.limits import check_unfolding
 
 KEY = b"headrace"
 """Where our schema lies in the metadata of Arrow's."""
@@ -50,7 +50,12 @@ def arrow_type(field: Field) -> pa.DataType:
             return pa.fixed_shape_tensor(element, list(field.shape))
         return element
 
-    return pa.large_list(pa.list_(element, math.prod(field.shape)) if field.shape else element)
+    if field.shape:
+        item = pa.list_(element, math.prod(field.shape))
+    else:
+        item = element
+
+    return pa.large_list(item)
 
 
 def to_batch(block: Block, schema: pa.Schema) -> pa.RecordBatch:
@@ -108,7 +113,7 @@ def schema_from(arrow: pa.Schema, place: object) -> Schema:
 
     if others and not fields:
         expected = "numbers, text, bytes, or lists and tensors of numbers"
-        raise FormatError(explain("no column can be read", place=place, found=", ".join(others), expected=expected))
+        raise FormatError.about("no column can be read", place=place, found=", ".join(others), expected=expected)
 
     if others:
         warnings.warn(f"{place}: columns of these types are left out: {', '.join(others)}", stacklevel=2)
@@ -191,8 +196,9 @@ def check_decoded(chunks: Sequence[pa.Array], place: object, trust: bool = False
         check_shortage(error, place, "reading a column")
         found = f"{type(error).__name__}: {error}"
         expected = str(chunks[0].type)
-        message = explain("a column is damaged", place=place, found=found, expected=expected, cure="restore the file")
-        raise FormatError(message) from error
+        raise FormatError.about(
+            "a column is damaged", place=place, found=found, expected=expected, cure="restore the file"
+        ) from error
 
 
 def _is_view(kind: pa.DataType) -> bool:
@@ -226,7 +232,7 @@ def _chunk(field: Field, chunk: pa.Array, place: object) -> Column:
         if chunk.null_count and not (field.dtype.kind == "f" and field.kind == "fixed" and not field.shape):
             cure = "fill the empty places (pyarrow.compute.fill_null), or leave the column out with columns="
             found = f"{chunk.null_count} empty places (null) in {len(chunk)} samples"
-            raise FormatError(explain("a column has holes", place=where, found=found, expected=str(field), cure=cure))
+            raise FormatError.about("a column has holes", place=where, found=found, expected=str(field), cure=cure)
 
         if field.kind == "fixed":
             return _numbers(chunk, field).reshape(len(chunk), *field.shape)
@@ -239,8 +245,9 @@ def _chunk(field: Field, chunk: pa.Array, place: object) -> Column:
         check_shortage(error, where, "reading a column")
         found = f"{type(error).__name__}: {error}"
         cure = "restore the file, or leave the column out with columns="
-        message = explain("a column cannot be read", place=where, found=found, expected=str(field), cure=cure)
-        raise FormatError(message) from error
+        raise FormatError.about(
+            "a column cannot be read", place=where, found=found, expected=str(field), cure=cure
+        ) from error
 
 
 def _numbers(chunk: pa.Array, field: Field) -> Array:
@@ -258,7 +265,12 @@ def _numbers(chunk: pa.Array, field: Field) -> Array:
         return data[chunk.offset * width : (chunk.offset + len(chunk)) * width]
 
     if any(holds(kind) for holds in AS_WHOLE):
-        chunk = chunk.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+        if kind.bit_width == 32:
+            whole = pa.int32()
+        else:
+            whole = pa.int64()
+
+        chunk = chunk.cast(whole)
     if pa.types.is_decimal(kind):
         chunk = chunk.cast(pa.float64())
 
@@ -309,7 +321,13 @@ def _ragged(field: Field, chunk: pa.Array) -> Ragged:
     if offset_buffer is None or offset_buffer.size == 0:
         return Ragged(values, np.zeros(len(chunk) + 1, np.int64))
 
-    dtype = np.dtype(np.int32 if narrow else np.int64)
+    width: type
+    if narrow:
+        width = np.int32
+    else:
+        width = np.int64
+
+    dtype = np.dtype(width)
     offsets = np.frombuffer(offset_buffer, dtype, len(chunk) + 1, chunk.offset * dtype.itemsize)
     if int(offsets[0]) < 0 or int(offsets[-1]) > len(values) or int(offsets[0]) > int(offsets[-1]):
         raise ValueError(f"offsets from {offsets[0]} to {offsets[-1]} into {len(values)} values")

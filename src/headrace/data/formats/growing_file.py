@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from headrace.data.formats.atomic_target import Aside
+from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block
+from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.manifest import write_manifest
-from headrace.data.formats.schema import Schema
 from headrace.data.formats.shards import shard_name
 
 
-class Growing(Protocol):
+class GrowingFile(Protocol):
     """A file that grows."""
 
     length: int
@@ -25,19 +25,24 @@ class Growing(Protocol):
         """Completes the file."""
 
 
-class FileWriter:
+class GrowingFileWriter:
     """A `Writer` around one growing file. A path that ends in none of the suffixes becomes a folder of one shard."""
 
     def __init__(
-        self, name: str, path: str, schema: Schema, suffixes: tuple[str, ...], begin: Callable[[Path, Schema], Growing]
+        self,
+        name: str,
+        path: str,
+        schema: Schema,
+        suffixes: tuple[str, ...],
+        begin: Callable[[Path, Schema], GrowingFile],
     ) -> None:
         self._name = name
         self._schema = schema
-        self._aside = Aside(path, folder=not path.endswith(suffixes))
-        if self._aside.path.is_dir():
-            inner = self._aside.path / shard_name(0, suffixes[0])
+        self._target = AtomicTarget(path, folder=not path.endswith(suffixes))
+        if self._target.path.is_dir():
+            inner = self._target.path / shard_name(0, suffixes[0])
         else:
-            inner = self._aside.path
+            inner = self._target.path
 
         self._file = begin(inner, schema)
 
@@ -48,10 +53,15 @@ class FileWriter:
     def seal(self) -> None:
         """See `Writer.seal`."""
         self._file.close()
-        manifest = write_manifest(self._aside.path, self._name, self._file.length, self._schema)
-        self._aside.commit(None if self._aside.path.is_dir() else manifest)
+        manifest = write_manifest(self._target.path, self._name, self._file.length, self._schema)
+        if self._target.path.is_dir():
+            companion = None
+        else:
+            companion = manifest
+
+        self._target.commit(companion)
 
     def abort(self) -> None:
         """See `Writer.abort`."""
         self._file.close()
-        self._aside.abort()
+        self._target.abort()

@@ -22,14 +22,14 @@ from typing import IO, Any
 import numpy as np
 
 from headrace.core.disk_names import as_text, on_disk
-from headrace.core.errors import FormatError, HeadraceError, MachineError, explain
+from headrace.core.errors import FormatError, HeadraceError, MachineError
 from headrace.core.shortage import machine_error, shortage
-from headrace.data.formats.atomic_target import Aside
+from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, as_numbers
-from headrace.data.formats.limits import FREE, too_large
+from headrace.data.formats.columns.schema import Field, Kind, Schema
+from headrace.data.formats.guards.limits import FREE, too_large
 from headrace.data.formats.manifest import write_manifest
 from headrace.data.formats.protocol import Handle, even_blocks
-from headrace.data.formats.schema import Field, Kind, Schema
 
 SUFFIXES: dict[Kind, str] = {"ragged": ".values", "bytes": ".bytes", "text": ".utf8"}
 OFFSETS = ".offsets"
@@ -117,7 +117,12 @@ def _guessed(arrays: Mapping[str, Array], place: object) -> tuple[Field, ...]:
             kind: Kind = kinds[0]
         else:
             kind = "fixed"
-        fields.append(Field(stem if kinds else name, kind, array.dtype, array.shape[1:]))
+        if kinds:
+            field_name = stem
+        else:
+            field_name = name
+
+        fields.append(Field(field_name, kind, array.dtype, array.shape[1:]))
 
     return tuple(fields)
 
@@ -136,8 +141,8 @@ def _checked(offsets: Array, total: int, field: Field, place: object) -> Array:
 
 def _unfit(place: object, found: str, expected: str) -> FormatError:
     cure = "restore the file, or pack the data again"
-    return FormatError(
-        explain("stored arrays do not fit together", place=place, found=found, expected=expected, cure=cure)
+    return FormatError.about(
+        "stored arrays do not fit together", place=place, found=found, expected=expected, cure=cure
     )
 
 
@@ -168,7 +173,7 @@ class ColumnsReader:
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
         columns = self._columns.get().values()
-        total = sum(one.nbytes for one in columns)
+        total = sum(column.nbytes for column in columns)
         return even_blocks(self._length, min(max(int(RUN * self._length / max(total, 1)), 1), RUN))
 
 
@@ -260,14 +265,14 @@ class ArraysWriter:
         self._name = format_name
         self._schema = schema
         self._finish = finish
-        self._room = Aside(f"{target}.spool", folder=True)
+        self._spool_target = AtomicTarget(f"{target}.spool", folder=True)
         try:
-            self._aside = Aside(target, folder=folder)
+            self._target = AtomicTarget(target, folder=folder)
         except BaseException:
-            self._room.abort()
+            self._spool_target.abort()
             raise
 
-        self._spool = Spool(self._room.path, schema)
+        self._spool = Spool(self._spool_target.path, schema)
 
     def append(self, block: Block) -> None:
         """See `Writer.append`."""
@@ -276,16 +281,21 @@ class ArraysWriter:
     def seal(self) -> None:
         """See `Writer.seal`."""
         self._spool.finish()
-        self._finish(self._spool.load(), self._aside.path)
-        manifest = write_manifest(self._aside.path, self._name, self._spool.length, self._schema)
-        self._aside.commit(None if self._aside.path.is_dir() else manifest)
-        self._room.abort()
+        self._finish(self._spool.load(), self._target.path)
+        manifest = write_manifest(self._target.path, self._name, self._spool.length, self._schema)
+        if self._target.path.is_dir():
+            companion = None
+        else:
+            companion = manifest
+
+        self._target.commit(companion)
+        self._spool_target.abort()
 
     def abort(self) -> None:
         """See `Writer.abort`."""
         self._spool.finish()
-        self._room.abort()
-        self._aside.abort()
+        self._spool_target.abort()
+        self._target.abort()
 
 
 def map_npy(path: Path) -> Array:
@@ -331,7 +341,12 @@ def npy_from(data: memoryview) -> Array:
     if count == 0:
         return np.empty(shape, dtype)
 
-    array = np.frombuffer(data, dtype, count, start).reshape(shape, order="F" if fortran else "C")
+    array: Array = np.frombuffer(data, dtype, count, start)
+    if fortran:
+        array = array.reshape(shape, order="F")
+    else:
+        array = array.reshape(shape)
+
     if array.flags.aligned:
         return array
     return array.copy()
@@ -361,9 +376,7 @@ def unreadable(path: object, what: str, error: BaseException, cure: str = "resto
     else:
         found = lines[0][:300] + " ..."
 
-    return FormatError(
-        explain(f"cannot read this {what}", place=path, found=found, expected=f"a sound {what}", cure=cure)
-    )
+    return FormatError.about(f"cannot read this {what}", place=path, found=found, expected=f"a sound {what}", cure=cure)
 
 
 def file_name(name: str) -> str:
@@ -419,8 +432,11 @@ def plain_files(folder: str) -> list[str]:
     """Returns the names of the files in a folder, sorted, without hidden ones and manifests; empty if unreadable."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(
-                one.name for one in entries if one.name[0] != "." and one.is_file() and one.name != "headrace.json"
-            )
+            negated = []
+            for entry in entries:
+                if entry.name[0] != "." and entry.is_file() and entry.name != "headrace.json":
+                    negated.append(entry.name)
+
+            return sorted(negated)
     except OSError:
         return []

@@ -53,7 +53,7 @@ class PackedStrings(Sequence[str]):
 
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(self._count))]
+            return [self[position] for position in range(*index.indices(self._count))]
 
         index = operator.index(index)
         if not -self._count <= index < self._count:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.data.formats.limits import check_unfolding
+from headrace.data.formats.guards.limits import check_unfolding
 
 MARK = b"\xff\xff\xff\xff"
 DICTIONARY, BATCH = 2, 3

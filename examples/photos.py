@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.core.errors import DatasetError, MissingExtraError, explain
+from headrace.core.errors import DatasetError, MissingExtraError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,7 +32,7 @@ VALIDATION_EVERY = 10
 
 
 @dataclass(frozen=True)
-class Source:
+class Photograph:
     """One photograph: class name, package and file that hold it, and whom to thank for it."""
 
     name: str
@@ -41,17 +41,17 @@ class Source:
     credit: str
 
 
-SOURCES = (
-    Source("astronaut", "skimage", "data/astronaut.png", "NASA, public domain"),
-    Source("cat", "skimage", "data/chelsea.png", "Stefan van der Walt, CC0"),
-    Source("coffee", "skimage", "data/coffee.png", "Rachel Michetti and Pikolo Espresso Bar, CC0"),
-    Source("flower", "sklearn", "datasets/images/flower.jpg", "vultilion (flickr.com/photos/vultilion), CC BY 2.0"),
-    Source("galaxies", "skimage", "data/hubble_deep_field.jpg", "NASA, public domain"),
-    Source("motorcycle", "skimage", "data/motorcycle_left.png", "Middlebury 2014 stereo benchmark, D. Scharstein"),
-    Source("retina", "skimage", "data/retina.jpg", "Mikael Häggström, CC0"),
-    Source("rocket", "skimage", "data/rocket.jpg", "SpaceX, public domain"),
-    Source("temple", "sklearn", "datasets/images/china.jpg", "danielbuechele (flickr.com), CC BY 2.0"),
-    Source("tissue", "skimage", "data/ihc.png", "Center for Microscopy and Molecular Imaging, public domain"),
+PHOTOGRAPHS = (
+    Photograph("astronaut", "skimage", "data/astronaut.png", "NASA, public domain"),
+    Photograph("cat", "skimage", "data/chelsea.png", "Stefan van der Walt, CC0"),
+    Photograph("coffee", "skimage", "data/coffee.png", "Rachel Michetti and Pikolo Espresso Bar, CC0"),
+    Photograph("flower", "sklearn", "datasets/images/flower.jpg", "vultilion (flickr.com/photos/vultilion), CC BY 2.0"),
+    Photograph("galaxies", "skimage", "data/hubble_deep_field.jpg", "NASA, public domain"),
+    Photograph("motorcycle", "skimage", "data/motorcycle_left.png", "Middlebury 2014 stereo benchmark, D. Scharstein"),
+    Photograph("retina", "skimage", "data/retina.jpg", "Mikael Häggström, CC0"),
+    Photograph("rocket", "skimage", "data/rocket.jpg", "SpaceX, public domain"),
+    Photograph("temple", "sklearn", "datasets/images/china.jpg", "danielbuechele (flickr.com), CC BY 2.0"),
+    Photograph("tissue", "skimage", "data/ihc.png", "Center for Microscopy and Molecular Imaging, public domain"),
 )
 
 
@@ -77,7 +77,7 @@ def make_photo_folder(root: Path, count: int, seed: int = 0, progress: Callable[
     Raises ValueError if `count` is below 20, MissingExtraError if a library with the photographs is not
     installed, DatasetError if `root` exists and is not such a folder.
     """
-    smallest = 2 * len(SOURCES)
+    smallest = 2 * len(PHOTOGRAPHS)
     if count < smallest:
         raise ValueError(f"count is {count}, but two pictures for each of the classes make {smallest}")
 
@@ -93,15 +93,15 @@ def make_photo_folder(root: Path, count: int, seed: int = 0, progress: Callable[
 
 def describe(count: int, seed: int) -> dict[str, object]:
     """The content of the marker file, by which a complete folder is recognised."""
-    credits = {source.name: source.credit for source in SOURCES}
+    credits = {source.name: source.credit for source in PHOTOGRAPHS}
     return {"version": LAYOUT_VERSION, "count": count, "seed": seed, "credits": credits}
 
 
 def plan_pictures(count: int, seed: int) -> list[Picture]:
     """What to write, class by class: pure. Classes differ in size by one at most."""
     pictures = []
-    for number, source in enumerate(SOURCES):
-        in_class = count // len(SOURCES) + (number < count % len(SOURCES))
+    for number, source in enumerate(PHOTOGRAPHS):
+        in_class = count // len(PHOTOGRAPHS) + (number < count % len(PHOTOGRAPHS))
         validation = max(1, in_class // VALIDATION_EVERY)
         for index in range(in_class):
             if index < validation:
@@ -136,14 +136,12 @@ def refuse_other_content(root: Path, marker: dict[str, object]) -> None:
         else:
             found = "other files"
 
-    raise DatasetError(
-        explain(
-            "cannot write the demo photographs",
-            place=root,
-            found=found,
-            expected=f"nothing, or {marker['count']} photographs of seed {marker['seed']}",
-            cure="delete it or choose another folder",
-        )
+    raise DatasetError.about(
+        "cannot write the demo photographs",
+        place=root,
+        found=found,
+        expected=f"nothing, or {marker['count']} photographs of seed {marker['seed']}",
+        cure="delete it or choose another folder",
     )
 
 
@@ -151,7 +149,7 @@ def write_aside(
     root: Path, pictures: list[Picture], marker: dict[str, object], progress: Callable[[int], None] | None
 ) -> None:
     """Writes everything into a hidden sibling and renames it to `root`; removes the sibling on failure."""
-    photographs = [load_photograph(source) for source in SOURCES]
+    photographs = [load_photograph(source) for source in PHOTOGRAPHS]
     aside = root.with_name(f".{root.name}.{secrets.token_hex(4)}.partial")
     try:
         for folder in sorted({str(Path(picture.path).parent) for picture in pictures}):
@@ -208,7 +206,7 @@ def cut_out(photograph: Image, rng: random.Random) -> Image:
     return part
 
 
-def load_photograph(source: Source) -> Image:
+def load_photograph(source: Photograph) -> Image:
     """The photograph in mode RGB, read from the folder of its package without importing the package."""
     try:
         from PIL import Image
@@ -230,11 +228,9 @@ def load_photograph(source: Source) -> Image:
 def missing(what: str) -> MissingExtraError:
     """The error for a library or a photograph that is not there."""
     expected = "Pillow, and the photographs that scikit-image and scikit-learn carry"
-    return MissingExtraError(
-        explain(
-            "the demo photographs cannot be made",
-            found=f"{what} is missing",
-            expected=expected,
-            cure="pip install 'headrace[demo]'",
-        )
+    return MissingExtraError.about(
+        "the demo photographs cannot be made",
+        found=f"{what} is missing",
+        expected=expected,
+        cure="pip install 'headrace[demo]'",
     )

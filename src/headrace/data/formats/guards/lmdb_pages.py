@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError
 from headrace.core.regular import open_regular
 from headrace.data.formats.columns import Array
 
@@ -48,7 +48,12 @@ def _meta(file: Path, data: mmap.mmap) -> Meta:
     found = []
     size = struct.unpack_from("<I", data, PAGE_HEADER + 24)[0]
     sound = 512 <= size <= 1 << 15 and size & (size - 1) == 0
-    for number in range(2 if sound else 0):
+    if sound:
+        pages = 2
+    else:
+        pages = 0
+
+    for number in range(pages):
         at = number * size + PAGE_HEADER
         if at + 136 > len(data):
             continue
@@ -102,7 +107,7 @@ def _nodes(page: Array, offsets: Array, kind: int, meta: Meta) -> tuple[str, lis
     if kind == BRANCH:
         if (ends > meta.page_size).any():
             return "a key longer than its page", []
-        return "", [int(one) for one in low | flags << 32]
+        return "", [int(word) for word in low | flags << 32]
 
     if (flags & OTHERS).any():
         return "values of several kinds to a key, which are not read", []
@@ -125,4 +130,4 @@ def _nodes(page: Array, offsets: Array, kind: int, meta: Meta) -> tuple[str, lis
 def _damaged(file: Path, found: str) -> FormatError:
     expected = "an LMDB database whose pages hang together"
     cure = "restore the file, or pack the data again"
-    return FormatError(explain("an LMDB database is damaged", place=file, found=found, expected=expected, cure=cure))
+    return FormatError.about("an LMDB database is damaged", place=file, found=found, expected=expected, cure=cure)

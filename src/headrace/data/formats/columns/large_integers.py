@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from headrace.core.errors import FormatError, explain
+from headrace.core.errors import FormatError
 
 LIMIT = 2.0**63
 WHOLE = re.compile(r"\s*[+-]?\d+\s*")
@@ -21,7 +21,12 @@ WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 
 def suspects(table: pa.Table) -> list[str]:
     """Returns the columns of floating point with numbers so large that they may have been whole ones: quick."""
-    return [name for name in table.column_names if _is_suspect(table.column(name))]
+    suspects = []
+    for name in table.column_names:
+        if _is_suspect(table.column(name)):
+            suspects.append(name)
+
+    return suspects
 
 
 def _is_suspect(column: pa.ChunkedArray) -> bool:
@@ -84,8 +89,8 @@ def _rows(file: str) -> Iterator[dict[str, Any]]:
 
 def _leaves(value: Any) -> Iterator[int | float]:
     if isinstance(value, list):
-        for one in value:
-            yield from _leaves(one)
+        for entry in value:
+            yield from _leaves(entry)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         yield value
 
@@ -95,11 +100,15 @@ def _fits(value: int) -> bool:
 
 
 def _too_large(file: str, name: str, row: int, text: str) -> FormatError:
-    message = explain(
+    if len(text) <= 80:
+        shown = text
+    else:
+        shown = f"{text[:80]} ... ({len(text):,} digits)"
+
+    return FormatError.about(
         "a whole number is too large",
         place=f"{file}, sample {row}, column {name!r}",
-        found=text if len(text) <= 80 else f"{text[:80]} ... ({len(text):,} digits)",
+        found=shown,
         expected="whole numbers from -2**63 to 2**63 - 1; others would lose their last digits",
         cure="store the column as text (with a letter in front, say), or with a decimal point if it may be rounded",
     )
-    return FormatError(message)

@@ -1,0 +1,197 @@
+"""Some samples, column by column: plain arrays, and `Ragged` where samples differ in length. Never `dtype=object`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.core.errors import FormatError, explain
+from headrace.data.formats.columns.ragged import Array, Column, Keys, Ragged
+from headrace.data.formats.columns.schema import BYTE, NUMBERS, Field, Schema
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some samples, column by column. The arrays may be views of what they were read from: do not write to them."""
+
+    schema: Schema
+    columns: Mapping[str, Column]
+
+    def __len__(self) -> int:
+        if self.schema.fields:
+            return len(self.columns[self.schema.names[0]])
+        return 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arrays take."""
+        return sum(column.nbytes for column in self.columns.values())
+
+    def row(self, index: int) -> dict[str, Any]:
+        """Sample number `index`: a dict of arrays (views), NumPy scalars, bytes and strings."""
+        return {field.name: value_of(field, self.columns[field.name], index) for field in self.schema}
+
+    def rows(self, start: int, stop: int) -> Block:
+        """Samples start .. stop-1, without a copy."""
+        parts: dict[str, Column] = {}
+        for name, column in self.columns.items():
+            if isinstance(column, Ragged):
+                parts[name] = column.rows(start, stop)
+            else:
+                parts[name] = column[start:stop]
+
+        return Block(self.schema, parts)
+
+    def take(self, keys: Keys) -> Block:
+        """Copies the samples of these keys, in their order."""
+        taken: dict[str, Column] = {}
+        for name, column in self.columns.items():
+            if isinstance(column, Ragged):
+                taken[name] = column.take(keys)
+            else:
+                taken[name] = column[keys]
+
+        return Block(self.schema, taken)
+
+    def only(self, schema: Schema) -> Block:
+        """The columns of another schema, whose names are among ours."""
+        return Block(schema, {name: self.columns[name] for name in schema.names})
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self.row(index) for index in range(len(self)))
+
+
+def value_of(field: Field, column: Column, index: int) -> Any:
+    """Sample number `index` of a column: an array (a view) or NumPy scalar, bytes, or a string."""
+    value = column[index]
+    if field.kind == "bytes":
+        return value.tobytes()
+    if field.kind == "text":
+        return value.tobytes().decode("utf-8", "surrogateescape")
+    return value
+
+
+def concatenated(schema: Schema, blocks: Sequence[Block]) -> Block:
+    """Returns the samples of all blocks, one after the other."""
+    if len(blocks) == 1:
+        return blocks[0]
+    columns: dict[str, Column] = {}
+    for field in schema:
+        columns[field.name] = joined(field, [b.columns[field.name] for b in blocks])
+
+    return Block(schema, columns)
+
+
+def joined(field: Field, columns: Sequence[Any]) -> Column:
+    """Returns columns of one field end to end."""
+    if field.kind == "fixed":
+        if columns:
+            return np.concatenate(columns)
+        return np.empty((0, *field.shape), field.dtype)
+
+    if not columns:
+        return Ragged(np.empty((0, *field.shape), field.dtype), np.zeros(1, np.int64))
+
+    parts = [column.packed() for column in columns]
+    ends = np.cumsum([0, *(offsets[-1] for _, offsets in parts)])
+    moved = [offsets[:-1] + start for (_, offsets), start in zip(parts, ends, strict=False)]
+    return Ragged(np.concatenate([values for values, _ in parts]), np.concatenate([*moved, ends[-1:]]))
+
+
+def ragged_from(field: Field, values: Sequence[Any]) -> Ragged:
+    """Returns a column of bytes, strings or arrays."""
+    if field.kind == "text":
+        values = [value.encode("utf-8", "surrogateescape") for value in values]
+
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum([len(value) for value in values], out=offsets[1:])
+    if field.kind in ("bytes", "text"):
+        return Ragged(np.frombuffer(b"".join(values), np.uint8), offsets)
+    return Ragged(np.concatenate([np.empty((0, *field.shape), field.dtype), *values]), offsets)
+
+
+def column_from(field: Field, values: Sequence[Any]) -> Column:
+    """Returns a column of samples as `value_of` returns them. Raises `FormatError` if one is of another kind."""
+    try:
+        if field.kind != "fixed":
+            return ragged_from(field, values)
+        column = np.empty((len(values), *field.shape), field.dtype)
+        for index, value in enumerate(values):
+            if np.shape(value) != field.shape:
+                raise ValueError(f"shape {np.shape(value)} in sample {index}")
+            column[index] = value
+        return column
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        found = f"{type(error).__name__}: {error}"
+        message = explain("a sample does not fit its column", place=f"column {field.name!r}", found=found)
+        raise FormatError(f"{message}\n  expected: {field}") from error
+
+
+def block_from(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Block:
+    """Returns a block of samples given as dicts."""
+    columns: dict[str, Column] = {}
+    for field in schema:
+        columns[field.name] = column_from(field, [row[field.name] for row in rows])
+
+    return Block(schema, columns)
+
+
+def as_numbers(array: Array, place: object) -> Array:
+    """Returns an array in the machine's byte order. Raises `FormatError` if its elements are not numbers."""
+    if array.dtype.isnative:
+        plain = array
+    else:
+        plain = array.astype(array.dtype.newbyteorder("="))
+
+    if plain.dtype not in NUMBERS:
+        raise FormatError.about(
+            "an array holds what is not a number",
+            place=place,
+            found=f"dtype {array.dtype}",
+            expected="booleans, whole numbers, or floating point of 16, 32 or 64 bits",
+            cure="store it as numbers, text or bytes",
+        )
+
+    return plain
+
+
+def field_of(name: str, values: Sequence[Any], place: object) -> Field:
+    """Guesses the field of a column from some of its samples. Raises `FormatError` if they are of no known kind."""
+    first = values[0]
+    if all(isinstance(value, str) for value in values):
+        return Field(name, "text")
+    if all(isinstance(value, (bytes, bytearray, memoryview)) for value in values):
+        return Field(name, "bytes")
+
+    arrays = [as_numbers(np.asarray(value), place) for value in _numbers_in(name, values, place)]
+    kinds = {(array.dtype, array.ndim, array.shape[1:]) for array in arrays}
+    shapes = {array.shape for array in arrays}
+    dtype = arrays[0].dtype
+    if len(shapes) == 1 and len(kinds) == 1:
+        return Field(name, "fixed", dtype, arrays[0].shape)
+    if len(kinds) == 1 and arrays[0].ndim > 0:
+        return Field(name, "ragged", dtype, arrays[0].shape[1:])
+
+    found = ", ".join(sorted(f"{kind[0]} of {kind[1]} dimensions" for kind in kinds))
+    expected = f"samples like the first, {np.asarray(first).dtype} of shape {np.shape(first)}"
+    raise FormatError.about(f"samples of column {name!r} differ too much", place=place, found=found, expected=expected)
+
+
+def _numbers_in(name: str, values: Iterable[Any], place: object) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (bool, int, float, np.generic, np.ndarray, list, tuple)):
+            yield value
+        elif hasattr(value, "detach"):
+            yield value.detach().cpu().numpy()
+        else:
+            found = type(value).__name__
+            expected = "a number, an array, a tensor, a string or bytes"
+            raise FormatError.about(f"column {name!r} cannot be read", place=place, found=found, expected=expected)
+
+
+def bytes_of(values: Array) -> Array:
+    """Returns an array as uint8 [total bytes], without a copy where it is contiguous."""
+    return np.ascontiguousarray(values).reshape(-1).view(BYTE)

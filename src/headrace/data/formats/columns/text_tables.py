@@ -1,0 +1,143 @@
+"""Tables of text, read through Arrow: parsed whole, once per process. Pack what is large.
+
+`csv_files.py` and `json_lines.py` have the formats themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.errors import FormatError
+from headrace.data.formats.columns.arrays import plain_files, unreadable
+from headrace.data.formats.columns.arrow_columns import schema_from
+from headrace.data.formats.columns.block import Block
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.columns.tables import TableReader
+from headrace.data.formats.decoding_whole import decoding_whole
+from headrace.data.formats.growing_file import GrowingFile, GrowingFileWriter
+from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.shards import is_pattern, shards_of
+
+LARGE = 64 << 20
+"""Bytes from which on text is worth packing: it takes about a second to parse."""
+
+BLOCK = 16 << 20
+"""Bytes that are parsed at a time; no line may be longer."""
+
+FAILURES = (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError, RecursionError)
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """A `Format` of text. `parse` reads a file, by a schema if that is known; `write_file` begins one."""
+
+    NAME: str
+    TITLE: str
+    SUFFIXES: tuple[str, ...]
+    parse: Callable[[str, Schema | None], pa.Table]
+    write_file: Callable[[Path, Schema], GrowingFile]
+    refusal: Callable[[Field], str | None]
+
+    def claims(self, path: str) -> bool:
+        """See `Format.claims`."""
+        if Path(path).is_dir():
+            return any(name.endswith(self.SUFFIXES) for name in plain_files(path))
+        return path.endswith(self.SUFFIXES) and (is_pattern(path) or Path(path).is_file())
+
+    def open_reader(self, path: str, trust: bool) -> Reader:
+        """See `Format.open_reader`."""
+        return open_table(self.NAME, path, self.SUFFIXES, self.parse)
+
+    def open_writer(self, path: str, schema: Schema) -> Writer:
+        """See `Format.open_writer`."""
+        return GrowingFileWriter(self.NAME, path, schema, self.SUFFIXES, self.write_file)
+
+
+def open_table(
+    name: str, path: str, suffixes: tuple[str, ...], parse: Callable[[str, Schema | None], pa.Table]
+) -> Reader:
+    """Opens text of the format `name`; `parse` reads one file, by a schema if that is known."""
+    files = shards_of(path, suffixes)
+    manifest = manifest_of(path, name)
+    size = sum(Path(file).stat().st_size for file in files)
+    if size > LARGE:
+        warnings.warn(
+            f"{path}: {size / 1e6:,.0f} MB of text are parsed by each process that opens them, and kept in its memory; "
+            "`headrace pack` makes a form of it that opens at once",
+            stacklevel=3,
+        )
+
+    if manifest is None:
+        known = None
+    else:
+        known = manifest.schema
+
+    table = _parsed(files, known, parse)
+    if known is not None:
+        schema = known
+    else:
+        schema = schema_from(table.schema, path)
+
+    return TableReader(name, path, schema, table.num_rows, _KeptTable(files, known, parse, table))
+
+
+class _KeptTable:
+    """Parses when it is called; the process that opened the data hands over what it parsed already."""
+
+    def __init__(self, files: list[str], known: Schema | None, parse: Any, table: pa.Table) -> None:
+        self._parse = functools.partial(_parsed, files, known, parse)
+        self._table: pa.Table | None = table
+
+    def __call__(self) -> pa.Table:
+        if self._table is not None:
+            return self._table
+        return self._parse()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_parse": self._parse, "_table": None}
+
+
+def _parsed(files: list[str], known: Schema | None, parse: Callable[[str, Schema | None], pa.Table]) -> pa.Table:
+    tables = []
+    sizes = [Path(file).stat().st_size for file in files]
+    rows = 0
+    what = files[0]
+    if len(files) > 1:
+        what = f"{files[0]} and {len(files) - 1} more"
+
+    with decoding_whole(what, sum(sizes)) as report:
+        for at, file in enumerate(files):
+            try:
+                tables.append(parse(file, known))
+            except FAILURES as error:
+                if isinstance(error, FormatError):
+                    raise
+                raise unreadable(file, "text table", error, "correct the line that the message names") from error
+
+            rows += len(tables[-1])
+            report(rows, round(rows * sum(sizes) / max(sum(sizes[: at + 1]), 1)))
+
+    try:
+        return pa.concat_tables(tables).combine_chunks()
+    except FAILURES as error:
+        raise unreadable(files[0], "set of text tables", error, "give all files the same columns") from error
+
+
+def text_at(field: Field, block: Block, index: int) -> str:
+    """Returns the text of a sample. Raises `FormatError` if it is not valid UTF-8."""
+    value: str = block.row(index)[field.name]
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        place = f"column {field.name!r}"
+        raise FormatError.about("text is no UTF-8", place=place, found=repr(value), cure="store it as bytes") from error
+
+    return value

@@ -1,0 +1,149 @@
+"""JSON lines: one sample a line, an object whose keys name the columns."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json
+
+from headrace.core.errors import FormatError
+from headrace.data.formats.columns.block import Block
+from headrace.data.formats.columns.large_integers import check_json
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.columns.text_tables import BLOCK, TextFormat, text_at
+from headrace.data.formats.guards.limits import COLUMNS, DEPTH
+
+LONG_ROW = 10 * DEPTH
+"""Bytes of a row of JSON from which on its brackets are counted: shorter ones cannot be too deep for the parser."""
+
+ROW_END = re.compile(rb"\}\r?\n\{")
+"""What stands between two rows, and never within one."""
+
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+KEY = re.compile(rb'("(?:[^"\\]|\\.)*+")\s*:')
+
+
+def _parse(file: str, known: Schema | None) -> pa.Table:
+    """Reads a file with one JSON object a line."""
+    if Path(file).stat().st_size == 0:
+        if known is None:
+            raise ValueError("an empty file")
+        return pa.schema([(field.name, _json_type(field)) for field in known]).empty_table()
+
+    _check_depth(file)
+    options = pyarrow.json.ParseOptions(newlines_in_values=False)
+    if known is not None:
+        explicit = pa.schema([(field.name, _json_type(field)) for field in known])
+        options = pyarrow.json.ParseOptions(explicit_schema=explicit, unexpected_field_behavior="error")
+
+    table = pyarrow.json.read_json(file, pyarrow.json.ReadOptions(block_size=BLOCK), options)
+    if known is None:
+        check_json(file, table)
+    return table
+
+
+def _check_depth(file: str) -> None:
+    """Raises `ValueError` for rows nested so deep that the parser, which calls itself, would end the process."""
+    with Path(file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        start = 0
+        while start + LONG_ROW < len(data):
+            found = max(data.rfind(end, start, start + LONG_ROW) for end in (b"}\n{", b"}\r\n{"))
+            if found < start:  # a long row: all others are passed many at a time
+                end = ROW_END.search(data, start)
+                if end is None:
+                    found = len(data)
+                else:
+                    found = end.start()
+                _check_row(data[start : found + 1])
+
+            start = found + 1
+
+
+def _check_row(row: bytes) -> None:
+    plain = np.frombuffer(STRING.sub(b"", row), np.uint8)
+    depth = 0
+    for start in range(0, len(plain), BLOCK):
+        part = plain[start : start + BLOCK]
+        brackets = part | 0x20  # [ and ] as { and }
+        depths = depth + np.cumsum((brackets == ord("{")).astype(np.int32) - (brackets == ord("}")), dtype=np.int32)
+        depth = int(depths[-1])
+        if depths.max() > DEPTH:
+            raise ValueError(f"a row of {depths.max():,} levels of lists and objects, of {DEPTH:,} at most")
+
+    if row.count(b":") > COLUMNS and (keys := len({match[1] for match in KEY.finditer(row)})) > COLUMNS:
+        raise ValueError(f"{keys:,} different keys, of {COLUMNS:,} at most")
+
+
+def _json_type(field: Field) -> pa.DataType:
+    if field.kind == "text":
+        return pa.large_string()
+
+    if field.dtype == np.float16:
+        element = pa.float32()
+    else:
+        element = pa.from_numpy_dtype(field.dtype)
+
+    kind = element
+    for _ in range(len(field.shape) + (field.kind == "ragged")):
+        kind = pa.list_(kind)
+
+    return kind
+
+
+class JsonFile:
+    """A growing file of JSON lines."""
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self._schema = schema
+        self.length = 0
+        self._file = path.open("w", encoding="utf-8", newline="\n")
+
+    def append(self, block: Block) -> None:
+        """Adds samples at the end. Raises `FormatError` for what JSON has no word for."""
+        for field in self._schema:
+            column = block.columns[field.name]
+            if isinstance(column, np.ndarray):
+                values = column
+            else:
+                values = column.packed()[0]
+
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                found = "infinite, or not a number"
+                raise FormatError.about("JSON cannot hold this", place=f"column {field.name!r}", found=found)
+
+        for index in range(len(block)):
+            row = {name: _plain(value) for name, value in block.row(index).items()}
+            for field in self._schema:
+                if field.kind == "text":
+                    text_at(field, block, index)
+            self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+        self.length += len(block)
+
+    def close(self) -> None:
+        """Completes the file."""
+        self._file.close()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return value
+
+
+def _refusal(field: Field) -> str | None:
+    """Returns why JSON lines cannot hold a field."""
+    if field.kind == "bytes":
+        return "JSON has no bytes"
+    if 0 in field.shape:
+        return "lists of a length of 0 have no shape in JSON"
+    return None
+
+
+JSON_LINES = TextFormat("jsonl", "JSON lines", (".jsonl", ".ndjson"), _parse, JsonFile, _refusal)
