@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` and `make test`. Both install what they need into .venv first.
+# `make demo` shows the package, `make test` tests it; `make` alone lists all commands. Each installs what it needs first.
 
 PYTHON ?= python3
 VENV := .venv
@@ -25,9 +25,14 @@ LOWEST_STAMP := $(LOWEST)/.installed
 CLIENTS := .venv-clients
 CLIENTS_STAMP := $(CLIENTS)/.installed
 
-.PHONY: demo test test-clients test-matrix test-lowest test-trixie stress check lint types contracts bench tables clean install
+.PHONY: help demo test test-all test-clients test-matrix test-lowest test-trixie stress check check-all lint types contracts bench tables clean install
 
-install: $(STAMP)
+# The first target, so that `make` alone prints it. A command is listed by the words behind its `##`.
+help:
+	@echo "Commands, and how long they take on two cores:"
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
+
+install: $(STAMP)  ## .venv with everything for development; a minute
 
 # torch comes first and pinned: a plain `torch` would draw in several GB of CUDA packages.
 $(STAMP): pyproject.toml constraints.txt
@@ -37,15 +42,24 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(STAMP)
 
-demo: $(STAMP)
+demo: $(STAMP)  ## trains a small network with both loaders; a minute
 	@$(BIN)/headrace demo
 
-test: $(STAMP)
-	@$(BIN)/python -m pytest -n 2 -m "not alone and not stress and not clients"
-	@$(BIN)/python -m pytest -m "alone and not stress and not clients"
+# Two parts: tests that may run beside others, and those marked `alone`. The quick tests show each ability once; those
+# marked `thorough` repeat it over all formats, start methods and moments, and run in `test-all` only.
+QUICK := not thorough and not stress and not clients
+ALL := not stress and not clients
+
+test: $(STAMP)  ## each ability once; five minutes at most
+	@$(BIN)/python -m pytest -q -n 2 -m "not alone and $(QUICK)"
+	@$(BIN)/python -m pytest -q -m "alone and $(QUICK)"
+
+test-all: $(STAMP)  ## all tests, with the slowest ones listed; twenty minutes
+	@$(BIN)/python -m pytest -n 2 --durations=25 -m "not alone and $(ALL)"
+	@$(BIN)/python -m pytest --durations=25 -m "alone and $(ALL)"
 
 # Real frameworks with torch's loader, with ours, and under `headrace run`; they have an environment of their own.
-test-clients: $(CLIENTS_STAMP)
+test-clients: $(CLIENTS_STAMP)  ## real frameworks, in an environment of their own; six minutes
 	@$(CLIENTS)/bin/python -m pytest -m clients -v tests/clients
 
 $(CLIENTS_STAMP): pyproject.toml constraints.txt
@@ -56,9 +70,9 @@ $(CLIENTS_STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 # Other versions than those of .venv: the lowest that pyproject.toml allows, and those of Debian trixie.
-test-matrix: test-lowest test-trixie
+test-matrix: test-lowest test-trixie  ## other versions: the next two
 
-test-lowest: $(LOWEST_STAMP)
+test-lowest: $(LOWEST_STAMP)  ## a part of the tests with the lowest versions that pyproject.toml allows
 	@$(LOWEST)/bin/python -m pytest -n 2 -q -m "$(MATRIX_MARKS)" $(MATRIX_TESTS)
 
 # torch stays as it is pinned: of its lowest version, PyPI has builds with CUDA only. Debian's is that version.
@@ -70,31 +84,33 @@ $(LOWEST_STAMP): pyproject.toml constraints.txt
 		--constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-test-trixie:
+test-trixie:  ## the same part on Debian trixie: Python 3.13, torch 2.6 (needs root and debootstrap)
 	@.ci/trixie -n 2 -q -m "$(MATRIX_MARKS)" $(MATRIX_TESTS)
 
-stress: $(STAMP)
+stress: $(STAMP)  ## further cases of the tests, and damaged files for five minutes; SEED=... SECONDS=...
 	@$(BIN)/python -m pytest -m stress tests
 	@$(BIN)/python tests/data/formats/fuzz.py --seconds $(or $(SECONDS),300) --seed $(or $(SEED),$$(date +%s))
 
-check: lint types contracts test
+check: lint types contracts test  ## what a change must pass before it is sent: the next three, and `make test`
 
-lint: $(STAMP)
+check-all: lint types contracts test-all  ## the same with all tests: what CI runs first
+
+lint: $(STAMP)  ## ruff
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: $(STAMP)
+types: $(STAMP)  ## mypy --strict
 	@$(BIN)/mypy
 
-contracts: $(STAMP)
+contracts: $(STAMP)  ## which module may import which, and the rules of the house
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q tests/house
 
-bench: $(STAMP)
+bench: $(STAMP)  ## all tables of docs/benchmarks.md anew; an hour and a half
 	@$(BIN)/python benchmarks/tables.py --all
 
-tables: $(STAMP)
+tables: $(STAMP)  ## lists the tables; TABLES="order tar" measures these anew
 	@$(BIN)/python benchmarks/tables.py $(or $(TABLES),--list)
 
-clean:
+clean:  ## removes the environments and what tools have left
 	rm -rf $(VENV) $(CLIENTS) .venv-matrix .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache headrace-demo

@@ -216,7 +216,7 @@ class Twice(Subset[Any]):
 
 @pytest.mark.parametrize("dataset", [Twice(Whole(), range(8)), ConcatDataset([Whole(), Whole()]), Single(),
                                      Subset(Twice(Whole(), range(8)), range(4))])  # fmt: skip
-def test_other_wrappers_are_asked_for_samples(dataset: Any) -> None:
+def test_wrappers_without_whole_batches_are_asked_for_samples(dataset: Any) -> None:
     assert not fetches_batches(dataset)
     assert whole_batches(dataset, default_collate) is None
     assert not any(map(is_whole, loader(dataset)))

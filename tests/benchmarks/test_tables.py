@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -12,14 +11,14 @@ import pytest
 
 import sections
 import tables
+from tests import programs
 
 PAGE = tables.IN_PLACE.page
 QUICKEST = ("faults", "table")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(tables.SCRIPTS / "tables.py"), *arguments]
-    return subprocess.run(command, text=True, capture_output=True, check=False)
+def run(*arguments: str) -> programs.Ended:
+    return programs.run([tables.SCRIPTS / "tables.py", *arguments])
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Com
 Made = tuple[Path, subprocess.CompletedProcess[str]]
 
 
+@pytest.mark.thorough
 def test_progress_goes_to_stderr(made: Made) -> None:
     _, done = made
     assert done.stdout == ""
@@ -45,6 +45,7 @@ def test_progress_goes_to_stderr(made: Made) -> None:
     assert "every batch of every epoch was checked" in done.stderr  # the script's own words
 
 
+@pytest.mark.thorough
 def test_figures_of_every_round_are_kept(made: Made) -> None:
     folder, _ = made
     found = json.loads((folder / "results" / "faults.json").read_text())
@@ -58,6 +59,7 @@ def test_figures_of_every_round_are_kept(made: Made) -> None:
     assert stored["checked"] and any("MB read" in note for note in stored["notes"])
 
 
+@pytest.mark.thorough
 def test_sections_are_written_anew_and_the_rest_of_the_page_stays(made: Made) -> None:
     folder, _ = made
     text, expected = (folder / "benchmarks.md").read_text(), PAGE.read_text()
@@ -69,6 +71,7 @@ def test_sections_are_written_anew_and_the_rest_of_the_page_stays(made: Made) ->
     assert text == expected
 
 
+@pytest.mark.thorough
 def test_pictures_are_drawn(made: Made) -> None:
     folder, _ = made
     for name in QUICKEST:
@@ -81,6 +84,7 @@ def picture_words(folder: Path, name: str) -> list[str]:
     return list(xml.etree.ElementTree.parse(folder / "images" / f"bench-{name}.svg").getroot().itertext())
 
 
+@pytest.mark.thorough
 def test_text_and_pictures_can_be_made_again_from_the_figures(made: Made) -> None:
     folder, _ = made
     files = [folder / "benchmarks.md", *(folder / "images" / f"bench-{name}.svg" for name in QUICKEST)]
@@ -94,6 +98,7 @@ def test_text_and_pictures_can_be_made_again_from_the_figures(made: Made) -> Non
     assert done.stderr.startswith("order: no figures in ")
 
 
+@pytest.mark.thorough
 def test_a_script_that_fails_leaves_its_table_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

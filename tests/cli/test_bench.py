@@ -138,6 +138,7 @@ def test_text_says_which_form_is_fastest_and_why_others_are_missing(
     assert "checksums over whole epochs compared" in text
 
 
+@pytest.mark.thorough
 def test_samples_of_every_kind_come_out_the_same_with_both_loaders(mixed: Path, room: Path) -> None:
     comparison = compare(options(mixed, "memmap", "arrow", "hdf5", "webdataset", "pt", workers=(0, 1)))
     assert comparison.is_right

@@ -24,6 +24,7 @@ def demo(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=110, check=False)
 
 
+@pytest.mark.thorough
 def test_the_demo_trains_with_both_loaders_and_prints_one_table(tmp_path: Path) -> None:
     result = demo("--folder", tmp_path / "photos", "--photos", 200, "--epochs", 1)
     assert result.returncode == 0, result.stderr
@@ -59,6 +60,7 @@ def test_a_folder_with_something_else_in_it_is_refused_untouched(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_the_demo_and_the_run_in_it(tmp_path: Path) -> None:
     command = [sys.executable, "-u", "-m", "headrace", "demo", "--folder", str(tmp_path / "photos"), "--photos", "200"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

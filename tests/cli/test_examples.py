@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import programs
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.thorough
 def test_a_loader_is_asked_and_its_advice_followed() -> None:
-    command = [sys.executable, "-W", "ignore", str(EXAMPLES / "observe.py")]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    run = programs.run(["-W", "ignore", EXAMPLES / "observe.py"], fresh=True)
     assert run.returncode == 0, run.stderr
     assert (
         "Waiting (for storage, network or locks) is" in run.stdout
@@ -24,6 +24,7 @@ def test_a_loader_is_asked_and_its_advice_followed() -> None:
     assert advice is not None and int(advice[1]) > 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("script", "arguments", "said"),
     [
@@ -38,6 +39,5 @@ def test_a_loader_is_asked_and_its_advice_followed() -> None:
     ],
 )
 def test_an_example_ends_well(script: str, arguments: list[str], said: str) -> None:
-    command = [sys.executable, str(EXAMPLES / script), *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    run = programs.run([EXAMPLES / script, *arguments])
     assert (run.returncode, run.stdout[-len(said) :]) == (0, said), run.stderr

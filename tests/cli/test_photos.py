@@ -43,6 +43,7 @@ def test_each_class_has_training_and_validation_pictures(photos: Path) -> None:
     assert ["photos.json", "train", "val"] == sorted(path.name for path in photos.iterdir())
 
 
+@pytest.mark.thorough
 def test_one_picture_in_ten_is_for_validation(tmp_path: Path) -> None:
     make_photo_folder(tmp_path / "photos", 300)
     splits = Counter(path.split("/")[0] for path in contents(tmp_path / "photos"))
@@ -95,7 +96,7 @@ def test_parts_are_undistorted_hold_30_to_100_percent_and_half_are_mirrored(widt
     assert max(top for _, top, *_ in boxes) > 0.2 * height
 
 
-def test_the_same_seed_gives_the_same_pictures(photos: Path, tmp_path: Path) -> None:
+def test_photos_of_one_seed_are_the_same_pictures(photos: Path, tmp_path: Path) -> None:
     make_photo_folder(tmp_path / "again", 43, seed=5)
     make_photo_folder(tmp_path / "other", 43, seed=6)
     first, again, other = (contents(root) for root in (photos, tmp_path / "again", tmp_path / "other"))
@@ -166,7 +167,7 @@ def test_a_link_to_an_empty_folder_stays_a_link(tmp_path: Path) -> None:
     assert 20 == len(contents(tmp_path / "disk/photos"))
 
 
-def test_another_seed_in_the_same_place_is_refused(photos: Path) -> None:
+def test_photos_of_another_seed_in_the_same_folder_are_refused(photos: Path) -> None:
     with pytest.raises(DatasetError, match="nothing, or 43 photographs of seed 6"):
         make_photo_folder(photos, 43, seed=6)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ import headrace
 from headrace.core.errors import FormatError, explain
 from headrace.core.printable import printable
 from headrace.telemetry.terminal import Terminal
+from tests import programs
 
 EVIL = "a\x1b]0;owned\x07\x1b[31mred\u202e\x9b2J"
 SCRIPT = """
@@ -37,9 +36,8 @@ def is_harmless(text: str) -> bool:
     return all(char.isprintable() or char in "\n\t" for char in text)
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "headrace", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def run(*arguments: object) -> programs.Ended:
+    return programs.run(["-m", "headrace", *arguments])
 
 
 def test_verify_prints_the_names_of_files_as_escapes(tmp_path: Path) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import load_quarantine
+from tests import programs
 
 pytestmark = pytest.mark.alone
 
@@ -46,20 +45,19 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def headrace(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "headrace", *map(str, arguments)]
+def headrace(*arguments: object, cwd: Path | None = None, fresh: bool = False) -> programs.Ended:
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=100, check=False)
+    return programs.run(["-m", "headrace", *arguments], cwd=cwd, env=environment, fresh=fresh)
 
 
-def measured(folder: Path, *arguments: object) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+def measured(folder: Path, *arguments: object, fresh: bool = False) -> tuple[programs.Ended, dict[str, Any]]:
     report = folder / "report.json"
-    result = headrace("run", "--json", report, *arguments)
+    result = headrace("run", "--json", report, *arguments, fresh=fresh)
     return result, json.loads(report.read_text())
 
 
 def test_the_script_gets_its_arguments_and_headrace_s_loader(script: Path, tmp_path: Path) -> None:
-    result, report = measured(tmp_path, script, "--epochs", "3", "--num-workers", "7")
+    result, report = measured(tmp_path, script, "--epochs", "3", "--num-workers", "7", fresh=True)
     assert result.returncode == 0
     lines = result.stdout.splitlines()
     assert lines[0] == "arguments ['--epochs', '3', '--num-workers', '7'] path True"
@@ -75,7 +73,8 @@ def test_the_script_gets_its_arguments_and_headrace_s_loader(script: Path, tmp_p
 def test_both_loaders_deliver_the_same_batches(script: Path, tmp_path: Path) -> None:
     ours, _ = measured(tmp_path, script)
     theirs, report = measured(tmp_path, "--plain", script)
-    plainly = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    plainly = programs.run([script])
+    assert plainly.returncode == 0
     assert ours.stdout.splitlines()[1:-1] == theirs.stdout.splitlines()[1:-1] == plainly.stdout.splitlines()[1:-1]
     assert {loader["kind"] for loader in report["loaders"]} == {"torch"}
 
@@ -94,6 +93,7 @@ def test_options_fill_in_what_the_script_does_not_say(script: Path) -> None:
     assert "--num-workers was not used at train.py:15: the script sets it there." in result.stderr
 
 
+@pytest.mark.thorough
 def test_options_about_workers_leave_loaders_without_workers_alone(script: Path) -> None:
     result = headrace("run", "--prefetch-factor", 3, "--start-method", "fork", script)
     assert result.returncode == 0
@@ -101,11 +101,13 @@ def test_options_about_workers_leave_loaders_without_workers_alone(script: Path)
     assert "--prefetch-factor was not used at train.py:14" in result.stderr
 
 
+@pytest.mark.thorough
 def test_workers_may_be_spawned(script: Path) -> None:
     result = headrace("run", "--num-workers", 1, "--start-method", "spawn", script)
     assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "headrace.loader.dataloader 1 2 True")
 
 
+@pytest.mark.thorough_but(ending="sys.exit(7)")
 @pytest.mark.parametrize(
     ("ending", "status", "text"),
     [
@@ -133,6 +135,7 @@ def test_a_module_runs_as_with_python_m(script: Path) -> None:
     assert result.stdout.splitlines()[-1] == "headrace.loader.dataloader 0 None True"
 
 
+@pytest.mark.thorough
 def test_a_stream_that_repeats_is_said_before_what_would_be_faster(script: Path) -> None:
     script.write_text("""
 import time
@@ -190,15 +193,10 @@ def test_ctrl_c_ends_the_run_with_its_report_and_no_worker(tmp_path: Path) -> No
         + "    iterator = iter(other)\n    print('pids', *[w.pid for w in iterator._workers], flush=True)\n"
         + "    while True: sum(range(1000))\n"
     )
-    command = [sys.executable, "-m", "headrace", "run", str(script)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        pids = next(line.split()[1:] for line in process.stdout if line.startswith("pids"))
+    with programs.Program(["-m", "headrace", "run", script]) as process:
+        pids = next(line.split()[1:] for line in iter(process.read_line, "") if line.startswith("pids"))
         process.send_signal(signal.SIGINT)
-        try:
-            _, errors = process.communicate(timeout=60)
-        finally:
-            process.kill()
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "train.py:15" in errors
     assert not any(Path("/proc", pid).exists() for pid in pids)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from PIL import Image
 
 from headrace.telemetry.formatting import percent
+from tests import programs
 from tests.cli.conftest import Command
 
 SCRIPT = """
@@ -47,10 +46,9 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def headrace(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "headrace", *map(str, arguments)]
+def headrace(*arguments: object) -> programs.Ended:
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+    return programs.run(["-m", "headrace", *arguments], env=environment)
 
 
 Refused = Callable[..., str]
@@ -84,6 +82,7 @@ def test_a_page_and_a_trace_are_written(script: Path, tmp_path: Path) -> None:
     assert len(loads) == 16
 
 
+@pytest.mark.thorough
 def test_torch_s_own_loader_has_a_page_too(script: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     result = headrace("run", "--plain", "--report", page, "--json", tmp_path / "figures.json", script, 1)
@@ -105,6 +104,7 @@ def test_a_file_that_cannot_be_written_is_said_before_the_script_runs(
     assert inside.read_text() == "mine"
 
 
+@pytest.mark.thorough
 def test_a_disk_that_is_full_after_the_run_is_said(script: Path) -> None:
     result = headrace("run", "--json", "/dev/full", script, 1)
     assert result.returncode == 1
@@ -136,6 +136,7 @@ def test_a_batch_that_repeats_has_no_figures_of_its_loading(
     assert list(tmp_path.iterdir()) == [script]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", [[], ["--plain"], ["--ideal"]], ids=["ours", "plain", "ideal"])
 def test_a_script_can_be_ended_after_a_while(script: Path, way: list[str]) -> None:
     result = headrace("run", *way, "--seconds", "0.5", script, 1_000_000)
@@ -144,6 +145,7 @@ def test_a_script_can_be_ended_after_a_while(script: Path, way: list[str]) -> No
     assert "train.py was ended after 0.5 s" in result.stderr
 
 
+@pytest.mark.thorough
 def test_the_number_of_workers_can_be_left_to_the_loader(script: Path) -> None:
     script.write_text(script.read_text().replace(", num_workers=1", ""))
     result = headrace("run", "--num-workers", "auto", script, 1)
@@ -154,6 +156,7 @@ def test_a_number_of_workers_is_one_or_left_to_the_loader(script: Path, refused:
     assert "a whole number from 0 on, or auto" in refused("run", "--num-workers", "many", script, 1)
 
 
+@pytest.mark.thorough
 def test_a_doctor_looks_at_a_script(script: Path) -> None:
     result = headrace("doctor", "--ideal", "--seconds", 20, script, 12)
     assert result.returncode == 0, result.stderr
@@ -162,18 +165,21 @@ def test_a_doctor_looks_at_a_script(script: Path) -> None:
     assert "with an ideal loader" in result.stderr
 
 
+@pytest.mark.thorough
 def test_a_doctor_runs_a_script_once(script: Path, tmp_path: Path) -> None:
     script.write_text(script.read_text() + f'    open("{tmp_path / "runs"}", "a").write("run ")\n')
     assert headrace("doctor", "--seconds", 20, script, 1).returncode == 0
     assert (tmp_path / "runs").read_text() == "run "
 
 
+@pytest.mark.thorough
 def test_a_doctor_passes_on_what_a_script_raises(script: Path) -> None:
     result = headrace("doctor", script, "twice")
     assert result.returncode == 1
     assert "ValueError: invalid literal" in result.stderr and "ideal" not in result.stderr
 
 
+@pytest.mark.thorough
 def test_a_doctor_looks_at_data(tmp_path: Path) -> None:
     data = tmp_path / "table.csv"
     data.write_text("x,y\n" + "".join(f"{row},{row * 2}\n" for row in range(500)))
@@ -214,6 +220,7 @@ def test_a_doctor_refuses_what_it_would_not_heed(
     assert "this has no meaning for" in error and said in error
 
 
+@pytest.mark.thorough
 def test_a_doctor_looks_at_photos_of_several_sizes(tmp_path: Path) -> None:
     photos = tmp_path / "photos" / "cats"
     photos.mkdir(parents=True)
@@ -224,6 +231,7 @@ def test_a_doctor_looks_at_photos_of_several_sizes(tmp_path: Path) -> None:
     assert "differ in size" in result.stdout and "20 samples" in result.stdout
 
 
+@pytest.mark.thorough
 def test_each_of_several_loaders_of_one_line_has_a_row(script: Path, tmp_path: Path) -> None:
     script.write_text(
         "import torch\nfrom torch.utils.data import DataLoader\n"
@@ -263,6 +271,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 def test_every_output_of_a_run_has_the_same_share_of_waiting(tmp_path: Path) -> None:
     """It is one of the loop's time, whatever the script does before and after the loop."""
     path, report, page = tmp_path / "train.py", tmp_path / "report.json", tmp_path / "page.html"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from hypothesis.extra.numpy import arrays
 
 import headrace
 from headrace.data.formats.columns import Ragged
+from tests import programs
 
 FOLDER = Path(__file__).parents[2] / "examples" / "trajectories"
 PARTS = ("keyboard", "generate", "features", "augment", "collate", "model")
@@ -162,7 +162,7 @@ def test_noise_of_a_block_is_that_of_its_samples(parts: Any, swipes: Any) -> Non
     assert not moved[:, 2:].any()
 
 
-def test_both_ways_to_pad_make_the_same_batch(parts: Any, swipes: Any) -> None:
+def test_padding_tensors_and_padding_arrays_make_the_same_batch(parts: Any, swipes: Any) -> None:
     samples = done_one_by_one(parts, swipes)
     one, other = parts.collate.pad_tensors(samples), parts.collate.pad_arrays(samples)
     assert list(one) == ["features", "keys", "target"] == list(other)
@@ -181,7 +181,7 @@ def test_swipes_have_lengths_as_promised_and_are_the_same_for_a_seed(parts: Any)
     assert block.columns["points"].values.shape != other.columns["points"].values.shape
 
 
-def test_more_swipes_begin_with_the_same_ones(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_larger_set_of_swipes_begins_with_the_smaller_set(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts.generate, "BLOCK", 64)
     few, many = (
         [block.row(n) for block in parts.generate.blocks(count) for n in range(len(block))] for count in (100, 200)
@@ -229,6 +229,7 @@ def test_the_network_learns_to_read_swipes(parts: Any, swipes: Any) -> None:
     assert losses[-1] < losses[0] / 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -239,9 +240,9 @@ def test_the_network_learns_to_read_swipes(parts: Any, swipes: Any) -> None:
 )
 def test_training_ends_with_a_smaller_loss(arguments: list[str], tmp_path: Path) -> None:
     small = ["--trajectories", "2000", "--epochs", "2", "--batches", "10", "--folder", str(tmp_path)]
-    command = [sys.executable, str(FOLDER / "train.py"), *small, *arguments]
+    command = [FOLDER / "train.py", *small, *arguments]
     for ready in ("made", "found") if "3" in arguments else ("made",):
-        run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        run = programs.run(command)
         assert (ready, run.returncode, run.stderr) == (ready, 0, "")
         losses = [float(line.split("loss ")[1].split(",")[0]) for line in run.stdout.splitlines() if "loss" in line]
         assert len(losses) == 2

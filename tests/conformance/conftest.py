@@ -18,6 +18,9 @@ ABOUT_STARTS = {"every_start", "start_methods"}
 """Modules about how workers start. Elsewhere forked and threaded workers of the class under test are enough: torch's
 workers, and those of a fork server, run under `make stress`."""
 
+QUICK_WITH_THREADS = {"test_batching", "test_iterable", "test_worker_errors"}
+"""Modules that `make test` runs with worker threads, too."""
+
 
 @pytest.fixture(scope="session", params=["torch", "headrace", *NOT_RUN])
 def Loader(request: pytest.FixtureRequest) -> type[torch.utils.data.DataLoader]:
@@ -34,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_for_longer_runs(item):
             item.add_marker(pytest.mark.stress)
+        if is_for_thorough_runs(item):
+            item.add_marker(pytest.mark.thorough)
 
 
 def is_left_out(item: pytest.Item) -> bool:
@@ -51,6 +56,12 @@ def is_for_longer_runs(item: pytest.Item) -> bool:
         return False
     loader = parameters.get("Loader")
     return loader == "forkserver" or (loader == "torch" and parameters.get("num_workers", 0) > 0)
+
+
+def is_for_thorough_runs(item: pytest.Item) -> bool:
+    """Torch does not change from one edit to the next, and few modules are about what threads may do differently."""
+    loader = parameters_of(item).get("Loader")
+    return loader == "torch" or (loader == "threads" and item.path.stem not in QUICK_WITH_THREADS)
 
 
 def parameters_of(item: pytest.Item) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def test_an_exhausted_iterator_stays_exhausted(Loader: Any, num_workers: int) ->
     assert [next(iterator, None), next(iterator, None)] == [None, None]
 
 
-def test_each_epoch_starts_again(Loader: Any, num_workers: int) -> None:
+def test_each_epoch_delivers_all_batches_again(Loader: Any, num_workers: int) -> None:
     loader = Loader(Numbers(5), batch_size=2, **forked(num_workers))
     assert [numbers(loader), numbers(loader)] == [[[0, 1], [2, 3], [4]]] * 2
 

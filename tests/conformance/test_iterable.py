@@ -86,7 +86,9 @@ def test_a_stream_can_be_sharded_by_the_init_function(Loader: Any) -> None:
         ((3, 3), [0, 100, 1, 101, 2, 102]),
     ],
 )
-def test_the_other_worker_goes_on_when_one_ends(Loader: Any, lengths: tuple[int, ...], expected: list[int]) -> None:
+def test_a_worker_goes_on_when_the_stream_of_another_has_ended(
+    Loader: Any, lengths: tuple[int, ...], expected: list[int]
+) -> None:
     loader = Loader(PerWorkerStream(*lengths), batch_size=None, **forked(2))
     assert expected == list(loader)
 

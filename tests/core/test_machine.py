@@ -37,7 +37,7 @@ def test_a_control_group_limits_the_cores(groups: Path, text: str, expected: int
 
 
 @pytest.mark.parametrize(("quota", "expected"), [("-1", 8), ("300000", 3), ("1000", 1)])
-def test_so_does_one_of_the_first_version(groups: Path, quota: str, expected: int) -> None:
+def test_a_control_group_of_the_first_version_limits_the_cores(groups: Path, quota: str, expected: int) -> None:
     (groups / "cpu").mkdir()
     (groups / "cpu" / "cpu.cfs_quota_us").write_text(quota + "\n")
     (groups / "cpu" / "cpu.cfs_period_us").write_text("100000\n")

@@ -50,7 +50,7 @@ def test_items_may_be_an_iterator_unless_blocks_are_wanted() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"seed": 1}, {"num_workers": 1, "backend": "thread"}])
-def test_outside_of_a_loader_it_splits_over_the_ranks(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharding_outside_of_a_loader_splits_over_the_ranks(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(headrace.DataLoader(range(4), **options))) == 4  # type: ignore[arg-type, var-annotated]
     assert list(headrace.shard(range(4))) == [0, 1, 2, 3]
     monkeypatch.setenv("RANK", "1")

@@ -181,7 +181,7 @@ def test_slices_are_lists_of_the_same_items(count: int, cut: slice, kind: str) -
 
 
 @pytest.mark.parametrize("kind", ["paths", "strings", "tuples", "lists", "whole numbers"])
-def test_it_is_an_immutable_sequence(kind: str) -> None:
+def test_a_compact_list_is_an_immutable_sequence(kind: str) -> None:
     plain = LISTS[kind]
     frozen = compact(plain)
     assert list(frozen) == plain
@@ -250,14 +250,14 @@ def size_of(value: Any) -> int:
 
 
 @pytest.mark.parametrize("kind", ["paths", "strings", "whole numbers", "tuples", "dicts", "bools", "floats"])
-def test_it_takes_less_than_the_list(kind: str) -> None:
+def test_a_compact_list_takes_less_memory_than_the_list(kind: str) -> None:
     plain = (LISTS[kind] * 1000)[:1000]
     frozen = compact(plain)
     assert frozen.nbytes * 2 < sys.getsizeof(plain) + sum(map(size_of, plain))
     assert len(pickle.dumps(frozen)) < frozen.nbytes + 2000
 
 
-def test_a_repr_says_what_it_is_and_how_large() -> None:
+def test_the_repr_of_a_compact_list_says_its_kind_and_size() -> None:
     assert "1,000 numbers" in repr(compact(range(1000)))
     assert "50 tuples" in repr(compact(LISTS["tuples"]))
 

@@ -302,7 +302,7 @@ def test_a_pickle_of_many_paths_is_small(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_of_torch_read_it(pets: Path, method: str) -> None:
+def test_workers_of_torch_read_an_image_folder(pets: Path, method: str) -> None:
     loader = DataLoader(
         ImageFolder(pets, transform=to_tensor), batch_size=2, num_workers=2, multiprocessing_context=method
     )

@@ -6,12 +6,12 @@ granted: photographs in `photos/train` and `photos/val`.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests import programs
 
 from .pages import PAGES, ROOT, blocks_of, program_of
 
@@ -33,13 +33,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: page.stem)
 def test_the_blocks_of_a_page_run_as_one_program(page: Path, folder: Path) -> None:
     program = folder / "page.py"
     program.write_text(program_of(page))
-    done = subprocess.run(
-        [sys.executable, program.name], cwd=folder, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = programs.run([program.name], cwd=folder)
     assert done.returncode == 0, f"{page.relative_to(ROOT)}:\n{done.stderr[-3000:]}"
 
 

@@ -76,6 +76,7 @@ def changed(state: Any, path: tuple[Any, ...], value: Any) -> Any:
     return damaged
 
 
+@pytest.mark.thorough_but(kind="own streams")
 @given(data=st.data())
 @settings(deadline=None, max_examples=400)
 @pytest.mark.parametrize("kind", KINDS)

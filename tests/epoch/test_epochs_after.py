@@ -122,6 +122,7 @@ def straight(loader: Any, epoch: int, stop: int, *, at_end: bool) -> Taken:
     return Taken(epochs, state, began + epochs[epoch + 1 :])
 
 
+@pytest.mark.thorough_but(order="generator")
 @pytest.mark.parametrize("order", ORDERS)
 @given(
     before=crews,
@@ -145,6 +146,7 @@ def test_all_that_is_to_come_comes_as_without_an_interruption(
     assert [lists(resumed) for _ in taken.rest] == taken.rest
 
 
+@pytest.mark.thorough
 @given(before=crews, after=crews, epoch=st.integers(0, 1), stop=st.integers(1, BATCHES), at_end=st.booleans())
 @settings(deadline=None, max_examples=25)
 @pytest.mark.parametrize("by_numpy", [False, True])
@@ -182,10 +184,13 @@ def test_an_order_of_the_global_generators_goes_on_if_they_are_restored_too(
     assert [lists(resumed) for _ in rest] == rest
 
 
+@pytest.mark.thorough
 @given(before=crews, after=crews, epoch=st.integers(0, 2), stop=st.integers(0, 6), at_end=st.booleans())
 @settings(deadline=None, max_examples=25)
 @pytest.mark.parametrize("shard", [None, "auto"])
-def test_streams_too(shard: Any, before: Crew, after: Crew, epoch: int, stop: int, at_end: bool) -> None:
+def test_streams_come_as_without_an_interruption(
+    shard: Any, before: Crew, after: Crew, epoch: int, stop: int, at_end: bool
+) -> None:
     """Nobody knows how long a stream is; a state behind its last batch is the beginning of the next epoch as well."""
 
     def loader(crew: Crew) -> Any:

@@ -14,10 +14,11 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 import headrace
+from headrace.core.torch_internals import worker_info_kept
 
 from .datasets import StatefulIterator
 
-HANDED_OUT = {"self._ready = None", "return batch"}
+HANDED_OUT = {"self._ready = None", "return batch", "self._turn += 1", "return batch, timings"}
 
 
 class Interruption(Exception):
@@ -71,8 +72,9 @@ def interrupt_at(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Non
 
         sys.settrace(trace)
 
-    yield arm
-    sys.settrace(None)
+    with worker_info_kept():  # an interrupted loader may leave it behind, and later tests would think they are workers
+        yield arm
+        sys.settrace(None)
     signal.signal(signal.SIGUSR1, before)
 
 
@@ -136,6 +138,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough_but(
+    interrupt_at="KeyboardInterrupt", options=[{}, {"num_workers": 2, "backend": "thread"}], seed=[None]
+)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("options", WAYS.values(), ids=list(WAYS))
 @pytest.mark.parametrize("seed", [None, 5])

@@ -81,6 +81,7 @@ class TestWithSeed:
             **more,
         )
 
+    @pytest.mark.thorough_but(kind="Rows")
     @pytest.mark.parametrize("kind", [Drawing, DrawingEverywhere, Rows, Stream, StatefulStream])
     @given(
         before=workers,
@@ -234,6 +235,7 @@ class TestWithoutSeed:
         number, backend = crew
         return headrace.DataLoader(Rows(61), batch_size=4, num_workers=number, backend=backend, **options)
 
+    @pytest.mark.thorough_but(source="numpy")
     @given(before=workers, after=workers, stop=st.integers(0, 15), epoch=st.integers(0, 2), persistent=st.booleans())
     @settings(no_fixture_problem, max_examples=12)
     @pytest.mark.parametrize("source", ["global", "generator", "sampler", "weighted", "numpy"])
@@ -288,6 +290,7 @@ class TestWithoutSeed:
         resumed.load_state_dict(saved(loader.state_dict()))
         assert sorted(head + lists(resumed)) == lists(self.loader((0, "process")))
 
+    @pytest.mark.thorough
     @given(before=workers, after=workers, stop=st.integers(0, 12), stateful=st.booleans())
     @settings(no_fixture_problem, max_examples=40)
     def test_a_stream_that_depends_on_its_worker_goes_on_with_other_workers(

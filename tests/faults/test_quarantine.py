@@ -71,7 +71,7 @@ def test_the_file_is_read_back_and_its_samples_are_left_out(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("more", [{}, {"seed": 3}, {"seed": 3, "shard": "auto"}, {"generator": True}], ids=str)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_shuffled_epochs_leave_them_out_and_resume(more: dict[str, Any], workers: int) -> None:
+def test_shuffled_epochs_leave_quarantined_samples_out_and_resume(more: dict[str, Any], workers: int) -> None:
     def loader() -> DataLoader[Any]:
         given = {**more, "generator": torch.Generator().manual_seed(4)} if "generator" in more else more
         return DataLoader(faulty(), 5, shuffle=True, exclude=BAD, num_workers=workers, **given)
@@ -111,7 +111,7 @@ def test_what_cannot_be_excluded_is_named(exclude: Any, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_a_sampler_of_the_user_must_leave_them_out_itself() -> None:
+def test_a_sampler_of_the_user_must_leave_quarantined_samples_out_itself() -> None:
     with pytest.raises(UsageError, match="a sampler of yours"):
         DataLoader(faulty(), exclude=BAD, sampler=[1, 2, 3])
     sampler = headrace.samplers.DistributedSampler(20, exclude=BAD, shuffle=False)

@@ -12,6 +12,8 @@ import torch.utils.data
 
 import headrace
 
+pytestmark = pytest.mark.thorough  # `make contracts` runs these; each starts a Python of its own
+
 OLD_TYPER = tuple(map(int, version("typer").split(".")[:2])) < (0, 29)
 LARGE = "('torch', 'numpy', 'pyarrow', 'rich', 'pandas', 'typer')"
 

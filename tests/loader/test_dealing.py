@@ -61,6 +61,7 @@ def on_every_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[An
 many = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.thorough
 @many
 @given(
     length=st.integers(0, 50),

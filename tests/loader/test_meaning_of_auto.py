@@ -17,9 +17,9 @@ from headrace.workers.auto.scaling import FOR_A_CORE, LANES, AutoScaler
 from headrace.workers.auto.tuner import Choice, Limits
 from headrace.workers.inline import InlineExecutor
 from headrace.workers.threads import ThreadExecutor
-from tests.workers.scripted import Drawing, Scripted, looked_at_each_time
+from tests.workers.scripted import Drawing, Scripted
 
-__all__ = ["looked_at_each_time"]
+pytestmark = pytest.mark.usefixtures("looked_at_each_time")
 
 
 class Stream(IterableDataset[int]):

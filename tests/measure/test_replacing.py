@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import programs
 
 pytestmark = pytest.mark.alone
 
@@ -23,16 +23,15 @@ def under_run(
     """Runs a script under `headrace run`. Returns the lines that it prints, the figures, and the report."""
     path = folder / "train.py"
     path.write_text(script)
-    command = [sys.executable, "-m", "headrace", "run", "--json", str(folder / "figures.json"), *options, str(path)]
+    command = ["-m", "headrace", "run", "--json", folder / "figures.json", *options, path]
     environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
-    result = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env=environment, timeout=100, check=False
-    )
+    result = programs.run(command, cwd=folder, env=environment)
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines(), json.loads((folder / "figures.json").read_text()), result.stderr
 
 
 @both_ways
+@pytest.mark.thorough_but(way=[[]])
 def test_the_signature_is_that_of_the_class_it_replaces(way: list[str], tmp_path: Path) -> None:
     script = """
 import inspect
@@ -48,6 +47,7 @@ for asked in (DataLoader, DataLoader.__init__, loader.__init__):
 
 
 @both_ways
+@pytest.mark.thorough_but(way=[[]])
 def test_a_loader_that_is_built_anew_from_its_attributes_is_the_same(way: list[str], tmp_path: Path) -> None:
     script = """
 import inspect
@@ -65,6 +65,7 @@ print([batch.tolist() for batch in again] == [batch.tolist() for batch in loader
 
 
 @both_ways
+@pytest.mark.thorough_but(way=[[]])
 def test_headrace_s_own_loader_is_measured_too(way: list[str], tmp_path: Path) -> None:
     script = """
 import pickle
@@ -95,6 +96,7 @@ main()
 
 
 @both_ways
+@pytest.mark.thorough_but(way=[[]])
 def test_subclasses_may_name_the_type_of_their_samples(way: list[str], tmp_path: Path) -> None:
     script = """
 from typing import TypeVar
@@ -110,13 +112,14 @@ print([batch.tolist() for batch in Numbers(range(3))], [batch.tolist() for batch
 
 
 @both_ways
+@pytest.mark.thorough_but(way=[[]])
 def test_a_subclass_that_never_calls_the_constructor_is_measured(way: list[str], tmp_path: Path) -> None:
     script = """
 import torch
 from torch.utils.data import DataLoader
 class Copied(DataLoader):
     def __init__(self, other):
-        self.__dict__.update({name: value for name, value in vars(other).items() if name not in ("_own", "_measured")})
+        self.__dict__.update({name: value for name, value in vars(other).items() if name not in ("_session", "_measured")})
 copied = Copied(DataLoader(range(6), batch_size=2))
 print([batch.tolist() for batch in copied])
 """
@@ -126,6 +129,7 @@ print([batch.tolist() for batch in copied])
 
 
 @both_ways
+@pytest.mark.thorough_but(way=[[]])
 def test_torchdata_s_stateful_loader_can_be_used(way: list[str], tmp_path: Path) -> None:
     script = """
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -146,6 +150,7 @@ print("headrace.loader.dataloader" in {kind.__module__ for kind in StatefulDataL
 
 
 @both_ways
+@pytest.mark.thorough_but(way=[[]], generator="None")
 @pytest.mark.parametrize("generator", ["None", "torch.Generator().manual_seed(3)"])
 def test_a_shuffle_of_torchdata_s_loader_stays_in_its_order(way: list[str], generator: str, tmp_path: Path) -> None:
     script = f"""
@@ -157,11 +162,14 @@ for workers in (0, 1):
     print([batch.tolist() for batch in loader], [batch.tolist() for batch in loader])
 """
     lines, _, _ = under_run(tmp_path, script, *way)
-    plainly = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True, check=True)
+    plainly = programs.run([tmp_path / "train.py"])
+    assert plainly.returncode == 0
     assert lines == plainly.stdout.splitlines()
 
 
+@pytest.mark.thorough_but(start="fork")
 @both_ways
+@pytest.mark.thorough_but(way=[[]])
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_loaders_travel_to_processes_that_the_script_starts(way: list[str], start: str, tmp_path: Path) -> None:
     script = f"""
@@ -198,14 +206,13 @@ else:
 
 
 @both_ways
+@pytest.mark.thorough
 def test_the_ranks_of_a_launcher_get_the_same_loader_and_report(way: list[str], tmp_path: Path) -> None:
     path = tmp_path / "launch.py"
     path.write_text(LAUNCHER)
-    command = [sys.executable, "-m", "headrace", "run", "--json", "figures.json", *way, str(path), "1"]
+    command = ["-m", "headrace", "run", "--json", "figures.json", *way, path, "1"]
     environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
-    result = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=100, check=False
-    )
+    result = programs.run(command, cwd=tmp_path, env=environment)
     assert result.returncode == 0, result.stderr
     module, kind = ("torch.utils.data.dataloader", "torch") if way else ("headrace.loader.dataloader", "headrace")
     batches = "[[0, 1, 2, 3], [4, 5, 6, 7]]"
@@ -217,6 +224,7 @@ def test_the_ranks_of_a_launcher_get_the_same_loader_and_report(way: list[str], 
     assert "rank 1: launch.py:5" in result.stderr
 
 
+@pytest.mark.thorough
 def test_the_environment_of_the_script_s_parent_is_untouched_and_other_sitecustomize_modules_run(
     tmp_path: Path,
 ) -> None:
@@ -230,8 +238,7 @@ print(subprocess.run([sys.executable, "-c", "print(customised)"], capture_output
     path = tmp_path / "train.py"
     path.write_text(script)
     environment = {**os.environ, "PYTHONPATH": str(own)}
-    command = [sys.executable, "-m", "headrace", "run", str(path)]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+    result = programs.run(["-m", "headrace", "run", path], env=environment, fresh=True)
     assert result.stdout == "True\n", result.stderr
 
 
@@ -248,6 +255,7 @@ def make(dataset):
 
 
 @both_ways
+@pytest.mark.thorough_but(way=[[]])
 def test_labels_name_the_user_s_line_also_where_a_framework_makes_the_loader(
     way: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,7 +145,7 @@ def pseudo_terminal() -> tuple[int, io.TextIOWrapper]:
     return ours, os.fdopen(theirs, "w")
 
 
-def test_it_draws_five_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_live_view_draws_five_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     ours, terminal = pseudo_terminal()
     live, looked = LiveView(Console(file=terminal)), []
@@ -292,6 +292,7 @@ def test_prints_of_the_script_and_its_workers_are_whole_above_the_view(script: P
     assert any(row.startswith("headrace: with headrace's loader") for row in seen)
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 def test_where_errors_go_to_a_file_nothing_is_drawn(script: Path, tmp_path: Path) -> None:
     outputs = []
@@ -304,6 +305,7 @@ def test_where_errors_go_to_a_file_nothing_is_drawn(script: Path, tmp_path: Path
     assert "\x1b" not in outputs[0][1]
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 def test_a_small_terminal_keeps_half_of_its_lines(script: Path) -> None:
     _, written = run_on_terminal(command(script, "--live"), columns=30, lines=7)

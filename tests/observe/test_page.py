@@ -272,6 +272,7 @@ def test_the_legend_of_the_timeline_has_what_is_drawn(recording: Recording, miss
     assert legend & stages == stages - missing
 
 
+@pytest.mark.thorough
 def test_a_hundred_thousand_batches_stay_a_small_page() -> None:
     recording = made_up.with_workers(100_000, 4)
     source = page("long.py", 5000, [recording], [made_up.diagnosis(recording)], made_up.MACHINE)
@@ -287,7 +288,7 @@ def test_a_hundred_thousand_batches_stay_a_small_page() -> None:
     assert len(page("many.py", 5000, many, [], {})) < 5_000_000
 
 
-def test_it_says_so_where_batches_are_not_held_any_more() -> None:
+def test_the_page_says_so_where_batches_are_not_held_any_more() -> None:
     recording = made_up.with_workers(50)
     totals = dict(recording.totals) | {"batches": 5000.0}
     assert "It shows the latest 50 of 5,000 batches." in shown(replace(recording, totals=totals)).read()
@@ -345,7 +346,7 @@ SHAPES = [(name, "panel") for name in ("train", "wait", "load", "collate", "send
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize(("pairs", "least"), [(TEXT, 4.5), (SHAPES, 3.0)], ids=["text", "shapes"])
-def test_contrast_suffices(scheme: int, pairs: list[tuple[str, str]], least: float) -> None:
+def test_the_contrast_of_colours_suffices(scheme: int, pairs: list[tuple[str, str]], least: float) -> None:
     style = files("headrace.observe.page").joinpath("page.css").read_text("utf-8")
     blocks = re.findall(r":root(?::not\(\.printing\))? \{([^}]*--paper[^}]*)\}", style)
     colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", blocks[scheme]))

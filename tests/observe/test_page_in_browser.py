@@ -80,10 +80,11 @@ def place(browser: Page, micros: float) -> float:
     return left + (micros - low) / (high - low) * (right - left)
 
 
+@pytest.mark.thorough_but(width=1280, dark=False)
 @pytest.mark.parametrize("recordings", [TWO, ODD], ids=["usual", "odd"])
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_is_drawn_without_an_error(
+def test_the_page_is_drawn_without_an_error(
     browser: Page, tmp_path: Path, recordings: list[Recording], width: int, dark: bool
 ) -> None:
     browser.open(write(tmp_path, recordings), width, dark=dark, touch=width < 500)
@@ -146,7 +147,7 @@ def test_the_wheel_scrolls_the_page_where_all_is_shown(browser: Page, written: P
     assert browser.run("kept") == [True, True, False]
 
 
-def test_it_is_dragged(browser: Page, written: Path) -> None:
+def test_the_timeline_is_dragged(browser: Page, written: Path) -> None:
     browser.open(written, 1280)
     left, right, y = lane(browser)
     browser.wheel(left + 400, y, -600)
@@ -159,7 +160,7 @@ def test_it_is_dragged(browser: Page, written: Path) -> None:
     assert far - near == pytest.approx(high - low)
 
 
-def test_two_fingers_zoom(browser: Page, written: Path) -> None:
+def test_two_fingers_zoom_the_timeline(browser: Page, written: Path) -> None:
     browser.open(written, 390, touch=True)
     low, high = browser.run(VIEW)
     left, right, y = lane(browser)
@@ -171,7 +172,7 @@ def test_two_fingers_zoom(browser: Page, written: Path) -> None:
     assert near < (low + high) / 2 < far
 
 
-def test_keys_and_buttons(browser: Page, written: Path) -> None:
+def test_keys_and_buttons_move_the_timeline(browser: Page, written: Path) -> None:
     browser.open(written, 1280)
     low, high = whole = browser.run(VIEW)
     browser.run("document.querySelector('canvas').focus()")

@@ -76,12 +76,12 @@ def test_stages_that_were_measured_and_all_workers_have_a_line() -> None:
 
 
 @pytest.mark.parametrize("findings", [(), FINDINGS])
-def test_it_fits_into_80_columns(findings: tuple[Finding, ...]) -> None:
+def test_a_report_fits_into_80_columns(findings: tuple[Finding, ...]) -> None:
     text = printed(recording(), diagnosis(*findings), width=80, force_terminal=True, color_system=None)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
 
 
-def test_in_a_file_it_is_plain_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_in_a_file_is_plain_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "report.txt"

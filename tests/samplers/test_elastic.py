@@ -190,7 +190,7 @@ def test_without_samples_nothing_is_yielded(uneven: Any) -> None:
 
 @every_sampler
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_the_loader_of_torch_takes_them(make: Any, num_workers: int) -> None:
+def test_the_loader_of_torch_takes_elastic_samplers(make: Any, num_workers: int) -> None:
     expected = list(make(**ALONE))
     of_batches = isinstance(expected[0], list)
     if num_workers and make not in (MAKERS["shuffled"], MAKERS["bucketed"]):

@@ -103,7 +103,7 @@ def test_a_source_goes_on_where_it_was_when_weights_change() -> None:
     assert len(set(keys)) == 1500
 
 
-def test_the_same_weights_again_change_nothing() -> None:
+def test_setting_the_same_weights_changes_nothing() -> None:
     sampler, expected = MixtureSampler([50, 30], [1, 2], 600, **ALONE), MixtureSampler([50, 30], [1, 2], 600, **ALONE)
     keys = []
     for number, key in enumerate(sampler):

@@ -61,6 +61,6 @@ def test_a_global_batch_is_a_run_of_neighbours(batch: int, size: int, steps: int
 
 
 @pytest.mark.parametrize("word", ["wrap", "", None, 1])
-def test_other_words_are_refused(word: Any) -> None:
+def test_unknown_words_for_positions_are_refused(word: Any) -> None:
     with pytest.raises(UsageError, match=r"(?s)place:    uneven=.*found:.*expected: 'pad', 'drop' or 'keep'"):
         checked_uneven(word)

@@ -33,14 +33,14 @@ MAKERS: dict[str, Callable[[int], tuple[Any, Any]]] = {
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("count", [900, 999, 1001, 2000])
-def test_another_number_of_samples_is_an_error(kind: str, count: int) -> None:
+def test_a_dataset_with_a_wrong_number_of_samples_is_an_error(kind: str, count: int) -> None:
     with pytest.raises(UsageError, match="made for another dataset") as caught:
         check_samples(range(1000), *MAKERS[kind](count))
     assert f"{count:,} samples" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_the_same_number_of_samples_is_fine(kind: str) -> None:
+def test_a_dataset_with_the_expected_number_of_samples_is_fine(kind: str) -> None:
     check_samples(range(1000), *MAKERS[kind](1000))
     check_samples(ConcatDataset([range(400), range(600)]), *MAKERS[kind](1000))  # type: ignore[list-item]
 

@@ -32,7 +32,7 @@ def wrapped(times: int, innermost: Any) -> Any:
     return innermost
 
 
-def test_it_is_looked_as_deep_as_it_says() -> None:
+def test_traps_are_looked_for_as_deep_as_the_limit_says() -> None:
     inner = Wrapper(own=random.Random(0))
     assert names(wrapped(DEEP - 1, inner)) == ["generator-copied"]
     assert names(wrapped(DEEP, inner)) == []

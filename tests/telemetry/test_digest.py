@@ -30,7 +30,7 @@ def test_equal_batches_have_equal_checksums() -> None:
         lambda b: b.pop("y"),
     ],
 )
-def test_another_batch_has_another_checksum(change: Any) -> None:
+def test_different_batches_have_different_checksums(change: Any) -> None:
     changed = batch()
     change(changed)
     assert extend_digest(0, changed) != extend_digest(0, batch())

@@ -86,6 +86,7 @@ def test_a_machine_that_does_not_tell_is_not_called_busy(monkeypatch: pytest.Mon
     assert seen.totals() == {}
 
 
+@pytest.mark.thorough
 def test_a_loop_between_busy_processes_is_told_so_and_gets_no_advice_that_rests_on_cores(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(LOADS)

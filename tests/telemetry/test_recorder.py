@@ -52,7 +52,9 @@ def same(one: np.ndarray, two: np.ndarray, *, but: tuple[str, ...] = ()) -> bool
 
 
 def without_own(totals: Any) -> dict[str, float]:
-    return {name: value for name, value in totals.items() if name not in (*OF_THE_PROCESS, "opening")}
+    """Leaves out what the recorder sees by itself: of this process, and of those beside it if it has looked."""
+    seen = (*OF_THE_PROCESS, "opening", "looked", "own_cores", "other_cores")
+    return {name: value for name, value in totals.items() if name not in seen}
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.integers(1, 3), st.integers(0, 10**6))

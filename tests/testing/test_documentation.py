@@ -13,6 +13,7 @@ pytestmark = pytest.mark.alone  # files of other tests in /dev/shm would count a
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
+@pytest.mark.thorough
 def test_the_blocks_of_the_page_pass(pytester: pytest.Pytester) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     tests = sum(block.count("\ndef test_") + block.startswith("def test_") for block in blocks)

@@ -34,6 +34,7 @@ def test_killing(no_leaks, killer):
 """
 
 
+@pytest.mark.thorough
 def test_the_fixtures_check_count_and_kill(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('pytest_plugins = ["headrace.testing.fixtures"]')
     pytester.makepyfile(TESTS)
@@ -43,6 +44,7 @@ def test_the_fixtures_check_count_and_kill(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["ERROR *::test_leaking - *"])
 
 
+@pytest.mark.thorough
 def test_the_kit_needs_no_pytest() -> None:
     code = "import headrace.testing, sys; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -66,7 +66,7 @@ def test_the_seed_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(3) != chosen(4)
 
 
-def test_those_who_are_gone_and_an_empty_list_are_passed_over() -> None:
+def test_processes_that_are_gone_and_an_empty_list_are_passed_over() -> None:
     gone = multiprocessing.get_context("fork").Process(target=os.getpid)
     gone.start()
     pid = gone.pid

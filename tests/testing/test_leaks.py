@@ -108,7 +108,7 @@ def test_a_descriptor_of_the_same_number_may_be_another_one(tmp_path: Path) -> N
     os.close(fd)
 
 
-def test_the_same_file_under_another_number_is_no_leak(tmp_path: Path) -> None:
+def test_a_file_that_is_open_under_another_number_is_no_leak(tmp_path: Path) -> None:
     fd = os.open(tmp_path / "a", os.O_CREAT)
     with no_leaks():
         other = os.dup(fd)

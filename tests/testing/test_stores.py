@@ -71,7 +71,7 @@ def test_processes_count_together(file: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("fs", [FlakyFileSystem(every=1000), SlowFileSystem()], ids=["flaky", "slow"])
-def test_all_else_is_as_the_wrapped_file_system_does_it(
+def test_a_wrapper_without_faults_does_what_the_wrapped_file_system_does(
     fs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -105,7 +105,7 @@ def test_any_file_system_can_be_wrapped() -> None:
     memory.rm("/bucket", recursive=True)
 
 
-def test_arrow_reads_through_it(tmp_path: Path) -> None:
+def test_arrow_reads_through_a_wrapped_file_system(tmp_path: Path) -> None:
     table = pa.table({"number": list(range(10000))})
     pq.write_table(table, tmp_path / "numbers.parquet")
     assert pq.read_table(str(tmp_path / "numbers.parquet"), filesystem=SlowFileSystem()) == table

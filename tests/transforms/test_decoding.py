@@ -137,7 +137,7 @@ def test_a_reduced_image_is_near_the_whole_one_made_smaller() -> None:
         assert np.percentile(far, 99) <= 4
 
 
-def test_other_formats_are_decoded_whole() -> None:
+def test_formats_other_than_jpeg_are_decoded_whole() -> None:
     assert np.array_equal(PICTURE, decode(PNG, at_least=10))
 
 

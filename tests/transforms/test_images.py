@@ -147,7 +147,7 @@ def epoch(transform: Callable[[Any], Any], **how: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("transform", [JITTERED, RandomResizedCrop(32)], ids=["pipeline", "step"])
-def test_the_same_seed_gives_the_same_pixels_in_processes_threads_and_inline(transform: Any) -> None:
+def test_one_seed_gives_the_same_pixels_in_processes_threads_and_inline(transform: Any) -> None:
     inline = epoch(transform)
     assert len({view.numpy().tobytes() for view in inline}) == 24
     for backend in ("process", "thread"):

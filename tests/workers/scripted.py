@@ -7,23 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch.utils.data import Dataset
 
 import headrace
 from headrace.telemetry.recording import Recording
-from headrace.workers.auto import scaling as automatic
 from headrace.workers.auto.tuner import Choice, Limits, Taken, Tuner
 
 ROOM = Limits(most=8, budget=10**12)
-
-
-@pytest.fixture(autouse=True)
-def looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the tuner look at each batch, rather than a few times a second."""
-    monkeypatch.setattr(automatic, "LOOK", 0.0)
-    monkeypatch.setattr(automatic, "LOOK_SETTLED", 0.0)
 
 
 class Scripted(Tuner):

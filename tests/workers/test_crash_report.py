@@ -40,7 +40,7 @@ class Listed:
         (seen(SEND), [], "waiting for work", None),
     ],
 )
-def test_what_it_was_doing(sighting: Sighting, keys: Any, words: str, key: Any) -> None:
+def test_the_report_tells_what_a_worker_was_doing(sighting: Sighting, keys: Any, words: str, key: Any) -> None:
     assert doing(sighting, keys, Listed()) == (words, key)
 
 
@@ -55,7 +55,7 @@ def test_what_it_was_doing(sighting: Sighting, keys: Any, words: str, key: Any) 
         (-40, 0, None, "was killed by signal 40 while"),
     ],
 )
-def test_how_it_ended(code: int, oom: int, after: float | None, words: str) -> None:
+def test_the_report_tells_how_a_worker_ended(code: int, oom: int, after: float | None, words: str) -> None:
     report = CrashReport(4711, code, seen(LOAD), "loading", 2, oom, "", after)
     assert words in report.sentence
     assert report.sentence.startswith("worker 1 (pid 4711) ")

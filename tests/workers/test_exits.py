@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import programs
 
 PROGRAM = """
 import builtins, gc, sys, threading, time
@@ -68,12 +68,12 @@ OPTIONS = {
 }
 
 
+@pytest.mark.thorough_but(place="module globals")
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("place", PLACES)
 def test_python_exits_in_silence_while_an_iterator_lives(place: str, options: str, tmp_path: Path) -> None:
+    fresh = place == "reference cycle"  # one place in a Python that was started for it
     script = tmp_path / "script.py"
     script.write_text(PROGRAM.replace("{place}", PLACES[place].replace("{options}", OPTIONS[options])))
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script)], capture_output=True, text=True, timeout=60, check=False
-    )
+    run = programs.run(["-W", "ignore", script], timeout=60, fresh=fresh)
     assert (run.stdout, run.stderr, run.returncode) == ("", "", 7)

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from headrace import DataLoader
-from headrace.workers.processes.fork_server import zygotes_exist
+from headrace.workers.processes.fork_server import fork_servers_exist
 from tests.workers.datasets import Photos
 from tests.workers.fork_server_data import (
     METHODS,
@@ -33,12 +33,14 @@ from tests.workers.fork_server_data import (
     sums,
 )
 
-pytestmark = pytest.mark.skipif(not zygotes_exist(), reason="needs pidfds and descriptors over sockets")
+pytestmark = pytest.mark.skipif(not fork_servers_exist(), reason="needs pidfds and descriptors over sockets")
 
 
 # -- what an epoch delivers ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
+@pytest.mark.thorough_but(method="spawn")
 @METHODS
 def test_epochs_equal_those_without_workers(method: str) -> None:
     inline = DataLoader(Photos(50, side=20), batch_size=8, shuffle=True, seed=3)
@@ -50,6 +52,8 @@ def test_epochs_equal_those_without_workers(method: str) -> None:
             assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.quick
+@pytest.mark.thorough_but(method="spawn")
 @METHODS
 def test_the_data_set_is_unpickled_once_for_all_workers_and_epochs(method: str, tmp_path: Path) -> None:
     dataset = Notebook(tmp_path / "notes")
@@ -108,6 +112,7 @@ def test_shared_tensors_locks_values_events_and_queues_work(method: str) -> None
     dataset.answers.join_thread()
 
 
+@pytest.mark.thorough
 def test_more_shared_tensors_than_descriptors_can_be_passed_work_too() -> None:
     dataset = ManyShared()
     loader = DataLoader(dataset, batch_size=20, num_workers=1, multiprocessing_context="spawn")
@@ -119,6 +124,8 @@ def test_more_shared_tensors_than_descriptors_can_be_passed_work_too() -> None:
     assert counts[1:] == [counts[1]] * 2
 
 
+@pytest.mark.quick
+@pytest.mark.thorough_but(method="spawn")
 @METHODS
 def test_workers_know_themselves_and_draw_the_numbers_of_forked_ones(method: str) -> None:
     def epoch(context: str) -> list[Any]:
@@ -197,6 +204,7 @@ def test_a_loader_works_in_threads_that_end(method: str) -> None:
     assert found == [list(range(16))] * 3
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(40)
 def test_a_loader_that_was_used_works_in_a_forked_child_and_its_parent_at_once() -> None:
     loader = DataLoader(Photos(32, side=9), batch_size=4, num_workers=2, multiprocessing_context="spawn")

@@ -56,6 +56,7 @@ def fork_server() -> Iterator[ForkServer]:
     fork_server.close()
 
 
+@pytest.mark.thorough
 def test_descriptors_that_do_not_arrive_are_an_error_that_names_the_limit(fork_server: ForkServer) -> None:
     connections = [end for _ in range(50) for end in multiprocessing.Pipe()]
     with pytest.raises(RuntimeError, match=WORDS):
@@ -66,6 +67,7 @@ def test_descriptors_that_do_not_arrive_are_an_error_that_names_the_limit(fork_s
     assert process.exitcode == 0
 
 
+@pytest.mark.thorough
 def test_a_worker_whose_descriptor_does_not_arrive_is_an_error_that_names_the_limit(fork_server: ForkServer) -> None:
     fork_server.load(None)
     errors = []

@@ -7,15 +7,14 @@ import multiprocessing
 import os
 import select
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from headrace import DataLoader
-from headrace.workers.processes.fork_server import zygotes_exist
+from headrace.workers.processes.fork_server import fork_servers_exist
+from tests import programs
 from tests.workers.datasets import Failing, Photos
 from tests.workers.fork_server_data import (
     Breaking,
@@ -31,7 +30,7 @@ from tests.workers.fork_server_data import (
 
 pytestmark = [
     pytest.mark.alone,
-    pytest.mark.skipif(not zygotes_exist(), reason="needs pidfds and descriptors over sockets"),
+    pytest.mark.skipif(not fork_servers_exist(), reason="needs pidfds and descriptors over sockets"),
 ]
 
 METHODS = pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.stress)])
@@ -128,6 +127,7 @@ def test_an_exception_while_unpickling_arrives_with_its_traceback_and_leaves_no_
     assert flat(list(loader)) == list(range(8))
 
 
+@pytest.mark.thorough
 def test_the_text_of_an_exception_while_unpickling_may_be_long_and_in_any_script() -> None:
     dataset = Breaking(8, side=9)
     dataset.error = ValueError("頁" * 40_000 + " is torn")
@@ -163,6 +163,7 @@ def test_an_exit_in_worker_init_fn_is_an_error_that_names_the_worker_and_the_cod
     assert loader.faults.restarts == 2
 
 
+@pytest.mark.quick
 @METHODS
 def test_an_error_names_type_worker_key_and_traceback(method: str) -> None:
     loader = DataLoader(
@@ -175,6 +176,7 @@ def test_an_error_names_type_worker_key_and_traceback(method: str) -> None:
     assert "headrace: raised while loading the sample with key 13" in text
 
 
+@pytest.mark.quick
 @METHODS
 @pytest.mark.timeout(40)
 def test_a_killed_worker_is_named_and_replaced(method: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -248,6 +250,8 @@ def test_a_deleted_loader_leaves_no_process_and_no_descriptor(
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.quick
+@pytest.mark.thorough_but(end="killed")
 @METHODS
 @pytest.mark.parametrize("end", ["killed", "interrupted", "finished"])
 def test_whatever_ends_the_main_process_ends_the_others(method: str, end: str, tmp_path: Path) -> None:
@@ -255,28 +259,22 @@ def test_whatever_ends_the_main_process_ends_the_others(method: str, end: str, t
     script.write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     kind = "persistent" if end == "killed" else "fresh"
-    with subprocess.Popen(
-        [sys.executable, str(script), method, kind, end], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
-    ) as parent:  # fmt: skip
-        assert parent.stdin is not None
-        assert parent.stdout is not None
-        assert parent.stderr is not None
-        assert parent.stdout.readline() == "0 1 4 9\n"
+    with programs.Program([script, method, kind, end], env=environment, new_session=True) as parent:
+        assert parent.read_line() == "0 1 4 9\n"
         below = descendants(parent.pid)
         assert len(below) >= 4  # fork_server, workers, and what multiprocessing starts
         if end == "killed":
             parent.kill()
         elif end == "interrupted":
-            os.killpg(parent.pid, signal.SIGINT)  # as Ctrl-C in a terminal
-        parent.stdin.close()
-        errors = parent.stderr.read()  # ends when the last process has closed it
+            parent.send_signal(signal.SIGINT, to_group=True)  # as Ctrl-C in a terminal
+        _, errors = parent.communicate()  # the stream of errors ends when the last process has closed it
         code = parent.wait()
         assert all(ends(pid) for pid in below)
     assert code == {"killed": -signal.SIGKILL, "interrupted": -signal.SIGINT, "finished": 0}[end]
     assert errors.count("Traceback") == (1 if end == "interrupted" else 0), errors
 
 
+@pytest.mark.thorough
 def test_a_fork_server_whose_last_words_nobody_read_ends_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
     loader = DataLoader(Photos(64, side=9), batch_size=4, num_workers=1, multiprocessing_context="spawn")
     iterator = iter(loader)

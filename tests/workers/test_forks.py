@@ -82,6 +82,7 @@ def forked() -> int:
     return pid
 
 
+@pytest.mark.thorough
 def test_memory_that_a_forked_child_sees_comes_back_when_it_has_ended() -> None:
     """A fork with every batch, as of a program that starts a child now and then."""
     loader = DataLoader(Photos(160, side=256), batch_size=4, num_workers=2)

@@ -23,6 +23,7 @@ from headrace.core.memory import tree_memory
 from headrace.shared_memory.leases import KEEP
 from headrace.shared_memory.memory import FileBacking
 from headrace.workers.processes import pool as pool
+from tests import programs
 from tests.workers.datasets import Photos
 
 pytestmark = pytest.mark.alone
@@ -69,10 +70,9 @@ def ends(pid: int) -> bool:
         return bool(select.select([pidfd], [], [], 30)[0])
 
 
-def kill_and_see_the_workers_end(parent: subprocess.Popen[str]) -> None:
+def kill_and_see_the_workers_end(parent: programs.Program) -> None:
     """Kills a program that has printed the numbers of its two workers."""
-    assert parent.stdout is not None
-    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    workers = [int(pid) for pid in parent.read_line().split()]
     assert len(workers) == 2
     parent.send_signal(signal.SIGKILL)
     parent.wait()
@@ -86,9 +86,7 @@ def test_killing_the_parent_leaves_no_process_file_or_shared_memory(method: str,
     script = tmp_path / "half_an_epoch.py"
     script.write_text(HALF_AN_EPOCH)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(
-        [sys.executable, str(script), method], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as parent:
+    with programs.Program([script, method], env=environment) as parent:
         kill_and_see_the_workers_end(parent)
     assert set(Path("/dev/shm").iterdir()) == before
     assert list(tmp_path.iterdir()) == [script]
@@ -112,12 +110,11 @@ if __name__ == "__main__":
 def test_killing_the_parent_ends_workers_in_the_middle_of_a_sample(method: str, tmp_path: Path) -> None:
     script = tmp_path / "hanging.py"
     script.write_text(HANGING)
-    with subprocess.Popen(
-        [sys.executable, str(script), method], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
+    with programs.Program([script, method]) as parent:
         kill_and_see_the_workers_end(parent)
 
 
+@pytest.mark.thorough
 @LINUX
 @pytest.mark.parametrize("persistent", [False, True])
 def test_descriptors_and_memory_are_flat_over_fifty_epochs(persistent: bool) -> None:
@@ -171,6 +168,7 @@ def in_tiny_shm(code: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 @LINUX
 def test_an_epoch_is_delivered_with_64_kib_of_dev_shm_where_torch_fails() -> None:
     if not shutil.which("unshare") or in_tiny_shm("print('ok')").stdout != "ok\n":
@@ -181,6 +179,7 @@ def test_an_epoch_is_delivered_with_64_kib_of_dev_shm_where_torch_fails() -> Non
     assert theirs.returncode != 0
 
 
+@pytest.mark.thorough
 def test_a_worker_that_outstays_its_welcome_is_ended() -> None:
     loader = DataLoader(Sleeper(), batch_size=1, num_workers=1)
     iterator = iter(loader)

@@ -60,7 +60,7 @@ def test_several_deadly_samples_of_one_batch_are_isolated_one_after_the_other() 
     assert verdicts == (["again"] * (DEATHS - 1) + ["isolate"]) * 12
 
 
-def test_another_sample_in_its_place_is_another_suspect() -> None:
+def test_a_replacement_in_the_place_of_a_suspect_is_a_new_suspect() -> None:
     restart_policy = RestartPolicy()
     verdicts = [restart_policy.judge(seen(LOAD, 3, spare=spare)) for spare in (0, 9, 0, 9)]
     assert verdicts == ["again"] * 4

@@ -155,6 +155,7 @@ class Deadly(Counting):
         return super().__getitem__(key)
 
 
+@pytest.mark.thorough_but(key=20)
 @pytest.mark.parametrize("key", [0, 1, 20, 31, 59])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_the_state_of_a_data_set_goes_on(key: int, persistent: bool) -> None:
@@ -193,6 +194,7 @@ class Resumable:
         self.next = state["next"]
 
 
+@pytest.mark.thorough_but(at=13, seed=[None])
 @pytest.mark.filterwarnings("ignore:.*cannot say where it was")
 @pytest.mark.parametrize("stateful", [True, False], ids=["stateful", "replayed"])
 @pytest.mark.parametrize("shard", [None, "auto"])
@@ -255,6 +257,7 @@ def test_persistent_workers_that_died_idle_are_replaced_in_the_next_epoch() -> N
     assert loader.faults.restarts >= 2
 
 
+@pytest.mark.thorough
 def test_the_fork_server_may_die_too() -> None:
     loader = DataLoader(Squares(), 4, num_workers=2, multiprocessing_context="spawn")
     iterator = iter(loader)
@@ -269,6 +272,7 @@ def test_the_fork_server_may_die_too() -> None:
     assert loader.faults.restarts == 1
 
 
+@pytest.mark.thorough_but(seed=[None])
 @pytest.mark.parametrize("backend", ["thread", "process", "inline"])
 @pytest.mark.parametrize("seed", [None, 0])
 def test_a_sample_that_hangs_is_replaced(backend: Any, seed: int | None) -> None:
@@ -322,6 +326,7 @@ def test_an_on_error_that_hangs_is_named_and_accuses_no_sample() -> None:
     assert loader.faults.bad == 0
 
 
+@pytest.mark.thorough
 def test_slow_samples_are_not_taken_for_hanging() -> None:
     gc.collect()  # iterators that other tests have left wait for their workers: not in a thread that is watched here
     dataset = Faulty(Squares(), {key: Hang(0.15) for key in range(8)})

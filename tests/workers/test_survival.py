@@ -83,6 +83,7 @@ def survives(tmp_path: Path, method: str, length: int, *, share: float, limit: f
     assert all(torch.equal(one, two) for one, two in zip(images, undisturbed, strict=True))
 
 
+@pytest.mark.thorough
 def test_every_good_sample_is_delivered_and_every_bad_one_is_replaced_and_recorded(tmp_path: Path) -> None:
     survives(tmp_path, "fork", 1000, share=0.02, limit=0.4, every=0.2)
 
@@ -150,6 +151,7 @@ def does_not_grow(persistent: bool, epochs: int) -> None:
     assert statistics.median(memory[half:]) <= statistics.median(memory[early:half]) + (4 << 20)
 
 
+@pytest.mark.thorough_but(persistent=False)
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_that_are_killed_leave_nothing_behind(persistent: bool) -> None:
     does_not_grow(persistent, epochs=25)

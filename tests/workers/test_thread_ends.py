@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 import torch
 
 from headrace import DataLoader, OnError
+from tests import programs
 from tests.workers.datasets import Failing, FailingStream, Photos
 from tests.workers.thread_data import (
     Gate,
@@ -203,9 +202,6 @@ def test_a_finished_epoch_ends_its_threads(worker_threads: Callable[[], list[str
 
 @pytest.mark.parametrize("code", [BLOCKED_AT_EXIT, BUSY_AT_EXIT], ids=["blocked", "busy"])
 def test_the_interpreter_ends_in_the_middle_of_an_epoch(code: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    run = programs.run(["-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)})
     expected = "0 True\n" if code is BLOCKED_AT_EXIT else "[0, 1, 2, 3, 4, 5, 6, 7]\n"
     assert (run.stdout, run.stderr, run.returncode) == (expected, "", 0)

@@ -1,6 +1,6 @@
 """The activity: what a worker is doing at this moment, in a few numbers that others can read, also after its death.
 
-A activity is a few integers of 64 bits, in memory that may be shared. Only the worker writes them.
+An activity is a few integers of 64 bits, in memory that may be shared. Only the worker writes them.
 """
 
 from __future__ import annotations
@@ -49,5 +49,5 @@ def note_collation(activity: Activity) -> None:
 
 
 def private_activity() -> Activity:
-    """Returns a activity that only this process can read."""
+    """Returns an activity that only this process can read."""
     return array("q", [0] * LENGTH)

@@ -176,9 +176,13 @@ def worker_info_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        set_worker_info(of_process)
-        if "_headrace_thread_info" in get_worker_info.__globals__:
-            set_thread_worker_info(of_thread)
+        # A signal handler may raise at any call, also here. Assignments come first, since nothing interrupts them: what
+        # stayed behind would have later datasets take this process for a worker.
+        _utils.worker._worker_info = of_process
+        if own is not None:
+            own.info = of_thread
+        elif "_headrace_thread_info" in get_worker_info.__globals__:
+            set_thread_worker_info(None)
 
 
 def _look_at_the_thread_first() -> Any:

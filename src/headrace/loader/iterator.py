@@ -183,8 +183,10 @@ class LoaderIterator(TorchIterator):
             recorder.tick(asked)  # now, as long as no batch is taken that a listener's exception would lose
 
         if self._ready is None:
-            epoch.pending = None
+            if self._result is None:
+                epoch.pending = None
             self._ready = (self._produce(asked),)
+            self._result = None
             if epoch.leaving + 1 == epoch.planned and self.executor.is_at_end():
                 epoch.record.complete_at = epoch.leaving + 1
 
@@ -222,10 +224,14 @@ class LoaderIterator(TorchIterator):
             if epoch.pending is not None and not is_of_signal_handler(error):
                 epoch.deliveries = epoch.leaving + 1
                 epoch.record.handed_out = epoch.pending  # an error takes the place of its batch
+                self._result = None
             raise
 
     def _next_data(self) -> Any:
-        """Returns the next batch as the user gets it. torch's `__next__` calls this, too."""
+        """Returns the next batch as the user gets it. torch's `__next__` calls this, too.
+
+        What the executor gave is kept until the batch is ready: a signal handler may raise in between.
+        """
         if self._result is None:
             self._result = self.executor.next_result()
 
@@ -238,7 +244,6 @@ class LoaderIterator(TorchIterator):
             timings = timings._replace(pinned=time.perf_counter() - began)
 
         self._timings: BatchTimings = timings
-        self._result = None
         return batch
 
     def _compare_streams(self, streams: StreamComparison, worker: int, batch: Any) -> None:

@@ -109,7 +109,7 @@ class _Drawing:
 
         for event in self._recording.events:
             if math.isfinite(event.time):
-                yield self._activity(event)
+                yield self._mark(event)
 
     def _names(self) -> Iterator[dict[str, Any]]:
         seen = self._recording.batches["worker"][np.isfinite(self._recording.batches["begun"])]
@@ -212,7 +212,7 @@ class _Drawing:
     def _counter(self, name: str, when: float, **values: int) -> dict[str, Any]:
         return self._event("C", name, self._at(when), 0) | {"args": values}
 
-    def _activity(self, event: Event) -> dict[str, Any]:
+    def _mark(self, event: Event) -> dict[str, Any]:
         if event.worker is None:
             thread = LOOP
         else:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import pytest
 
 from headrace.data.convert.pack import Packed, pack
 from headrace.data.convert.plan import PackOptions
+from tests import programs
 from tests.data.formats.samples import usual, write
 
 COUNT, PIECE = 60, 1500
@@ -107,8 +105,7 @@ class Case:
     def close(self) -> None:
         """Ends what a test that failed has left."""
         for child in self.children:
-            if child.process.poll() is None:
-                child.end(signal.SIGKILL)
+            child.close()
 
 
 class Child:
@@ -117,22 +114,27 @@ class Child:
     def __init__(self, given: dict[str, Any], root: Path) -> None:
         script = root / "child.py"
         script.write_text(CHILD)
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        command = [sys.executable, "-W", "error", str(script), json.dumps(given)]
-        self.process = subprocess.Popen(command, **pipes, text=True, start_new_session=True)
+        self._program = programs.Program(["-W", "error", script, json.dumps(given)], new_session=True)
 
     def wait_until_there(self) -> None:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = self.read_line()
         if line != "here\n":
             pytest.fail(f"it ended before: {line}{self.end()}")
+
+    def read_line(self) -> str:
+        return self._program.read_line()
 
     def end(self, number: int | None = None) -> tuple[int, str]:
         """Sends a signal to all its processes, and waits until the last one of them has let go of the pipes."""
         if number is not None:
-            os.killpg(self.process.pid, number)
-        out, error = self.process.communicate("\n" if number is None else None, timeout=100)
-        return self.process.returncode, out + error
+            self._program.send_signal(number, to_group=True)
+        out, error = self._program.communicate("\n" if number is None else "")
+        return self._program.wait(), out + error
+
+    def close(self) -> None:
+        """Ends what a test that failed has left."""
+        self._program.send_signal(signal.SIGKILL, to_group=True)
+        self._program.close()
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

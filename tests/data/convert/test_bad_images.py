@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from headrace.core.errors import DatasetError, UsageError
 from headrace.data.convert.pack import PackJob, defaults_of, pack
 from headrace.data.convert.plan import PackOptions
 from headrace.data.formats.registry import open_reader
+from tests import programs
 
 
 def photos(folder: Path, bad: int) -> Path:
@@ -28,9 +27,8 @@ def photos(folder: Path, bad: int) -> Path:
     return folder
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "headrace", "pack", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def run(*arguments: object) -> programs.Ended:
+    return programs.run(["-m", "headrace", "pack", *arguments])
 
 
 def test_bad_images_are_counted_and_end_with_status_1(tmp_path: Path) -> None:

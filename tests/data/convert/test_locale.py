@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from headrace.data.convert.verify import verify
 from headrace.data.formats.columns import Block, ragged_from
@@ -48,6 +49,7 @@ def texts(*columns: str) -> Schema:
     return Schema(tuple(Field(name, "text") for name in columns))
 
 
+@pytest.mark.thorough
 def test_packing_in_a_locale_of_ascii_gives_what_packing_in_utf_8_gives(tmp_path: Path) -> None:
     for name, schema, first in (("keys", texts("__key__", "text"), "grün"), ("names", texts("path", "text"), "ü.txt")):
         values = {schema.names[0]: [first, f"b{first}"], "text": ["é", "日本"]}

@@ -44,8 +44,9 @@ def arrow(tmp_path: Path) -> Iterator[Case]:
 # -- interrupted -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough_but(case="arrow")
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_same_bytes_come_out_whatever_the_number_of_workers(case: Case, workers: int) -> None:
+def test_packing_makes_the_same_bytes_with_any_number_of_workers(case: Case, workers: int) -> None:
     made = case.run(workers)
     assert made.pieces > 4
     assert_same(read(case.target), usual("npz", COUNT, seed=1) if case.format != "webdataset" else read(case.target))
@@ -68,6 +69,7 @@ OFTEN = ("middle of a piece", "some pieces", "commit")
 """Moments that are tried each time; the others in longer runs."""
 
 
+@pytest.mark.thorough_but(moment="middle of a piece")
 @MAINLY_ARROW
 @pytest.mark.parametrize(
     "moment", [one if one in OFTEN else pytest.param(one, marks=pytest.mark.stress) for one in STOPS]
@@ -89,6 +91,7 @@ def test_a_pack_that_is_killed_goes_on_and_makes_the_same_bytes(case: Case, mome
     assert hidden(case.target.parent) == []
 
 
+@pytest.mark.thorough_but(workers=1)
 @MAINLY_ARROW
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_leaves_the_old_data_and_no_process_and_it_goes_on(case: Case, workers: int) -> None:
@@ -104,8 +107,9 @@ def test_ctrl_c_leaves_the_old_data_and_no_process_and_it_goes_on(case: Case, wo
     assert hidden(case.target.parent) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", ["source", "columns", "shuffle", "quality", "pattern"])
-def test_other_data_or_options_start_anew(arrow: Case, change: str) -> None:
+def test_packing_of_changed_data_or_options_starts_anew(arrow: Case, change: str) -> None:
     if change == "pattern":
         write("npy", arrow.root / "s-0.npy", [usual("npy", 40, seed=1)])
         shards = [write("arrow", arrow.root / f"s-{n}.arrow", [usual("arrow", 30, seed=n)]) for n in range(2)]
@@ -144,6 +148,7 @@ def assert_helps(text: str, case: Case) -> None:
     assert str(case.target.parent) in text
 
 
+@pytest.mark.thorough_but(workers=1)
 @MAINLY_ARROW
 @pytest.mark.parametrize(
     ("limit", "workers"),
@@ -195,6 +200,7 @@ def test_a_full_disk_leaves_the_old_data_and_it_goes_on(case: Case, small_disk: 
 # -- two at once -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough_but(other={})
 @MAINLY_ARROW
 @pytest.mark.parametrize("other", [{}, {"shuffle": 4}], ids=["same", "other options"])
 @pytest.mark.parametrize(
@@ -218,6 +224,7 @@ def test_two_packs_at_once_do_not_mix(case: Case, where: str, other: dict[str, i
     assert hidden(case.target.parent) == []
 
 
+@pytest.mark.thorough
 @MAINLY_ARROW
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first ends first", "second ends first"])
 def test_two_packs_that_take_turns_do_not_mix(case: Case, order: tuple[int, int]) -> None:
@@ -225,8 +232,7 @@ def test_two_packs_that_take_turns_do_not_mix(case: Case, order: tuple[int, int]
     first = case.child(stop=("begin", 3))
     first.wait_until_there()
     second = case.child("--shuffle", "4", stop=("begin", 3))
-    assert second.process.stdout is not None
-    second.process.stdout.readline()  # it is there, too, or was refused
+    second.read_line()  # it is there, too, or was refused
     ends = [(first, second)[place].end() for place in order]
     assert all("Traceback" not in text and (status == 0 or "headrace: " in text) for status, text in ends)
     assert case.made() in [{}, *allowed]
@@ -237,6 +243,7 @@ def test_two_packs_that_take_turns_do_not_mix(case: Case, order: tuple[int, int]
 # -- options ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_seed_gives_a_permutation_the_same_each_time(case: Case) -> None:
     def order(seed: int | None) -> list[float]:
         case.run(2, shuffle=seed)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -24,6 +22,7 @@ from headrace.data.convert.verify import Verified, verify
 from headrace.data.formats.columns import Block, column_from
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import manifest_path
+from tests import programs
 from tests.data.formats.columns import block
 from tests.data.formats.samples import FORMATS, path_of, usual, write
 
@@ -76,6 +75,7 @@ def numbers(found: Verified) -> list[int]:
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough_but(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
 def test_sound_data_are_sound(data: Path, format: str) -> None:
     found = verify(str(data))
     assert found.problems == []
@@ -84,6 +84,7 @@ def test_sound_data_are_sound(data: Path, format: str) -> None:
     assert found.checksums == found.files == len(files_of(data)) > 0
 
 
+@pytest.mark.thorough_but(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
 def test_data_without_a_manifest_are_read_all_the_same(data: Path, format: str) -> None:
     manifest_path(data).unlink()
     found = verify(str(data))
@@ -91,6 +92,7 @@ def test_data_without_a_manifest_are_read_all_the_same(data: Path, format: str) 
     assert (found.samples, found.checksums) == (20, 0)
 
 
+@pytest.mark.thorough_but(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
 def test_the_file_with_a_flipped_byte_is_named(data: Path) -> None:
     files = files_of(data)
     for place, file in enumerate(files[:4]):
@@ -103,6 +105,7 @@ def test_the_file_with_a_flipped_byte_is_named(data: Path) -> None:
     assert verify(str(data)).sound
 
 
+@pytest.mark.thorough_but(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
 def test_a_file_that_was_cut_off_is_named(data: Path) -> None:
     for file in files_of(data)[:3]:
         before = file.read_bytes()
@@ -111,6 +114,7 @@ def test_a_file_that_was_cut_off_is_named(data: Path) -> None:
         file.write_bytes(before)
 
 
+@pytest.mark.thorough_but(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
 def test_a_file_that_is_missing_is_named(data: Path, format: str) -> None:
     if format in IN_ONE_FILE:
         data.unlink()
@@ -135,6 +139,7 @@ def test_a_shard_that_is_missing_is_named(tmp_path: Path) -> None:
         assert shard.name in told(checked(target))
 
 
+@pytest.mark.thorough_but(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
 def test_a_file_that_does_not_belong_there_is_named(data: Path, format: str) -> None:
     if format in IN_ONE_FILE:
         pytest.skip("one file, beside which there may be others")
@@ -280,8 +285,7 @@ def test_progress_is_told_up_to_the_end(tmp_path: Path) -> None:
 
 
 def command(*arguments: str | Path) -> tuple[int, str, str]:
-    parts = [sys.executable, "-W", "error", "-m", "headrace", "verify", *map(str, arguments)]
-    done = subprocess.run(parts, capture_output=True, text=True, timeout=100, check=False)
+    done = programs.run(["-W", "error", "-m", "headrace", "verify", *arguments])
     return done.returncode, done.stdout, done.stderr
 
 

@@ -160,6 +160,7 @@ def test_trust_lifts_the_limit(form: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert len(headrace.open(path)[0]) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("codec", ["zstd", "lz4", "none"])
 def test_a_long_word_among_many_short_ones_is_read(codec: str, tmp_path: Path) -> None:
     """Every row could be the long one, as far as headers tell: such columns are read a few rows at a time."""

@@ -12,7 +12,7 @@ from headrace.core.errors import UsageError
 from headrace.data.formats.columns import Loose
 
 
-def test_it_is_values_and_offsets() -> None:
+def test_a_ragged_tensor_is_values_and_offsets() -> None:
     ragged = Ragged(np.arange(6), np.array([0, 2, 2, 6]))
     assert (len(ragged), ragged.lengths.tolist(), ragged[2].tolist()) == (3, [2, 0, 4], [2, 3, 4, 5])
     assert ragged.offsets.tolist() == [0, 2, 2, 6]
@@ -26,7 +26,7 @@ def test_offsets_are_there_for_samples_that_lie_end_to_end_only() -> None:
         _ = Ragged(np.arange(6), None, np.array([0, 4]), stops).offsets
 
 
-def test_other_values_take_the_same_offsets() -> None:
+def test_a_ragged_tensor_with_other_values_has_the_same_offsets() -> None:
     ragged = Ragged(np.arange(6), np.array([0, 2, 6]))
     wide = ragged.with_values(np.zeros((6, 3)))
     assert wide[1].shape == (4, 3)

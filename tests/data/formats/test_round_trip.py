@@ -48,45 +48,44 @@ FEW = settings(
 MORE = settings(FEW, max_examples=15)
 
 
+@pytest.mark.thorough_but(one="arrow")
+@FEW
+@given(data=st.data())
 @pytest.mark.parametrize(("one", "other"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
-def test_what_two_formats_can_hold_goes_through_both_unchanged(one: str, other: str) -> None:
-    @FEW
-    @given(blocks([one, other]), st.booleans())
-    def goes_through(block: Block, sharded: bool) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            first, second = path_of(one, Path(folder) / "1", sharded), path_of(other, Path(folder) / "2", not sharded)
-            for path in (first, second):
-                path.parent.mkdir()
-            reader = open_reader(write(one, first, halves(block)))
-            assert reader.format == one
-            runs = [reader.fetch(np.arange(run.start, run.stop), reader.schema.names) for run in reader.blocks()]
-            write(other, second, runs, reader.schema)
-            assert_same(block, all_of(reader))
-            assert_same(block, read(second))
-
-    goes_through()
+def test_what_two_formats_can_hold_goes_through_both_unchanged(one: str, other: str, data: st.DataObject) -> None:
+    block = data.draw(blocks([one, other]))
+    sharded = data.draw(st.booleans())
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = path_of(one, Path(folder) / "1", sharded), path_of(other, Path(folder) / "2", not sharded)
+        for path in (first, second):
+            path.parent.mkdir()
+        reader = open_reader(write(one, first, halves(block)))
+        assert reader.format == one
+        runs = [reader.fetch(np.arange(run.start, run.stop), reader.schema.names) for run in reader.blocks()]
+        write(other, second, runs, reader.schema)
+        assert_same(block, all_of(reader))
+        assert_same(block, read(second))
 
 
+@pytest.mark.thorough_but(format=["arrow", "memmap", "hdf5", "webdataset", "pt"])
+@MORE
+@given(data=st.data())
 @pytest.mark.parametrize("format", FORMATS)
-def test_random_access_gives_what_the_same_keys_give_in_memory(format: str) -> None:
-    @MORE
-    @given(blocks([format]), st.data())
-    def gives(block: Block, data: st.DataObject) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            reader = open_reader(write(format, path_of(format, Path(folder)), [block]))
-            assert len(reader) == len(block)
-            names = data.draw(st.lists(st.sampled_from(block.schema.names), min_size=1, unique=True))
-            for _ in range(3):
-                keys = np.array(data.draw(st.lists(st.integers(0, len(block) - 1), max_size=12)), np.int64)
-                schema = block.schema.only(names)
-                assert_same(block.only(schema).take(keys), reader.fetch(keys, names))
-            for name in names:
-                column = reader.column(name)
-                if column is not None:
-                    schema = block.schema.only([name])
-                    assert_same(block.only(schema), Block(schema, {name: column}))
-
-    gives()
+def test_random_access_gives_what_the_same_keys_give_in_memory(format: str, data: st.DataObject) -> None:
+    block = data.draw(blocks([format]))
+    with tempfile.TemporaryDirectory() as folder:
+        reader = open_reader(write(format, path_of(format, Path(folder)), [block]))
+        assert len(reader) == len(block)
+        names = data.draw(st.lists(st.sampled_from(block.schema.names), min_size=1, unique=True))
+        for _ in range(3):
+            keys = np.array(data.draw(st.lists(st.integers(0, len(block) - 1), max_size=12)), np.int64)
+            schema = block.schema.only(names)
+            assert_same(block.only(schema).take(keys), reader.fetch(keys, names))
+        for name in names:
+            column = reader.column(name)
+            if column is not None:
+                schema = block.schema.only([name])
+                assert_same(block.only(schema), Block(schema, {name: column}))
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -185,6 +184,7 @@ SPAWNED = [
 ]
 
 
+@pytest.mark.thorough_but(format=["arrow", "memmap", "hdf5", "webdataset", "pt"])
 @pytest.mark.parametrize(("format", "start"), [*((format, "fork") for format in FORMATS), *SPAWNED])
 def test_workers_deliver_what_is_delivered_without_them(format: str, start: str, tmp_path: Path) -> None:
     path = write(format, path_of(format, tmp_path), halves(usual(format, 40)))
@@ -198,6 +198,7 @@ def test_workers_deliver_what_is_delivered_without_them(format: str, start: str,
     assert len(alone) == 6
 
 
+@pytest.mark.thorough_but(format=["arrow", "memmap", "hdf5", "webdataset", "pt"])
 @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.stress)])
 @pytest.mark.parametrize("format", FORMATS)
 def test_workers_deliver_each_sample_of_a_stream_once(format: str, start: str, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def outcomes() -> Iterator[dict[str, tuple[str, str]]]:
         yield json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.thorough
 def test_no_format_says_that_data_are_damaged_on_a_machine_that_is_short(
     outcomes: dict[str, tuple[str, str]],
 ) -> None:
@@ -44,6 +45,7 @@ def test_no_format_says_that_data_are_damaged_on_a_machine_that_is_short(
     assert wrong == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("format", ["arrow", "parquet", "csv", "jsonl", "huggingface"])
 def test_too_few_threads_are_named_with_a_cure(format: str, outcomes: dict[str, tuple[str, str]]) -> None:
     kind, text = outcomes[f"{format}, no threads"]
@@ -52,6 +54,7 @@ def test_too_few_threads_are_named_with_a_cure(format: str, outcomes: dict[str, 
     assert "ulimit -u" in text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("limit", ["no threads", "no files"])
 def test_a_cache_is_not_built_anew_on_a_machine_that_is_short(limit: str, outcomes: dict[str, tuple[str, str]]) -> None:
     kind, text = outcomes[f"cache arrow, {limit}"]

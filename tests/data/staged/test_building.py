@@ -83,6 +83,7 @@ STOPS = {
 """Where a process is stopped, before which call; how many pieces are complete then."""
 
 
+@pytest.mark.thorough_but(moment="assembling")
 @pytest.mark.parametrize("moment", STOPS)
 def test_a_build_that_is_killed_goes_on_where_it_was(tmp_path: Path, start: Start, moment: str) -> None:
     where, at, complete = STOPS[moment]
@@ -228,7 +229,7 @@ def test_tidying_up_spares_what_another_process_has_just_built(
     assert digest(opened(tmp_path, factor=3.0)) == expected(3.0)
 
 
-def test_another_process_keeps_what_it_has_opened(tmp_path: Path, start: Start) -> None:
+def test_a_process_that_has_opened_an_old_cache_keeps_it(tmp_path: Path, start: Start) -> None:
     made = opened(tmp_path)
     assert start(factor=3.0).end()[0] == 0
     assert digest(made) == expected()
@@ -262,7 +263,7 @@ def test_four_processes_that_begin_together_compute_each_sample_once(tmp_path: P
     assert_whole(tmp_path)
 
 
-def test_another_takes_over_when_the_one_that_builds_is_killed(tmp_path: Path, start: Start) -> None:
+def test_a_waiting_process_takes_over_when_the_one_that_builds_a_cache_is_killed(tmp_path: Path, start: Start) -> None:
     first = start(stop=("keep", 6))
     first.wait_until_there()
     others = [start() for _ in range(2)]
@@ -301,6 +302,7 @@ print([(one["n"].item(), one["known"], one["z"], one["y"].tolist()) for one in m
 """
 
 
+@pytest.mark.thorough
 def test_fresh_processes_that_begin_together_share_one_build(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(FRESH)

@@ -182,14 +182,14 @@ def changed(**words: Any) -> Callable[[Path], None]:
     return change
 
 
-def test_another_version_of_a_library_is_named(cache: Path) -> None:
+def test_a_changed_version_of_a_library_is_named(cache: Path) -> None:
     changed(libraries={"python": "2.7"})(cache)
     with pytest.raises(StaleCacheError, match=r"version of python was 2.7, is 3"):
         Staged(SOURCE, cache=cache)
 
 
 @pytest.mark.parametrize("stale", ["rebuilt", None, True])
-def test_other_words_for_stale_are_refused(tmp_path: Path, stale: Any) -> None:
+def test_unknown_values_of_stale_are_refused(tmp_path: Path, stale: Any) -> None:
     with pytest.raises(UsageError, match="stale"):
         Staged(SOURCE, cache=tmp_path / "c", stale=stale)
 

@@ -99,7 +99,8 @@ def test_locks_and_logs_do_not_count() -> None:
     assert digest([threading.Lock(), 1]) == digest([threading.Lock(), 1])
 
 
-def test_it_is_the_same_in_every_process(tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_a_fingerprint_is_the_same_in_every_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     lines = [one for one, _ in DIFFERENT if "class C" in one or "def g" in one]
     script.write_text(

@@ -99,7 +99,7 @@ def keep_list(batch: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("loader", [DataLoader, headrace.DataLoader])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_views_of_it_go_through_any_loader(made: Staged, loader: Any, workers: int) -> None:
+def test_views_of_a_staged_dataset_go_through_any_loader(made: Staged, loader: Any, workers: int) -> None:
     generator = torch.Generator().manual_seed(0)
     split = random_split(made, [30, 10], generator)
     order = [*split[0].indices, *split[1].indices]

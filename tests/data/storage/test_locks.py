@@ -57,7 +57,7 @@ def test_whoever_comes_second_may_refuse_to_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_whoever_waits_gets_it_when_the_other_ends(tmp_path: Path, end: str) -> None:
+def test_a_waiting_process_gets_the_lock_when_its_holder_ends(tmp_path: Path, end: str) -> None:
     path = tmp_path / "lock"
     with holder(path) as other:
         assert other.stdin is not None
@@ -80,7 +80,7 @@ def test_a_lock_that_was_removed_while_waiting_is_not_taken_for_one(tmp_path: Pa
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_process_forked_while_it_is_held_does_not_keep_it(tmp_path: Path) -> None:
+def test_a_process_forked_while_a_lock_is_held_does_not_keep_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     reading, writing = os.pipe()
     with locked(path, refuse):

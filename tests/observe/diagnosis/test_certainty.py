@@ -48,7 +48,7 @@ def test_workers_that_queue_for_each_other_do_not_make_a_machine_busy(totals: di
     assert "machine-busy" not in found
 
 
-def test_others_that_take_cores_which_nobody_here_wants_do_not_count() -> None:
+def test_other_programs_on_cores_that_the_loader_does_not_want_do_not_count() -> None:
     found = findings(replace(FEW, totals=OTHERS_RUN | {"other_cores": 200.0}))
     assert found["too-few-workers"].gain is not None
 

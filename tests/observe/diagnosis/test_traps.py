@@ -224,7 +224,7 @@ class SplitNumbers(Numbers):
         (Holding(), {}, True),
     ],
 )
-def test_it_is_known_whether_each_worker_has_a_part_of_the_data(
+def test_the_recording_tells_whether_each_worker_has_a_part_of_the_data(
     dataset: Any, options: dict[str, Any], splits: bool
 ) -> None:
     loader = headrace.DataLoader(dataset, 4, **options)

@@ -110,7 +110,7 @@ def test_the_choice_follows_from_the_samples(
     loader = headrace.DataLoader(dataset, num_workers=2, backend="auto", **{"batch_size": 8, **options})
     assert loader.backend == "auto"
     delivered = [batch for _ in range(2) for batch in loader]
-    assert loader.backend == backend
+    assert loader.setting.backend == backend
     assert why in caplog.text
     assert len(caplog.records) == 1
     if type(dataset) in (Cheap, Meeting) and "sampler" not in options and options.get("batch_size", 8):
@@ -128,7 +128,7 @@ def test_threads_are_chosen_if_they_gain_and_agree(seconds: float, digests: list
 def test_with_a_timeout_there_are_workers() -> None:
     loader = headrace.DataLoader(Cheap(), num_workers=2, backend="auto", timeout=9)
     assert len(list(loader)) == 64
-    assert loader.backend in ("process", "thread")
+    assert loader.setting.backend in ("process", "thread")
 
 
 def test_an_error_of_the_first_samples_is_raised_by_the_epoch() -> None:

@@ -21,11 +21,12 @@ import headrace
 from headrace.testing import Faulty, Kill, Raise, descendants, no_leaks
 from headrace.workers.auto.scaling import AutoScaler
 from headrace.workers.auto.tuner import Choice, Tuner
-from tests.workers.scripted import Drawing, looked_at_each_time, scripted
+from tests.workers.scripted import Drawing, scripted
 
-__all__ = ["looked_at_each_time"]
-
-pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator"),
+    pytest.mark.usefixtures("looked_at_each_time"),
+]
 
 UP_AND_DOWN = (3, 0, 2, 0, 4, 1, 0, 1, 4, 2)
 AHEAD = (Choice(2, 4), Choice(2, 1), Choice(3, 8), Choice(1, 1), Choice(0, 2), Choice(2, 2))
@@ -134,6 +135,7 @@ def test_the_users_own_random_numbers_are_left_alone() -> None:
     assert found == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", [5, 29])
 def test_an_epoch_goes_on_elsewhere_from_its_state(stop: int) -> None:
     expected = list(fixed())
@@ -152,6 +154,7 @@ def test_an_epoch_goes_on_elsewhere_from_its_state(stop: int) -> None:
         assert same(other, expected[stop:])
 
 
+@pytest.mark.thorough
 def test_epochs_that_are_broken_off_leave_the_next_ones_as_they_are() -> None:
     loader, expected = auto(script=UP_AND_DOWN * 3), fixed()
     for stop in (1, 7, 40, 0, 12, 3):
@@ -248,6 +251,7 @@ def test_workers_that_are_retired_have_ended_when_they_are() -> None:
     assert [worker.reaped for worker in iterator.executor.pool.workers] == [False, True, True, True]
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
 def test_coming_and_going_takes_no_further_descriptors_or_memory() -> None:

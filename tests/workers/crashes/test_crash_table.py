@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from headrace.testing.belongings import Belongings
 from tests.workers.crashes.cells import FURTHER, TABLE, Outcome, cells
-from tests.workers.crashes.program import FAULTS, Backend, Cell, Place, Way
+from tests.workers.crashes.program import FAULTS, Backend, Cell, Kind, Place, Way
 from tests.workers.crashes.running import Running
 
 pytestmark = [
@@ -19,14 +19,23 @@ pytestmark = [
     pytest.mark.alone,  # other tests leave things in /dev/shm for a while
 ]
 
+OUTCOMES: dict[Cell, Outcome] = dict(cells())
+
 AT_ONCE: dict[Backend, int] = {"inline": 8, "thread": 8, "fork": 6, "spawn": 2}
-"""Crashes that run at the same time, besides those that hang, which only wait. Those that start a Python are work."""
+"""Crashes that run at the same time. Those that start a Python are work."""
 
-FORKED: list[tuple[Backend, Way]] = sorted({(cell.backend, cell.way) for cell, _ in cells() if cell.backend != "spawn"})
-QUICK: list[tuple[Backend, Way]] = [("fork", "once"), ("fork", "replace"), ("fork", "skip"), ("inline", "replace")]
-"""Of the ways besides `always`, those that the normal suite goes; the others, and threads, are marked `stress`."""
+HANGING_AT_ONCE = 100
+"""Crashes that hang only wait, unless they start a Python."""
 
-SPAWNED: list[tuple[Place, Way]] = sorted({(cell.place, cell.way) for cell, _ in cells() if cell.backend == "spawn"})
+NORMAL_WAYS: list[tuple[Backend, Way]] = [
+    ("fork", "always"),
+    ("inline", "always"),
+    ("fork", "once"),
+    ("fork", "replace"),
+    ("fork", "skip"),
+    ("inline", "replace"),
+]
+"""What the normal tests run; the other ways, and threads, are marked `stress`."""
 
 SOME_SPAWNED = [
     Cell("constructor", "raise", "spawn"),
@@ -38,31 +47,73 @@ SOME_SPAWNED = [
 ]
 """The others with `spawn` are marked `stress`: workers are forks of the helper there, and most is as with `fork`."""
 
+QUICK_FAULTS: tuple[Kind, ...] = ("raise", "SIGKILL", "hang")
+"""The others are marked `thorough`."""
 
-def differences(chosen: Sequence[tuple[Cell, Outcome]], folder: Path) -> list[str]:
-    """Runs crashes, many at a time, and returns a line for all that is otherwise than the table says."""
+
+def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
+    """Returns the marks that leave a cell out of quicker runs."""
+    if cell in SOME_SPAWNED:
+        return [pytest.mark.thorough]
+    if (cell.backend, cell.way) not in NORMAL_WAYS:
+        return [pytest.mark.stress]
+    if cell.fault not in QUICK_FAULTS:
+        return [pytest.mark.thorough]
+    return []
+
+
+def group_of(cell: Cell) -> tuple[Backend, Way, bool]:
+    """Returns what the cells have in common that may run at the same time."""
+    return cell.backend, cell.way, cell.fault == "hang"
+
+
+def name_of(cell: Cell) -> str:
+    return f"{cell.backend}-{cell.way}-{cell.place}-{cell.fault}"
+
+
+CELLS = sorted(OUTCOMES, key=group_of)
+
+
+def run_at_once(chosen: Sequence[Cell], folder: Path) -> dict[Cell, list[str]]:
+    """Runs crashes at the same time, and returns for each a line for all that is otherwise than the table says."""
     before = Belongings.now()
-    slow = [one for one in chosen if one[0].fault == "hang" and one[0].backend != "spawn"]
-    quick = [one for one in chosen if one not in slow]
-    waiting = start(slow, folder)
-    found, at_once = [], AT_ONCE[chosen[0][0].backend]
-    for first in range(0, len(quick), at_once):
-        found += ends(start(quick[first : first + at_once], folder))
-    found += ends(waiting)
-    return found + [f"left behind: {path}" for path in Belongings.now().beyond(before).shared]
+    running = {}
+    for cell in chosen:
+        room = folder / str(cell)
+        room.mkdir()
+        running[cell] = Running(cell, room)
+    found = {cell: OUTCOMES[cell].differences(cell, started.ending()) for cell, started in running.items()}
+    for path in Belongings.now().beyond(before).shared:
+        for lines in found.values():
+            lines.append(f"left behind, by this crash or one that ran beside it: {path}")
+    return found
 
 
-def start(chosen: Sequence[tuple[Cell, Outcome]], folder: Path) -> list[tuple[Cell, Outcome, Running]]:
-    started = []
-    for cell, outcome in chosen:
-        own = folder / str(cell)
-        own.mkdir()
-        started.append((cell, outcome, Running(cell, own)))
-    return started
+@pytest.fixture(scope="module")
+def differences(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Cell], list[str]]:
+    """Tells what is otherwise than the table says. A crash runs together with those of its group that come next."""
+    items: list[Any] = [item for item in request.session.items if "cell" in getattr(item, "fixturenames", ())]
+    selected: list[Cell] = [item.callspec.params["cell"] for item in items]
+    folder = tmp_path_factory.mktemp("crashes")
+    found: dict[Cell, list[str]] = {}
+
+    def told(cell: Cell) -> list[str]:
+        if cell not in found:
+            next_ones = [one for one in selected if group_of(one) == group_of(cell) and one not in found]
+            hangs_cheaply = cell.fault == "hang" and cell.backend != "spawn"
+            at_once = HANGING_AT_ONCE if hangs_cheaply else AT_ONCE[cell.backend]
+            next_ones.remove(cell)
+            found.update(run_at_once([cell, *next_ones][:at_once], folder))
+        return found[cell]
+
+    return told
 
 
-def ends(started: list[tuple[Cell, Outcome, Running]]) -> list[str]:
-    return [f"{cell}: {line}" for cell, outcome, one in started for line in outcome.differences(cell, one.ending())]
+@pytest.mark.parametrize("cell", [pytest.param(cell, marks=marks_of(cell), id=name_of(cell)) for cell in CELLS])
+def test_a_crash_ends_as_the_table_says(cell: Cell, differences: Callable[[Cell], list[str]]) -> None:
+    assert differences(cell) == []
 
 
 def test_the_table_is_full() -> None:
@@ -78,30 +129,3 @@ def test_the_table_is_full() -> None:
         == len(found) + sum(len(row) * len(backends.split()) for (_, _, backends), row in FURTHER.items())
     )
     assert list(TABLE) == list(get_args(Place))
-
-
-@pytest.mark.parametrize(
-    ("backend", "way"),
-    [
-        pytest.param(
-            *one, marks=[] if (one[1] == "always" and one[0] != "thread") or one in QUICK else pytest.mark.stress
-        )
-        for one in FORKED
-    ],
-)
-def test_crashes_end_as_the_table_says(backend: Backend, way: Way, tmp_path: Path) -> None:
-    chosen = [(cell, outcome) for cell, outcome in cells() if (cell.backend, cell.way) == (backend, way)]
-    assert differences(chosen, tmp_path) == []
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize(("place", "way"), SPAWNED)
-def test_crashes_of_spawned_workers_end_as_the_table_says(place: Place, way: Way, tmp_path: Path) -> None:
-    spawned = [(cell, outcome) for cell, outcome in cells() if cell.backend == "spawn"]
-    assert differences([one for one in spawned if (one[0].place, one[0].way) == (place, way)], tmp_path) == []
-
-
-def test_some_crashes_of_spawned_workers_end_as_the_table_says(tmp_path: Path) -> None:
-    chosen = [(cell, outcome) for cell, outcome in cells() if cell in SOME_SPAWNED]
-    assert len(chosen) == len(SOME_SPAWNED)
-    assert differences(chosen, tmp_path) == []

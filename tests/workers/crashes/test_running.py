@@ -49,7 +49,7 @@ def test_a_hang_is_ended_and_told(tmp_path: Path) -> None:
     assert "it hangs" in ARRIVE.differences(Cell("__getitem__", "hang", "fork"), ending)
 
 
-def test_what_is_left_behind_is_told_and_ended(tmp_path: Path) -> None:
+def test_processes_that_a_crash_leaves_behind_are_told_and_ended(tmp_path: Path) -> None:
     for number, (leave, exitcode) in enumerate([(leaves_a_child, 0), (leaves_a_program, 5)]):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -61,7 +61,7 @@ def test_what_is_left_behind_is_told_and_ended(tmp_path: Path) -> None:
         assert session(running.pid) == []
 
 
-def test_who_says_that_he_hangs_gets_ctrl_c(tmp_path: Path) -> None:
+def test_a_program_that_says_that_it_hangs_gets_ctrl_c(tmp_path: Path) -> None:
     ending = Running(hangs_until_ctrl_c, tmp_path).ending()
     assert ending.seen == Seen(error="KeyboardInterrupt")
     assert (ending.exitcode, ending.left) == (0, [])

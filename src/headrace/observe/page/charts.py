@@ -69,7 +69,7 @@ def histogram(values: Floats, title: str, stage: str) -> str:
         if height
     )
     lines = "".join(
-        f'<line class="activity {kind}" x1="{at(value) * 1000:.1f}" x2="{at(value) * 1000:.1f}" y1="0" y2="100"/>'
+        f'<line class="mark {kind}" x1="{at(value) * 1000:.1f}" x2="{at(value) * 1000:.1f}" y1="0" y2="100"/>'
         for kind, value in (("median", median), ("slow", slow))
     )
     spoken = f"{title}: {count(len(values))} batches, median {seconds(median)}, 95 of 100 below {seconds(slow)}"

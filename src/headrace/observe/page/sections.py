@@ -161,8 +161,8 @@ def _timeline(place: int, recording: Recording, drawing: Mapping[str, Any] | Non
         f'<button type="button" data-do="{what}" aria-label="{label}" title="{label}">{sign}</button>'
         for what, sign, label in BUTTONS
     )
-    replicas = ((stage, label) for stage, label in LANES if _is_drawn(stage, drawing))
-    legend = "".join(f'<li><i class="swatch s-{stage}"></i>{label}</li>' for stage, label in replicas)
+    lanes = ((stage, label) for stage, label in LANES if _is_drawn(stage, drawing))
+    legend = "".join(f'<li><i class="swatch s-{stage}"></i>{label}</li>' for stage, label in lanes)
     happened = {event[1] for event in drawing["events"]}
     legend += "".join(f'<li><i class="sign">{sign}</i>{kind}</li>' for kind, sign in SIGNS.items() if kind in happened)
     notes = []
@@ -187,7 +187,7 @@ def _timeline(place: int, recording: Recording, drawing: Mapping[str, Any] | Non
     return (
         f"<h3>Timeline</h3>{said}<noscript><p>The timeline needs JavaScript; all other parts do without.</p></noscript>"
         f'<div class="timeline" data-timeline="{place}" hidden><div class="tools">{buttons}'
-        f'<output class="quiet" aria-live="polite"></output></div><div class="replicas">'
+        f'<output class="quiet" aria-live="polite"></output></div><div class="lanes">'
         f'<canvas tabindex="0" role="img" aria-label="Timeline of {text(recording.label)}. {hint}"></canvas>'
         f'<div class="tip" hidden></div></div><ul class="legend-line">{legend}</ul>'
         f'<p class="quiet hint">{hint}</p></div>'
@@ -382,7 +382,7 @@ def _workers(setting: Setting) -> str:
     if not setting.num_workers:
         return "none: the main process loads"
 
-    kinds = {"process": "process", "thread": "thread", "inline": "replica"}
+    kinds = {"process": "process", "thread": "thread", "inline": "lane"}
     if setting.num_workers == 1:
         more = ""
     elif setting.backend == "process":

@@ -44,7 +44,7 @@ PATIENCE = 0.5
 """Seconds that a helper that nobody needs any more has to end by itself."""
 
 
-def zygotes_exist() -> bool:
+def fork_servers_exist() -> bool:
     """True where the operating system has what a fork server needs."""
     return pidfds_exist() and hasattr(socket, "send_fds")
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch.multiprocessing
 
 from headrace.workers.processes import worker_main as worker
-from headrace.workers.processes.fork_server import ForkServer, TooManyDescriptors, zygotes_exist
+from headrace.workers.processes.fork_server import ForkServer, TooManyDescriptors, fork_servers_exist
 from headrace.workers.processes.handle import ChildProcess, pidfds_exist
 from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.replica import WorkerSpec
@@ -84,7 +84,7 @@ class ForkServers:
         """
         context = context or torch.multiprocessing
         method = context.get_start_method()
-        if method == "fork" or not zygotes_exist():
+        if method == "fork" or not fork_servers_exist():
             return ByContext(context, worker_spec)
         if self._fork_server is None or not self._fork_server.alive or self._fork_server.method != method:
             self._fork_server = ForkServer(context)
