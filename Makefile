@@ -50,7 +50,7 @@ demo: $(STAMP)  ## trains a small network with both loaders; a minute
 QUICK := not thorough and not stress and not clients
 ALL := not stress and not clients
 
-test: $(STAMP)  ## each ability once; five minutes at most
+test: $(STAMP)  ## each ability once; about nine minutes
 	@$(BIN)/python -m pytest -q -n 2 -m "not alone and $(QUICK)"
 	@$(BIN)/python -m pytest -q -m "alone and $(QUICK)"
 

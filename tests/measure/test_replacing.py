@@ -119,7 +119,8 @@ import torch
 from torch.utils.data import DataLoader
 class Copied(DataLoader):
     def __init__(self, other):
-        self.__dict__.update({name: value for name, value in vars(other).items() if name not in ("_session", "_measured")})
+        own = ("_session", "_measured")
+        self.__dict__.update({name: value for name, value in vars(other).items() if name not in own})
 copied = Copied(DataLoader(range(6), batch_size=2))
 print([batch.tolist() for batch in copied])
 """
