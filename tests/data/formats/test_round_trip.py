@@ -18,17 +18,19 @@ from hypothesis import strategies as st
 import headrace
 from headrace.core.errors import FormatError
 from headrace.data.blobs import Blobs
-from headrace.data.formats.columns import Block
-from headrace.data.formats.columns.schema import Schema
+from headrace.data.formats.columns import Block, ragged_from
+from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.registry import format_named, open_reader
 from tests.data.formats.samples import (
     FORMATS,
+    TEXTS,
     all_of,
     assert_same,
     block_of,
     blocks,
     fields_held,
     halves,
+    held,
     path_of,
     read,
     schemas,
@@ -36,6 +38,8 @@ from tests.data.formats.samples import (
     write,
 )
 
+TEXT = Field("words", "text")
+NUMBER = Field("number", "fixed", np.dtype(np.int64))
 PAIRS = [(one, other) for one in FORMATS for other in FORMATS if fields_held([one, other])]
 FEW = settings(
     max_examples=3,
@@ -86,6 +90,16 @@ def test_random_access_gives_what_the_same_keys_give_in_memory(format: str, data
             if column is not None:
                 schema = block.schema.only([name])
                 assert_same(block.only(schema), Block(schema, {name: column}))
+
+
+@pytest.mark.parametrize("format", [name for name in FORMATS if held(TEXT, [name]) and held(NUMBER, [name])])
+def test_every_special_text_comes_back_alone_and_behind_a_number(format: str, tmp_path: Path) -> None:
+    texts = ragged_from(TEXT, list(TEXTS))
+    alone = Block(Schema((TEXT,)), {"words": texts})
+    assert_same(alone, read(write(format, path_of(format, tmp_path / "alone"), [alone])))
+
+    beside = Block(Schema((NUMBER, TEXT)), {"number": np.arange(len(TEXTS)), "words": texts})
+    assert_same(beside, read(write(format, path_of(format, tmp_path / "beside"), [beside])))
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import functools
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -81,28 +82,40 @@ class CsvFile:
         self._schema = schema
         self.length = 0
         self._file = path.open("w", encoding="utf-8", newline="")
-        self._rows = csv.writer(self._file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_MINIMAL)
-        csv.writer(self._file, delimiter=delimiter, lineterminator="\n").writerow(schema.names)
+        self._delimiter = delimiter
+        self._write([list(schema.names)])
 
     def append(self, block: Block) -> None:
         """Adds samples at the end."""
         columns = [_cells(field, block) for field in self._schema]
-        self._rows.writerows(zip(*columns, strict=True))
+        self._write(list(zip(*columns, strict=True)))
         self.length += len(block)
+
+    def _write(self, rows: Sequence[Sequence[str]]) -> None:
+        # A lone carriage return ends a line for those who read, but before Python 3.13 the writer does not quote a cell
+        # for it.
+        quoting: Literal[0, 1] = csv.QUOTE_MINIMAL
+        for row in rows:
+            if any("\r" in cell for cell in row):
+                quoting = csv.QUOTE_ALL
+                break
+
+        writer = csv.writer(self._file, delimiter=self._delimiter, lineterminator="\n", quoting=quoting)
+        writer.writerows(rows)
 
     def close(self) -> None:
         """Completes the file."""
         self._file.close()
 
 
-def _cells(field: Field, block: Block) -> list[Any]:
+def _cells(field: Field, block: Block) -> list[str]:
     column = block.columns[field.name]
     if field.kind == "text":
         return [text_at(field, block, index) for index in range(len(block))]
 
     values = np.asarray(column)
     if values.dtype.kind == "b":
-        words: list[Any] = np.where(values, "true", "false").tolist()
+        words: list[str] = np.where(values, "true", "false").tolist()
         return words
     return [str(value) for value in values]
 
