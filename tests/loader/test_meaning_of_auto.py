@@ -13,7 +13,7 @@ import headrace
 from headrace.core.errors import UsageError
 from headrace.loader import options as arguments
 from headrace.workers.auto import scaling as automatic
-from headrace.workers.auto.scaling import FOR_A_CORE, LANES, AutoScaler
+from headrace.workers.auto.scaling import FOR_A_CORE, MOST_WORKERS, AutoScaler
 from headrace.workers.auto.tuner import Choice, Limits
 from headrace.workers.inline import InlineExecutor
 from headrace.workers.threads import ThreadExecutor
@@ -118,7 +118,7 @@ def test_the_limits_are_those_of_the_machine_and_of_the_ranks(monkeypatch: pytes
         options.setdefault("num_workers", "auto")
         return headrace.DataLoader(range(4), **options)._session.tuner.limits
 
-    assert (limits().most, limits().budget) == (LANES, 4 * 10**9)
+    assert (limits().most, limits().budget) == (MOST_WORKERS, 4 * 10**9)
     assert limits(num_workers=headrace.Auto(memory=123)).budget == 123
     assert limits(num_workers=headrace.Auto(memory="1.5 GiB")).budget == 3 << 29
     assert limits().may_be_none

@@ -45,10 +45,10 @@ KEYS = (
 PER_RANK = ("rank", "random", "replicas", "beyond", "sampler", "samples", "datasets", "stream", "checksum")
 """What may differ between the states of the ranks of one run."""
 
-MOST_LANES = 1 << 16
+MOST_REPLICAS = 1 << 16
 """More workers than this have never been; a larger number is damage, and must not be made room for."""
 
-LANES = ("count", "next", "first")
+REPLICA_COUNTS = ("count", "next", "first")
 
 MOST_DRAWS = 5
 """Of one epoch: with workers a data pipe draws a shared seed, and torch begins two times."""
@@ -150,7 +150,7 @@ def _is_replicas(value: Any) -> bool:
         return True
     if not isinstance(value, dict) or not _is_pairs(value.get("states")):
         return False
-    if not all(_is_count(value.get(name)) for name in LANES) or value["count"] > MOST_LANES:
+    if not all(_is_count(value.get(name)) for name in REPLICA_COUNTS) or value["count"] > MOST_REPLICAS:
         return False
 
     most = max(value["count"], 1)
@@ -175,7 +175,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, (list, tuple)) and all(map(_is_count, value)),
         "a list of numbers of batches",
     ),
-    "replicas": (_is_replicas, f"count (up to {MOST_LANES}), next, first, and pairs of number and state; or None"),
+    "replicas": (_is_replicas, f"count (up to {MOST_REPLICAS}), next, first, and pairs of number and state; or None"),
     "stream": (_is_stream_state, "the state of a stream, or None"),
     "datasets": (lambda value: value is None or (_is_pairs(value) and len(value) > 0), "pairs of number and state"),
 }

@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, explain
+from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, explain, wrong_argument
 from headrace.faults.bad_sample import BadSample
 
 CUT_OFF = '{"key":'
 """How a line begins that is one of ours, whole or not."""
+
+MAY_BE_EXCLUDED = "numbers of samples, what headrace.load_quarantine returns, or the path of a quarantine file"
 
 Excluded = str | os.PathLike[str] | Iterable[Any]
 
@@ -39,7 +41,7 @@ def append(path: Path, records: Iterable[BadSample]) -> None:
 def checked_path(path: str | os.PathLike[str]) -> Path:
     """Returns the path of a quarantine file that can be written. Raises `UsageError` if it cannot."""
     if not isinstance(path, (str, os.PathLike)):
-        raise UsageError(explain("wrong argument", place="OnError(log=)", found=repr(path), expected="a path, or None"))
+        raise wrong_argument("log", path, "a path, or None", place="OnError")
 
     found = Path(path)
     try:
@@ -110,8 +112,7 @@ def excluded_numbers(exclude: Excluded, length: int) -> npt.NDArray[np.int64]:
     keys = [entry.key if isinstance(entry, BadSample) else entry for entry in entries]
     for key in keys:
         if isinstance(key, bool) or not isinstance(key, (int, np.integer)) or key < 0:
-            expected = "numbers of samples, what headrace.load_quarantine returns, or the path of a quarantine file"
-            raise UsageError(explain("wrong argument", place="exclude=", found=repr(key), expected=expected))
+            raise wrong_argument("exclude", key, MAY_BE_EXCLUDED)
 
     numbers = np.unique(np.asarray(keys, np.int64))
     left = numbers[numbers < length]
@@ -129,6 +130,4 @@ def _listed(exclude: Iterable[Any]) -> list[Any]:
     try:
         return list(exclude)
     except TypeError as error:
-        expected = "numbers of samples, what headrace.load_quarantine returns, or the path of a quarantine file"
-        message = explain("wrong argument", place="exclude=", found=repr(exclude), expected=expected)
-        raise UsageError(message) from error
+        raise wrong_argument("exclude", exclude, MAY_BE_EXCLUDED) from error

@@ -36,7 +36,7 @@ from headrace.loader.options import (
 )
 from headrace.loader.rank_check import name_here
 from headrace.loader.reporting import Observed, OnStats
-from headrace.loader.session import LoaderOrigin, Session
+from headrace.loader.session import Session
 from headrace.loader.setting import setting_of
 from headrace.samplers.distributed import DistributedSampler
 from headrace.samplers.kept import KeptSampler
@@ -250,13 +250,15 @@ class DataLoader(AskedArguments, Observed, TorchDataLoader[T_co]):
             draws = pattern_of_draws(
                 self.dataset, workers=has_workers(self, self._session), persistent=self.persistent_workers
             )
-            return blank(self._session.terms(self, None), self._origin(), draws, elastic=elastic)
+            return blank(
+                self._session.terms(self, None), self._session.origin(self._session.spec(self)), draws, elastic=elastic
+            )
 
         supply = self._session.supply
         delivered = 0
         if supply is not None and supply.delivered != self.batches_per_epoch:
             delivered = supply.delivered
-        return self._session.record.snapshot(self._origin(), portion=delivered)
+        return self._session.record.snapshot(self._session.origin(self._session.spec(self)), portion=delivered)
 
     def load_state_dict(self, state_dict: Snapshot) -> None:
         """Has the next iteration go on behind what was delivered when the state was saved.
@@ -298,11 +300,6 @@ class DataLoader(AskedArguments, Observed, TorchDataLoader[T_co]):
         portion = state["portion"]
         if self.batches_per_epoch is not None and 0 < portion < self.batches_per_epoch:
             session.supply = EndlessBatches(self._iterate, portion)
-
-    def _origin(self) -> LoaderOrigin:
-        """Returns what a record asks when a state is taken."""
-        has_workers = self.num_workers > 0 or self._session.tuner is not None
-        return LoaderOrigin(self._session.spec(self), has_workers=has_workers)
 
     def __iter__(self) -> Any:
         if self.batches_per_epoch is None:

@@ -22,7 +22,7 @@ from headrace.epoch.opening import Opening
 from headrace.epoch.record import Draws, EpochRecord, Terms
 from headrace.epoch.spec import LoaderSpec, Shared
 from headrace.loader.rank_check import RankWatch, rank_watch
-from headrace.loader.session import LoaderOrigin, Session
+from headrace.loader.session import Session
 from headrace.loader.setting import setting_of
 from headrace.telemetry.batch_size import batch_length
 from headrace.telemetry.dataset_traps import StreamComparison, hazards
@@ -106,9 +106,8 @@ class LoaderIterator(TorchIterator):
         session = self._session
         spec = opening.spec
         terms = opening.terms
-        has_workers = spec.num_workers > 0 or session.tuner is not None
         self.epoch = opening.epoch(
-            LoaderOrigin(spec, has_workers=has_workers),
+            session.origin(spec),
             draws,
             before,
             kept,
@@ -122,8 +121,9 @@ class LoaderIterator(TorchIterator):
         self._result: BatchResult | None = None
         # Whether torch's `__next__` compares the number of batches with a length that a stream has promised.
         self._counts_samples = not spec.is_map and self._IterableDataset_len_called is not None
-        self._ranks: RankWatch | None = None
-        self._ranks = rank_watch(session.options, terms, uneven=self._uneven(spec), is_map=spec.is_map)
+        self._ranks: RankWatch | None = rank_watch(
+            session.options, terms, uneven=self._uneven(spec), is_map=spec.is_map
+        )
         if self._ranks is not None:
             self._ranks.begin(self.epoch.planned)
 

@@ -175,6 +175,10 @@ class Session:
             original_errors=self.options.on_error.original,
         )
 
+    def origin(self, spec: LoaderSpec) -> LoaderOrigin:
+        """Returns what a record asks when a state is taken."""
+        return LoaderOrigin(spec, has_workers=spec.num_workers > 0 or self.tuner is not None)
+
     def next_terms(self, loader: Any) -> Terms:
         """Returns the terms of the epoch that begins now, and counts it."""
         terms = self.terms(loader, self.resume)

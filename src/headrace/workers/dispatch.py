@@ -25,6 +25,9 @@ class Carrier(Protocol):
     def collect(self) -> None:
         """Waits until at least one result has come, and files it with `Dispatcher.file` or `file_end`."""
 
+    def close(self) -> None:
+        """Ends the workers."""
+
 
 class Dispatcher(Generic[Result]):
     """The tasks of one epoch: which are out, with which worker, and which result is delivered next.
@@ -111,7 +114,9 @@ class Dispatcher(Generic[Result]):
         carrier.submit(replica % self._workers, task, replica, index)
 
     def next_delivery(self, carrier: Carrier, least: int) -> tuple[int, int, Result]:
-        """Returns the next result to deliver: task, replica, result. Raises `StopIteration` if nothing is left.
+        """Returns the next result to deliver: task, replica, result.
+
+        Raises `StopIteration` if nothing is left; workers that are not kept end with it.
 
         least: tasks for which a worker is sent a message; one that wakes a worker costs more than a batch may.
         """
@@ -122,7 +127,10 @@ class Dispatcher(Generic[Result]):
                 carrier.flush(least)
                 return delivery
             if self.window.finished:
+                if not self._epoch.spec.persistent_workers:
+                    carrier.close()
                 raise StopIteration
+
             carrier.collect()
 
     def is_at_end(self, carrier: Carrier) -> bool:
@@ -171,6 +179,13 @@ class Dispatcher(Generic[Result]):
                 if replica % self._workers == worker:
                     arrived[replica] = state_of(result)
         return self._epoch.states_behind(arrived)
+
+
+def deadline_after(timeout: float) -> float | None:
+    """Returns when so many seconds will have passed, by `time.monotonic`; None: 0 seconds mean for ever."""
+    if timeout > 0:
+        return time.monotonic() + timeout
+    return None
 
 
 def check_prefetch_factor(spec: LoaderSpec) -> None:

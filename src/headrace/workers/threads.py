@@ -28,7 +28,7 @@ from headrace.telemetry.batch_size import batch_bytes
 from headrace.telemetry.replay_bar import ReplayBar
 from headrace.telemetry.timings import timings_of_worker
 from headrace.workers.crash_report import doing
-from headrace.workers.dispatch import Dispatcher, check_prefetch_factor
+from headrace.workers.dispatch import Dispatcher, check_prefetch_factor, deadline_after
 from headrace.workers.heartbeat import Watch
 from headrace.workers.protocol import BatchResult
 from headrace.workers.replica import ReplicaHost, WorkerSpec, surroundings_kept
@@ -288,11 +288,7 @@ class ThreadExecutor:
             self._waiting.remove(message)  # only now: a signal handler may have raised meanwhile
             return
 
-        if self._timeout > 0:
-            deadline = time.monotonic() + self._timeout
-        else:
-            deadline = None
-
+        deadline = deadline_after(self._timeout)
         self._watch.begin()
         while not self._take_in_next(deadline):
             if deadline is not None and time.monotonic() >= deadline:
@@ -303,11 +299,7 @@ class ThreadExecutor:
 
     def _await_beginnings(self) -> None:
         """Waits until all replicas have told how they begin, or until it is certain that one will not."""
-        if self._timeout > 0:
-            deadline = time.monotonic() + self._timeout
-        else:
-            deadline = None
-
+        deadline = deadline_after(self._timeout)
         self._watch.begin()
         while self._epoch.untold and (deadline is None or time.monotonic() < deadline):
             if not self._take_in_next(deadline):
@@ -417,7 +409,7 @@ class ThreadExecutor:
 
     def next_result(self) -> BatchResult:
         """See `Executor.next_result`."""
-        task, replica, result = self._next_delivery()
+        task, replica, result = self._dispatcher.next_delivery(self, self._least)
         opening = time.perf_counter()
         if result.suspicious and self._epoch.terms.seed is not None and self._epoch.is_map:
             result = self._looked_into(task, replica, result)
@@ -432,14 +424,6 @@ class ThreadExecutor:
         times = result.times
         opened = time.perf_counter() - opening
         return batch, timings_of_worker(result.worker, nbytes, posted, times, times.sent, opened)
-
-    def _next_delivery(self) -> tuple[int, int, Outcome]:
-        try:
-            return self._dispatcher.next_delivery(self, self._least)
-        except StopIteration:
-            if not self._epoch.spec.persistent_workers:
-                self.close()
-            raise
 
     def is_at_end(self) -> bool:
         """See `Executor.is_at_end`."""

@@ -26,7 +26,7 @@ from headrace.workers.protocol import BatchResult
 
 LOGGER = logging.getLogger("headrace")
 
-LANES = 32
+MOST_WORKERS = 32
 """Workers that there may ever be."""
 
 FOR_A_CORE = 8
@@ -53,7 +53,7 @@ def tuner_for(spec: LoaderSpec, *, workers: bool, prefetch: bool, memory: int | 
     ranks = local_world_size()
     budget = memory or free_memory() // 2 // ranks
     if workers:
-        most = min(LANES, max(cores() // ranks, 1) * FOR_A_CORE)
+        most = min(MOST_WORKERS, max(cores() // ranks, 1) * FOR_A_CORE)
     else:
         most = spec.num_workers
 
@@ -71,7 +71,7 @@ def scale_of(tuner: Tuner, num_workers: int) -> Scale:
     """Returns how many workers there shall be by a tuner. num_workers: where it does not decide on them."""
     most = num_workers
     if tuner.limits.tunes_workers:
-        most = LANES
+        most = MOST_WORKERS
     return Scale(tuner.now.workers, tuner.now.prefetch, most, changes=True)
 
 

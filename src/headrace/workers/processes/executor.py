@@ -25,7 +25,7 @@ from headrace.telemetry.replay_bar import ReplayBar
 from headrace.telemetry.stopwatch import Times
 from headrace.telemetry.timings import timings_of_worker
 from headrace.workers.crash_report import CrashReport
-from headrace.workers.dispatch import Dispatcher, check_prefetch_factor
+from headrace.workers.dispatch import Dispatcher, check_prefetch_factor, deadline_after
 from headrace.workers.processes.messages import InSlot, Result
 from headrace.workers.processes.pool import WorkerPool
 from headrace.workers.processes.start import ForkServers
@@ -198,11 +198,7 @@ class ProcessExecutor:
         self.flush()
         watch = self._supervisor.watch
         watch.begin()
-        if self._timeout > 0:
-            deadline = time.monotonic() + self._timeout
-        else:
-            deadline = None
-
+        deadline = deadline_after(self._timeout)
         came = False
         while not came:
             came |= self._take_in(self.pool.receive(self._patience(deadline)))
@@ -224,11 +220,7 @@ class ProcessExecutor:
             return
 
         self._supervisor.watch.begin()
-        if self._timeout > 0:
-            deadline = time.monotonic() + self._timeout
-        else:
-            deadline = None
-
+        deadline = deadline_after(self._timeout)
         while self._epoch.untold and self._pending_error is None:
             self._take_in(self.pool.receive(self._patience(deadline)))
             self._end_those_that_hang()
@@ -296,7 +288,7 @@ class ProcessExecutor:
 
     def next_result(self) -> BatchResult:
         """See `Executor.next_result`."""
-        task, replica, result = self._next_delivery()
+        task, replica, result = self.dispatcher.next_delivery(self, self.scale.least)
         opening = time.perf_counter()
         result.region.hand_over(result.slots)
         payload, state, losses = decode(result.header, result.buffers)
@@ -306,14 +298,6 @@ class ProcessExecutor:
 
         opened = time.perf_counter() - opening
         return payload, timings_of_worker(result.worker, result.nbytes, posted, result.times, result.at, opened)
-
-    def _next_delivery(self) -> tuple[int, int, Arrived]:
-        try:
-            return self.dispatcher.next_delivery(self, self.scale.least)
-        except StopIteration:
-            if not self._epoch.spec.persistent_workers:
-                self.close()
-            raise
 
     def is_at_end(self) -> bool:
         """See `Executor.is_at_end`."""
