@@ -16,6 +16,20 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PYTHON = sorted(path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
 ENVIRONMENTS = {".venv", ".venv-clients", ".venv-matrix"}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base"}
+MODULES = {"os", "sys", "mmap", "signal", "signals", "socket", "torch"}
+OF_OTHERS = {
+    "batch_size", "closed", "compose", "data", "dataset", "detach", "features", "filename", "fp", "func", "getbands",
+    "name", "names", "process", "processors", "response", "sampler", "send_signal", "set_random_state", "shape",
+    "strerror", "values",
+}  # fmt: skip
+"""Attributes of objects that Python, torch and other libraries define."""
+OF_HEADRACE = {
+    "SUFFIXES", "as_source", "imgs", "indices", "inner", "memory", "of_a_step", "packed", "ragged", "shard", "source",
+    "writing_end",
+}  # fmt: skip
+"""Attributes that headrace gives to objects of its own, or says in `protocols.py` in words."""
+CALLED_AS_METHODS = {"dtype", "fetch_batch", "into"}
+"""Listed in `protocols.py`, and found otherwise than by `getattr` with a literal."""
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
@@ -31,6 +45,17 @@ def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 def is_setter(node: ast.FunctionDef | ast.ClassDef) -> bool:
     return any(isinstance(decorator, ast.Attribute) and decorator.attr == "setter" for decorator in node.decorator_list)
+
+
+def attributes_asked_for(path: Path) -> set[str]:
+    """The public attributes that a file looks for by `getattr` or `hasattr` on what is no module."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Call(func=ast.Name(id="getattr" | "hasattr"), args=[thing, ast.Constant(value=str(name)), *_]):
+                if ast.unparse(thing) not in MODULES and not name.startswith("_"):
+                    found.add(name)
+    return found
 
 
 def offenders(paths: list[Path], fails: Callable[[Path], object]) -> dict[str, object]:
@@ -91,6 +116,18 @@ def test_library_code_asserts_nothing_and_leaves_no_work_undone() -> None:
         return asserts + re.findall(r"\b(TODO|FIXME|XXX)\b", text)
 
     assert offenders(SOURCES, asserts_or_notes) == {}
+
+
+def test_every_attribute_that_is_looked_for_on_a_users_object_stands_in_one_file() -> None:
+    asked = {name for path in SOURCES for name in attributes_asked_for(path)}
+    listed = set()
+    for node in ast.walk(ast.parse((ROOT / "src/headrace/core/protocols.py").read_text())):
+        if isinstance(node, ast.ClassDef):
+            listed |= {member.name for member in node.body if isinstance(member, ast.FunctionDef)}
+            listed |= {member.target.id for member in node.body if isinstance(member, ast.AnnAssign)}
+
+    assert asked - listed - OF_OTHERS - OF_HEADRACE == set()
+    assert listed - asked - CALLED_AS_METHODS == set()
 
 
 def test_the_tree_names_no_path_of_a_machine() -> None:

@@ -1,20 +1,150 @@
-"""What headrace looks for on objects of the user: each attribute, who calls it, and when."""
+"""What headrace looks for on the objects that you give it: each attribute, who asks for it, and when.
+
+Every one is optional. An object without an attribute is used as torch uses it. Whole objects seldom have all of a class
+here: the classes below group the attributes by what they are found on, and each is looked for by itself.
+"""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace.core.batch_memory import BatchMemory
+
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Something whose state can be saved and restored; the protocol of torchdata."""
+    """A dataset, an iterator over one, or a sampler, whose state can be saved; the protocol of torchdata.
+
+    `DataLoader.state_dict` asks samplers in the main process. Workers ask their copy of the dataset, or its iterator,
+    behind each batch. `DataLoader.load_state_dict` gives the states back when the next epoch begins.
+    """
 
     def state_dict(self) -> Any:
         """Returns the state."""
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Restores what `state_dict` returned."""
+
+
+class HearsEpochs(Protocol):
+    """A dataset, sampler or batch sampler that wants to know the number of the epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Is told the number of the epoch that is about to begin.
+
+        Called by `DataLoader.set_epoch`, and by a loader for which that was called, or that has a `seed=`, whenever an
+        epoch begins: for samplers in the main process, for datasets in each worker.
+        """
+
+
+class MakesBatches(Protocol):
+    """A map-style dataset that makes a whole batch without a Python loop over its samples.
+
+    The loader looks at it when an epoch begins, and only with the default collate function.
+    """
+
+    draws: bool
+    """Whether `fetch_batch` draws random numbers: only then are they seeded before each call."""
+
+    lies_in_memory: bool
+    """Whether fetching is reading memory: the first epoch with workers then warns if these only slow it down."""
+
+    place: str
+    """Where the data lie, for that warning and for errors."""
+
+    def prepare(self) -> None:
+        """Called by the loader in the main process before each epoch; makes what workers are about to share."""
+
+    def fetch_batch(self, keys: npt.NDArray[np.int64], out: BatchMemory) -> Any:
+        """Returns the collated batch of these keys. Called in place of `__getitem__` and collation.
+
+        keys: int64 [batch]. out: where the batch's tensors may be made, so that they need no copy.
+        """
+
+
+class YieldsBatches(Protocol):
+    """An iterator over an iterable dataset that makes a whole batch of its next samples."""
+
+    def next_batch(self, count: int, out: BatchMemory) -> tuple[Any, int]:
+        """Returns the collated batch of the next samples, and how many these are: fewer than `count` at the end.
+
+        Called by workers for each batch, with the default collate function. Raises `StopIteration` if nothing is left.
+        """
+
+
+class NamesSamples(Protocol):
+    """A map-style dataset that tells from which file a sample comes. Asked when a sample was bad.
+
+    Subsets and wrappers are looked through by their attributes `dataset`, `source` and `indices`.
+    """
+
+    samples: list[tuple[str, Any]]
+    """The path and the class of each sample, as torchvision's `ImageFolder` has them; also found as `imgs`."""
+
+
+class Step(Protocol):
+    """A function given to `.map()`, or as the transform of an `ImageFolder`. Asked when the step is declared."""
+
+    random: bool
+    """Whether it draws random numbers: its results are then never cached."""
+
+    takes_encoded: bool
+    """Whether it decodes images itself: then it gets the bytes of the file, or the path."""
+
+    shape: tuple[int, ...]
+    """The shape of each result, if it writes results with `into`."""
+
+    dtype: torch.dtype
+    """The element type of each result, if it writes results with `into`."""
+
+    def into(self, value: Any, out: torch.Tensor) -> None:
+        """Writes the result for one sample into `out`; called for the last step of a batch, in place of a call."""
+
+
+class HasFingerprint(Protocol):
+    """A dataset, or an object that a step uses, which says itself when its data have changed."""
+
+    def fingerprint(self) -> str:
+        """Returns a text that changes whenever what is computed from the object would. Asked before a cache is used."""
+
+
+class DealsSamples(Protocol):
+    """A sampler; headrace's own have these attributes. A batch sampler's `sampler` is asked too."""
+
+    generator: torch.Generator | None
+    """Its own source of random numbers, as torch's samplers have it; part of the loader's state."""
+
+    takes_all_alike: bool
+    """Whether it takes each sample of the dataset equally often: a bad one may then be replaced by any other."""
+
+    samples_of_dataset: int
+    """How many samples the dataset must have; compared when the loader is made."""
+
+    elastic: bool
+    """Whether its state can be taken up by another number of ranks. Asked when a state is taken."""
+
+    world: Any
+    """The `World` (rank, ranks) over which it deals out its positions. Asked when an epoch begins."""
+
+    uneven: str
+    """What becomes of samples that the ranks cannot share evenly: "pad", "drop" or "keep".
+
+    Asked when an epoch begins.
+    """
+
+    excluded: Any
+    """The numbers of samples that it leaves out. Asked when the loader is made."""
+
+    positions: Any
+    """On an index that it yields: the positions of its samples in the epoch, from which their seeds follow."""
+
+    def check_state(self, state: Any) -> None:
+        """Raises `StateError` for a state that the sampler cannot take up. Called before anything is restored."""
 
 
 def is_stateful(thing: Any) -> TypeGuard[Stateful]:
@@ -27,3 +157,15 @@ def may_have_states(dataset: Any, *, is_map: bool) -> bool:
     if is_map or is_stateful(dataset):
         return is_stateful(dataset)
     return not inspect.isgeneratorfunction(getattr(type(dataset), "__iter__", None))
+
+
+def tell_epoch(listener: object, epoch: int) -> None:
+    """Calls the `set_epoch` of an object that has one; see `HearsEpochs`."""
+    set_epoch = getattr(listener, "set_epoch", None)
+    if callable(set_epoch):
+        set_epoch(epoch)
+
+
+def takes_encoded(function: object) -> bool:
+    """Tells whether a step decodes images itself; see `Step`."""
+    return bool(getattr(function, "takes_encoded", False))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from headrace.core.protocols import is_stateful
+from headrace.core.protocols import is_stateful, tell_epoch
 from headrace.core.rng import global_states, set_global_states
 from headrace.core.torch_internals import IterDataPipe
 from headrace.core.world import World
@@ -122,9 +122,9 @@ def generators(spec: LoaderSpec) -> list[torch.Generator]:
 
 def announce(index_sampler: Any, terms: Terms) -> None:
     """Tells samplers the number of the epoch, where the loader is asked to."""
-    for sampler in (index_sampler, getattr(index_sampler, "sampler", None)):
-        if terms.announce and callable(set_epoch := getattr(sampler, "set_epoch", None)):
-            set_epoch(terms.epoch)
+    if terms.announce:
+        tell_epoch(index_sampler, terms.epoch)
+        tell_epoch(getattr(index_sampler, "sampler", None), terms.epoch)
 
 
 def dealing_of(index_sampler: Any, world: World) -> World:

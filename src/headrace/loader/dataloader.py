@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
 from headrace.batches.whole_batches import makes_batches
+from headrace.core.protocols import tell_epoch
 from headrace.core.torch_internals import DatasetKind
 from headrace.core.world import ALONE, current_world
 from headrace.epoch.draws import generators, pattern_of_draws, resumable
@@ -232,8 +233,7 @@ class DataLoader(AskedArguments, Observed, TorchDataLoader[T_co]):
         self._session.epoch = epoch
         self._session.announced = True
         for listener in (self.dataset, self.batch_sampler, self.sampler):
-            if callable(listen := getattr(listener, "set_epoch", None)):
-                listen(epoch)
+            tell_epoch(listener, epoch)
 
     def state_dict(self) -> Snapshot:
         """Returns what was delivered so far, of which epoch: a small dictionary for `load_state_dict`.

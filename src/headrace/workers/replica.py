@@ -22,6 +22,7 @@ from headrace.batches.fetch_map import Fetcher, MapFetcher
 from headrace.batches.fetch_stream import Deal, IterableFetcher, Source
 from headrace.core.activity import IDLE, STAGE, START, Activity
 from headrace.core.counter import stream_key
+from headrace.core.protocols import tell_epoch
 from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.rng import SampleStreams, begin_stream, global_states_kept
 from headrace.core.sharding import Place, enter_place, place_kept
@@ -176,8 +177,8 @@ class Replica:
         self._told = state
         self._fetcher = None
         dataset = self._dataset = reseed_datapipe(self._dataset, begin.shared_seed)
-        if begin.announce and hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(begin.epoch)
+        if begin.announce:
+            tell_epoch(dataset, begin.epoch)
 
         streams = self._streams = None
         words: tuple[int, ...] = ()
