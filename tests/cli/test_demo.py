@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -12,10 +13,12 @@ import pytest
 
 from tests.observe.chromium import CHROMIUM, chromium
 
-pytestmark = pytest.mark.alone
+WITHOUT_PHOTOGRAPHS = importlib.util.find_spec("skimage") is None or importlib.util.find_spec("sklearn") is None
 
-pytest.importorskip("skimage", reason="the demo's photographs come with scikit-image")
-pytest.importorskip("sklearn", reason="the demo's photographs come with scikit-learn")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(WITHOUT_PHOTOGRAPHS, reason="the photographs come with scikit-image and scikit-learn"),
+]
 
 
 def demo(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -69,15 +69,6 @@ def parameters_of(item: pytest.Item) -> dict[str, Any]:
     return parameters
 
 
-@pytest.fixture(scope="module", autouse=True)
-def frozen_heap() -> Iterator[None]:
-    """Hide what is there already from the collector, so that a collection after each test costs little."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture
 def children() -> Callable[[], list[BaseProcess]]:
     """Tells which child processes were started since the test began and still run."""
@@ -86,7 +77,7 @@ def children() -> Callable[[], list[BaseProcess]]:
 
 
 @pytest.fixture(autouse=True)
-def no_child_is_left(frozen_heap: None, children: Callable[[], list[BaseProcess]]) -> Iterator[None]:
+def no_child_is_left(children: Callable[[], list[BaseProcess]]) -> Iterator[None]:
     """End here, and not in a child of the next test, what an exception kept alive; then count children."""
     # Python 3.12 and later warn at each fork of a process with threads, of which torch has some
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)

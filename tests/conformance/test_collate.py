@@ -164,6 +164,7 @@ def test_sparse_tensors_are_refused(Loader: Any, num_workers: int) -> None:
     ) in text
 
 
+@pytest.mark.thorough  # torch imports its compiler for a nested tensor, and all later forks copy that
 def test_nested_tensors_are_refused(Loader: Any, num_workers: int) -> None:
     sample = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)
     text = refusal_of(Loader, [sample, sample], num_workers, RuntimeError)

@@ -78,6 +78,7 @@ def test_a_tensor_of_any_layout_is_shipped(make: Callable[[], torch.Tensor]) -> 
     assert arrived.requires_grad == tensor.requires_grad
 
 
+@pytest.mark.thorough  # torch imports its compiler for a nested tensor, and all later forks copy that
 @pytest.mark.filterwarnings("ignore:.*PyTorch API of nested tensors is in prototype stage")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_nested_tensors_are_shipped(layout: torch.layout) -> None:

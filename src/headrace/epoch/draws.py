@@ -18,7 +18,7 @@ from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.sampler import ElasticSampler
 
 
-def resumable(index_sampler: Any) -> Any:
+def resumable(index_sampler: object) -> Any:
     """Returns the sampler whose state says where an index sampler is: itself or the one that it batches; or None."""
     for sampler in (index_sampler, getattr(index_sampler, "sampler", None)):
         if is_stateful(sampler):
@@ -26,7 +26,7 @@ def resumable(index_sampler: Any) -> Any:
     return None
 
 
-def names_of_samplers(index_sampler: Any) -> list[str]:
+def names_of_samplers(index_sampler: object) -> list[str]:
     """Returns the class of an index sampler, and that of the sampler in it, if there is one."""
     samplers = [index_sampler]
     if (inner := getattr(index_sampler, "sampler", None)) is not None:
@@ -88,7 +88,7 @@ def drawing_from(spec: LoaderSpec, states: OrderStates) -> Iterator[Redrawing]:
         redrawing.leave()
 
 
-def pattern_of_draws(dataset: Any, *, workers: bool, persistent: bool) -> Draws:
+def pattern_of_draws(dataset: object, *, workers: bool, persistent: bool) -> Draws:
     """Returns what torch's iterator draws at the beginning of an epoch.
 
     With workers torch begins the first epoch two times. A further epoch of the same workers draws no base seed.
@@ -107,7 +107,7 @@ def pattern_of_draws(dataset: Any, *, workers: bool, persistent: bool) -> Draws:
     return Draws(first, first)
 
 
-def pattern_of_reset(dataset: Any) -> Draws:
+def pattern_of_reset(dataset: object) -> Draws:
     """Returns what torch's iterator draws at the beginning of a further epoch of the same workers."""
     again = pattern_of_draws(dataset, workers=True, persistent=True).later
     return Draws(again, again)
@@ -120,19 +120,19 @@ def generators(spec: LoaderSpec) -> list[torch.Generator]:
     return list(found.values())
 
 
-def announce(index_sampler: Any, terms: Terms) -> None:
+def announce(index_sampler: object, terms: Terms) -> None:
     """Tells samplers the number of the epoch, where the loader is asked to."""
     if terms.announce:
         tell_epoch(index_sampler, terms.epoch)
         tell_epoch(getattr(index_sampler, "sampler", None), terms.epoch)
 
 
-def dealing_of(index_sampler: Any, world: World) -> World:
+def dealing_of(index_sampler: object, world: World) -> World:
     """Returns the world over which a sampler deals out its positions; for a foreign one, the world around."""
     return getattr(resumable(index_sampler), "world", world)
 
 
-def position_in(state: Any, otherwise: int) -> int:
+def position_in(state: object, otherwise: int) -> int:
     """Returns the position that a sampler's state names; `otherwise`, if it names none."""
     if isinstance(state, dict):
         return int(state.get("position", otherwise))

@@ -151,7 +151,7 @@ class Epoch:
 
     # -- how batches leave ---------------------------------------------------------------------------------------------
 
-    def leaves(self, number: int, replica: int, state: Any, losses: Sequence[BadSample] = ()) -> None:
+    def leaves(self, number: int, replica: int, state: object, losses: Sequence[BadSample] = ()) -> None:
         """Notes that the batch of index `number` is on its way to the user. Raises `TooManyBadSamplesError`.
 
         It counts as delivered from the moment when the user gets it. state: of its replica, behind it. losses: what

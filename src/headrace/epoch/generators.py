@@ -79,7 +79,7 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _bytes(text: Any) -> bytes:
+def _bytes(text: object) -> bytes:
     if not isinstance(text, str):
         raise TypeError(f"a {type(text).__name__} instead of text")
 
@@ -89,12 +89,12 @@ def _bytes(text: Any) -> bytes:
         raise ValueError(str(error)) from error
 
 
-def _words(text: Any, count: int) -> Any:
+def _words(text: object, count: int) -> Any:
     words = np.frombuffer(_bytes(text), "<u4").astype(np.uint32)
     if len(words) != count:
         raise ValueError(f"{len(words)} words instead of {count}")
     return words
 
 
-def _tensor(text: Any) -> torch.Tensor:
+def _tensor(text: object) -> torch.Tensor:
     return torch.frombuffer(bytearray(_bytes(text)), dtype=torch.uint8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 from headrace.core.lengths import known_length
 from headrace.epoch.spec import LoaderSpec
@@ -28,7 +27,7 @@ def samples_of(spec: LoaderSpec) -> int | None:
     return None
 
 
-def warn_if_short(dataset: Any, promised: int, batches: int, length: int) -> None:
+def warn_if_short(dataset: object, promised: int, batches: int, length: int) -> None:
     """Warns if an epoch of an iterable dataset had fewer batches than its length promised."""
     if batches >= promised:
         return

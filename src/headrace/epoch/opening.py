@@ -33,7 +33,7 @@ class Opening:
     """The beginning of one epoch. It holds what torch's iterator drew, until it is known what holds."""
 
     def __init__(
-        self, spec: LoaderSpec, terms: Terms, *, indices: Any, base_seed: int, shared_seed: int | None, group: Any
+        self, spec: LoaderSpec, terms: Terms, *, indices: Any, base_seed: int, shared_seed: int | None, group: object
     ) -> None:
         """Args:
 
@@ -68,6 +68,8 @@ class Opening:
         spec = self.spec
         terms = self.terms
         if terms.draws is not None:
+            # The interrupted run may have drawn more or less than this one, with other workers: the epochs after the
+            # resumed one draw as that run would have, so that they have its orders.
             if terms.resume is None and random is not None:
                 set_random_state(spec, random)
                 self._draw(terms.draws)
@@ -98,6 +100,7 @@ class Opening:
         """Has copies of the dataset go on with the states of a resumed run, or knows those of copies that are kept."""
         resume = self.terms.resume
         told = None
+        # Within an epoch, each replica's state is with its progress; only a state at a beginning has them here.
         if resume is not None and resume["replicas"] is None and resume["stream"] is None:
             told = resume["datasets"]
 
@@ -126,6 +129,8 @@ class Opening:
                 random = drawn_from
                 draws = Draws(resume["draws"] or draws.now, draws.later)
 
+            # There are three ways to the first index that is left, the best one first: the sampler's own state; its
+            # order drawn again from the generators of then; its order read again, and what was delivered left out.
             if sampler is not None and resume["sampler"] is not None:
                 if drawn_from is not None:
                     self._redraw(drawn_from, draws.now.replace("i", ""), resume["batches"])
@@ -137,6 +142,8 @@ class Opening:
             else:
                 self.indices = islice(self.indices, resume["batches"], None)
 
+            # The dataset has a state of its own in each worker: as many replicas go on as there were, whatever workers
+            # there are now.
             if resume["replicas"] is not None:
                 replicas = resume["replicas"]["count"]
                 self._states = dict(resume["replicas"]["states"])
@@ -162,6 +169,8 @@ class Opening:
         first = 0
         samples_before = 0
         progress = StreamProgress({})
+        # A stream that is dealt out in order has one position for all ranks, so any number of ranks and workers can
+        # take it up. Any other goes on replica by replica.
         if resume is not None and resume["elastic"]:
             first = resume["samples"]
             stream = resume["stream"]

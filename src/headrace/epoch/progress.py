@@ -24,7 +24,8 @@ class MapProgress:
     All numbers below `batches` are delivered, and those in `beyond`, which is empty if batches come in order.
     """
 
-    def __init__(self, batches: int = 0, samples: int = 0, sampler: Any = None, beyond: Iterable[int] = ()) -> None:
+    def __init__(self, batches: int = 0, samples: int = 0, sampler: object = None, beyond: Iterable[int] = ()) -> None:
+        # The three change together or not at all: one instruction replaces a tuple, and a signal comes before or after.
         self._reached = (batches, samples, sampler)
         self.beyond = set(beyond)
         self.replicas: dict[int, Any] = {}
@@ -62,6 +63,8 @@ class MapProgress:
         batches, samples, _ = self._reached
         if number == batches and not self.beyond:  # in order, as nearly always
             more, sampler = self._drawn[number]
+            # First the progress, then the tidying: interrupted in between, a draw is left over, which harms nobody. The
+            # other way round, the delivery could not be recorded again.
             self._reached = (number + 1, samples + more, sampler)
             self._drawn.pop(number, None)
         elif number >= batches:
@@ -72,6 +75,7 @@ class MapProgress:
         while self.batches in self.beyond and self.batches in self._drawn:
             number = self.batches
             self._pass(number)
+            # Last: should a signal come before it, the number lies below `batches`, and is never looked at again.
             self.beyond.discard(number)
 
     def _pass(self, number: int) -> None:
@@ -88,7 +92,7 @@ class StreamProgress:
     """
 
     def __init__(
-        self, replicas: Mapping[int, Any], batches: int = 0, next_replica: int = 0, latest: Any = None
+        self, replicas: Mapping[int, Any], batches: int = 0, next_replica: int = 0, latest: object = None
     ) -> None:
         self.replicas = dict(replicas)
         self.begun = batches

@@ -103,6 +103,8 @@ class EpochRecord:
         if delivery is None:
             return
 
+        # Only when it is counted is it forgotten. A signal in between has it counted twice, which changes nothing; the
+        # other way round, the batch would come again after a resume.
         if isinstance(self.progress, MapProgress):
             self.progress.deliver(delivery)
         else:
@@ -221,7 +223,7 @@ class EpochRecord:
         return _pairs({replica: state for replica, state in kept.items() if state is not None}) or None
 
 
-def at_beginning(dataset_state: Any, *, dealt: bool) -> dict[str, Any]:
+def at_beginning(dataset_state: object, *, dealt: bool) -> dict[str, Any]:
     """Returns the state of a replica of an iterable dataset that begins an epoch with a dataset in this state."""
     return {"items": 0, "dataset": dataset_state, "iterator": None, "batches": 0, "ended": False, "dealt": dealt}
 

@@ -65,7 +65,7 @@ def _checksum(state: Snapshot) -> int:
     return crc32(json.dumps(said, skipkeys=True, default=_kind).encode())
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     """Stands for a value in a dataset's or a sampler's own state that JSON does not know, such as a tensor."""
     return type(value).__name__
 
@@ -78,7 +78,7 @@ def checked(state: Any, fingerprint: Mapping[str, Any]) -> Snapshot:
     return checked_state
 
 
-def parts_of(state: Any) -> list[Any]:
+def parts_of(state: object) -> list[Any]:
     """Returns the states of the ranks that a state consists of: of one, if it was not merged."""
     if not isinstance(state, dict):
         return [state]
@@ -124,28 +124,28 @@ def _check_whole(part: Any, fingerprint: Mapping[str, Any] | None = None) -> Non
         )
 
 
-def _found_instead(part: Any) -> str:
+def _found_instead(part: object) -> str:
     if isinstance(part, dict):
         return f"the keys {sorted(map(str, part))[:6]}"
     return f"a {type(part).__name__}"
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _is_draws(value: Any) -> bool:
+def _is_draws(value: object) -> bool:
     return isinstance(value, str) and set(value) <= {"i", "s", "p"} and len(value) <= MOST_DRAWS
 
 
-def _is_pairs(value: Any) -> bool:
+def _is_pairs(value: object) -> bool:
     """Tells whether a value holds pairs of a number and a state."""
     if not isinstance(value, (list, tuple)):
         return False
     return all(isinstance(pair, (list, tuple)) and len(pair) == 2 and _is_count(pair[0]) for pair in value)
 
 
-def _is_replicas(value: Any) -> bool:
+def _is_replicas(value: object) -> bool:
     if value is None:
         return True
     if not isinstance(value, dict) or not _is_pairs(value.get("states")):
@@ -157,7 +157,7 @@ def _is_replicas(value: Any) -> bool:
     return value["next"] < most and all(number < most for number, _ in value["states"])
 
 
-def _is_stream_state(value: Any) -> bool:
+def _is_stream_state(value: object) -> bool:
     if value is None:
         return True
     return isinstance(value, dict) and {"items", "batches", "dealt", "ended", "dataset", "iterator"} <= {*value}
@@ -182,7 +182,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 """For each part: what it may be, as a test and in words."""
 
 
-def check_reach(state: Snapshot, batches: int | None, sampler: Any, generators: int) -> None:
+def check_reach(state: Snapshot, batches: int | None, sampler: object, generators: int) -> None:
     """Raises `StateError` if a state says that more was delivered than there is, or is of another kind of order.
 
     batches: of an epoch of this loader; None: that is not known. sampler: the loader's, if it has a state. generators:
@@ -284,7 +284,7 @@ def next_epoch(state: Snapshot) -> Snapshot:
     return sealed(following)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """Returns a value as an error shows it: the beginning of it, if it is long."""
     text = repr(value)
     if len(text) <= 200:
@@ -292,7 +292,7 @@ def _shown(value: Any) -> str:
     return f"{text[:200]} ..."
 
 
-def _damaged(name: str, value: Any, expected: str) -> None:
+def _damaged(name: str, value: object, expected: str) -> None:
     _refuse("this state is damaged", f"{name}={_shown(value)}", expected)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeVar
+from multiprocessing.context import BaseContext
+from typing import Any, Literal
 
-from torch.utils.data import DataLoader as TorchDataLoader
+import torch
 from torch.utils.data import Dataset, Sampler
 
 from headrace.batches.whole_batches import makes_batches
@@ -29,6 +30,7 @@ from headrace.loader.options import (
     AskedBackend,
     Auto,
     Options,
+    T_co,
     automatic,
     check_arguments,
     check_samples,
@@ -48,10 +50,8 @@ from headrace.telemetry.recording import Setting
 from headrace.workers.auto.scaling import tuner_for
 from headrace.workers.protocol import Backend
 
-T_co = TypeVar("T_co", covariant=True)
 
-
-class DataLoader(AskedArguments, Observed, TorchDataLoader[T_co]):
+class DataLoader(Observed, AskedArguments[T_co]):
     """`torch.utils.data.DataLoader` whose batches travel through leased memory.
 
     Takes torch's arguments, with torch's checks, defaults, orders and worker seeds. What differs is the way of a batch:
@@ -107,8 +107,8 @@ class DataLoader(AskedArguments, Observed, TorchDataLoader[T_co]):
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
-        generator: Any = None,
+        multiprocessing_context: str | BaseContext | None = None,
+        generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | Literal["auto"] | None = None,
         persistent_workers: bool = False,
@@ -196,7 +196,7 @@ class DataLoader(AskedArguments, Observed, TorchDataLoader[T_co]):
         """Keeps arguments as attributes of their names, where frameworks look for them that build a loader anew."""
         vars(self).update(arguments, _options=options)
 
-    def _begin_session(self, dataset: Any) -> Session:
+    def _begin_session(self, dataset: object) -> Session:
         label = label_for(self, dataset)
         return Session(options=self._options, name=name_here(), label=label.text, is_rebuild=label.is_rebuild)
 
@@ -413,7 +413,7 @@ class DataLoader(AskedArguments, Observed, TorchDataLoader[T_co]):
         """Leaves the memory out: a copied or unpickled loader makes its own."""
         return {**self.__dict__, "_session": self._session.without_resources()}
 
-    def __class_getitem__(cls, parameters: Any) -> Any:
+    def __class_getitem__(cls, parameters: object) -> Any:
         """Takes `DataLoader[Sample]` and `DataLoader[Sample, Batch]`; the second is for readers of the code only."""
         if isinstance(parameters, tuple) and len(parameters) == 2:
             parameters = parameters[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from headrace.loader.options import AskedArguments
 from headrace.loader.session import Session
 from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.leases import LocalMemory
@@ -21,13 +22,13 @@ ARENA = PerProcess(Arena)
 LOCAL_MEMORY = PerProcess(LocalMemory)
 
 
-def has_workers(loader: Any, session: Session) -> bool:
+def has_workers(loader: AskedArguments[Any], session: Session) -> bool:
     """Tells whether workers make the batches, as far as it is decided."""
     backend = session.backend or loader.backend
     return (loader.num_workers > 0 or session.tuner is not None) and backend != "inline"
 
 
-def decided_backend(loader: Any, session: Session) -> Backend:
+def decided_backend(loader: AskedArguments[Any], session: Session) -> Backend:
     """Returns where batches will be made. "auto" is decided here, once, by loading a few samples."""
     if loader.backend == "auto" and session.backend is None:
         if session.tuner is not None:
@@ -42,7 +43,7 @@ def decided_backend(loader: Any, session: Session) -> Backend:
     return "process"
 
 
-def executor_for(loader: Any, session: Session) -> Executor | None:
+def executor_for(loader: AskedArguments[Any], session: Session) -> Executor | None:
     """Returns what makes the batches of a loader; None: torch does, since processes of ours need POSIX.
 
     The memory that it uses belongs to this process, and goes with the last loader that holds it.
@@ -61,7 +62,7 @@ def executor_for(loader: Any, session: Session) -> Executor | None:
     return ThreadExecutor(session.spec(loader), session.memory)
 
 
-def _processes(loader: Any, session: Session) -> Executor:
+def _processes(loader: AskedArguments[Any], session: Session) -> Executor:
     tuner = session.tuner
     if tuner is None or not tuner.limits.tunes_workers:
         loader.check_worker_number_rationality()

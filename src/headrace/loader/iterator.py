@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace.batches.pinning import pin
 from headrace.core.rng import global_states_kept
@@ -42,7 +43,7 @@ class LoaderIterator(TorchIterator):
     epoch: Epoch
     """The epoch that runs."""
 
-    def __init__(self, loader: Any, session: Session, executor: Executor) -> None:
+    def __init__(self, loader: TorchDataLoader[Any], session: Session, executor: Executor) -> None:
         """loader: whose attributes say how batches are made. session: what it keeps from one epoch to the next."""
         self._session = session
         self._recorder: Recorder = session.recorder
@@ -68,7 +69,7 @@ class LoaderIterator(TorchIterator):
         draws = pattern_of_draws(spec.dataset, workers=workers, persistent=persistent)
         self._begin(loader, self._opening(spec, terms), draws, before, None, began, fresh=True)
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+    def _reset(self, loader: TorchDataLoader[Any], first_iter: bool = False) -> None:
         """Begins a further epoch with the same workers. torch's `__iter__` calls it, with persistent workers."""
         began = time.perf_counter()
         record = self.record
@@ -90,7 +91,7 @@ class LoaderIterator(TorchIterator):
 
     def _begin(
         self,
-        loader: Any,
+        loader: TorchDataLoader[Any],
         opening: Opening,
         draws: Draws,
         before: OrderStates | None,
@@ -145,7 +146,7 @@ class LoaderIterator(TorchIterator):
     def _uneven(self, spec: LoaderSpec) -> str:
         return str(getattr(resumable(spec.index_sampler), "uneven", "pad"))
 
-    def _record_beginning(self, loader: Any, began: float, *, fresh: bool) -> None:
+    def _record_beginning(self, loader: TorchDataLoader[Any], began: float, *, fresh: bool) -> None:
         executor = self.executor
         setting = setting_of(
             loader,
@@ -246,7 +247,7 @@ class LoaderIterator(TorchIterator):
         self._timings: BatchTimings = timings
         return batch
 
-    def _compare_streams(self, streams: StreamComparison, worker: int, batch: Any) -> None:
+    def _compare_streams(self, streams: StreamComparison, worker: int, batch: object) -> None:
         if streams.repeats(worker, batch):
             name = type(self.epoch.spec.dataset).__name__
             text = f"The workers' streams of {name} begin with the same batch."
@@ -318,7 +319,7 @@ class ProcessesIterator(WorkersIterator, TorchProcessIterator):
 
 
 @contextlib.contextmanager
-def own_base_seed(loader: Any, terms: Terms) -> Iterator[None]:
+def own_base_seed(loader: TorchDataLoader[Any], terms: Terms) -> Iterator[None]:
     """Keeps torch's iterator from advancing the global generator where `seed=` supplies the base seed."""
     if terms.seed is None:
         yield

@@ -8,9 +8,10 @@ import sys
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
+from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
 from headrace.core.errors import UsageError, explain
@@ -79,8 +80,11 @@ UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b?|)", re.IGNORECASE)
 
 
-class AskedArguments:
-    """The arguments as attributes, where frameworks look for them that build a loader anew.
+T_co = TypeVar("T_co", covariant=True)
+
+
+class AskedArguments(TorchDataLoader[T_co]):
+    """Torch's loader with the arguments of ours as attributes, where frameworks look for them that build a loader anew.
 
     Here stands what holds for a loader of a subclass that never calls the constructor: torch's loader, nothing more.
     """
@@ -96,12 +100,12 @@ class AskedArguments:
     _options = Options()
 
 
-def is_map(dataset: Any) -> bool:
+def is_map(dataset: object) -> bool:
     """Tells whether a dataset is one with keys."""
     return not isinstance(dataset, IterableDataset)
 
 
-def checked_exclude(exclude: Excluded, dataset: Any, given: Any) -> Any:
+def checked_exclude(exclude: Excluded, dataset: object, given: object) -> Any:
     """Returns the numbers of the samples to leave out, int64 [n], ascending. `given`: the user's sampler.
 
     A loader that is built from the attributes of another one is given that one's sampler, which leaves them out.
@@ -159,7 +163,7 @@ def check_arguments(dataset: Any, **given: Any) -> None:
         raise UsageError(message)
 
 
-def check_samples(dataset: Any, sampler: Any, batch_sampler: Any) -> None:
+def check_samples(dataset: object, sampler: object, batch_sampler: object) -> None:
     """Raises `UsageError` if a sampler of headrace was made for more or fewer samples than the dataset has.
 
     With fewer lengths, labels or weights than samples, the rest would never come, without a word.
@@ -241,5 +245,5 @@ def _wrong(name: str, value: Any, expected: str) -> UsageError:
     )
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)

@@ -10,13 +10,16 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from headrace.core.errors import RanksDifferError, explain
 from headrace.core.world import World, common_store
 from headrace.epoch.record import Terms
 from headrace.loader.options import Options
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store  # not there in every build of torch
 
 FRAMES = 12
 """Calls that tell one loader of a script from another."""
@@ -42,7 +45,7 @@ def name_here() -> str:
 class RankWatch:
     """One epoch of one loader, on one rank. `strict`: whether ranks that differ are an error, or only a warning."""
 
-    def __init__(self, store: Any, name: str, world: World, *, strict: bool) -> None:
+    def __init__(self, store: Store, name: str, world: World, *, strict: bool) -> None:
         self._store = store
         self._name = name
         self._world = world

@@ -6,6 +6,8 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from torch.utils.data import DataLoader as TorchDataLoader
+
 from headrace.core.lengths import known_length
 from headrace.core.protocols import is_stateful
 from headrace.core.torch_internals import DatasetKind
@@ -143,7 +145,7 @@ class Session:
             replacements = replacements_of(spec.index_sampler, spec.dataset, options.exclude)
         return Policy(options.on_error.action, options.seed, world.rank, replacements)
 
-    def spec(self, loader: Any) -> LoaderSpec:
+    def spec(self, loader: TorchDataLoader[Any]) -> LoaderSpec:
         """Returns the arguments of the loader as they are now."""
         sampler = None
         if loader.batch_sampler is not None:
@@ -179,7 +181,7 @@ class Session:
         """Returns what a record asks when a state is taken."""
         return LoaderOrigin(spec, has_workers=spec.num_workers > 0 or self.tuner is not None)
 
-    def next_terms(self, loader: Any) -> Terms:
+    def next_terms(self, loader: TorchDataLoader[Any]) -> Terms:
         """Returns the terms of the epoch that begins now, and counts it."""
         terms = self.terms(loader, self.resume)
         if self.alone and terms.world.size > 1:
@@ -195,7 +197,7 @@ class Session:
         self.announced = False
         return terms
 
-    def terms(self, loader: Any, resume: Snapshot | None) -> Terms:
+    def terms(self, loader: TorchDataLoader[Any], resume: Snapshot | None) -> Terms:
         """Returns the terms of the next epoch, which goes on from `resume`."""
         is_stream = loader._dataset_kind == DatasetKind.Iterable
         seed = self.options.seed
@@ -217,7 +219,7 @@ class Session:
             draws=self.draws,
         )
 
-    def _fingerprint(self, loader: Any) -> dict[str, Any]:
+    def _fingerprint(self, loader: TorchDataLoader[Any]) -> dict[str, Any]:
         """Returns what a saved state must agree with."""
         dataset = type(loader.dataset)
         length = None

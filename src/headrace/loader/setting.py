@@ -7,6 +7,7 @@ import sys
 from typing import Any, Literal
 
 import torch
+from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace.batches.whole_batches import makes_batches
 from headrace.core.lengths import known_length
@@ -20,7 +21,7 @@ Backend = Literal["process", "thread", "inline"]
 
 
 def setting_of(
-    loader: Any,
+    loader: TorchDataLoader[Any],
     *,
     backend: Backend,
     workers: int,
@@ -60,13 +61,13 @@ def setting_of(
     )
 
 
-def _is_split(loader: Any) -> bool:
+def _is_split(loader: TorchDataLoader[Any]) -> bool:
     """Tells whether an iterable dataset is split over the workers, as far as that shows."""
     is_dealt_out = bool(getattr(loader, "shard", None))
     return is_dealt_out or isinstance(loader.dataset, IterDataPipe) or splits_itself(loader.dataset)
 
 
-def torch_setting(loader: Any) -> Setting:
+def torch_setting(loader: TorchDataLoader[Any]) -> Setting:
     """Returns how a loader of torch's works."""
     if loader.num_workers:
         backend: Backend = "process"
@@ -75,7 +76,7 @@ def torch_setting(loader: Any) -> Setting:
     return setting_of(loader, backend=backend, workers=loader.num_workers, kind="torch")
 
 
-def _start_method(loader: Any) -> str:
+def _start_method(loader: TorchDataLoader[Any]) -> str:
     context = loader.multiprocessing_context or torch.multiprocessing
     return str(context.get_start_method())
 

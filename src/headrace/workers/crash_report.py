@@ -60,7 +60,7 @@ class CrashReport(NamedTuple):
         return error
 
 
-def doing(seen: Sighting, keys: Sequence[Any] | None, dataset: Any) -> tuple[str, Any]:
+def doing(seen: Sighting, keys: Sequence[Any] | None, dataset: object) -> tuple[str, Any]:
     """Returns what a worker was doing, in words, and the key of the sample that it was loading.
 
     keys: those of the batch that it was making; None for an iterable dataset.

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 class Carrier(Protocol):
     """What brings tasks to workers and results back: the executor that holds a dispatcher."""
 
-    def submit(self, worker: int, task: int, replica: int, index: Any) -> None:
+    def submit(self, worker: int, task: int, replica: int, index: object) -> None:
         """Gives a task to a worker; it may wait until `flush`."""
 
     def flush(self, least: int = 1) -> None:
@@ -150,7 +150,7 @@ class Dispatcher(Generic[Result]):
         if self._free:
             self.give_out(carrier)
 
-    def file_end(self, task: int, state: Any, carrier: Carrier) -> None:
+    def file_end(self, task: int, state: object, carrier: Carrier) -> None:
         """Files that the replica of a task has no data left, and its state behind the end."""
         self._epoch.ends[self.out[task][0]] = state
         self.window.exhaust(task)

@@ -63,7 +63,7 @@ class InlineExecutor:
         """None."""
         return []
 
-    def start(self, epoch: Epoch, dataset: Any = None) -> None:
+    def start(self, epoch: Epoch, dataset: object = None) -> None:
         """See `Executor.start`. dataset: a copy to make the batches from, in the place of the loader's own."""
         spec = epoch.spec
         if spec.timeout != 0:
@@ -188,7 +188,7 @@ class InlineExecutor:
 
             return number, replica, state, losses, batch, timings_here(times, self._nbytes)
 
-    def _make(self, replica: int, index: Any) -> Any:
+    def _make(self, replica: int, index: object) -> Any:
         host = self._host
         if not self._is_alone or (self._is_seeded and not host.tries_unseeded(replica)):
             with self._surroundings():
@@ -199,7 +199,7 @@ class InlineExecutor:
             self._epoch.seeding.tries_without = False
         return made
 
-    def _fetch(self, replica: int, index: Any) -> Any:
+    def _fetch(self, replica: int, index: object) -> Any:
         if self._timer is None:
             return self._host.fetch(replica, index)
 

@@ -119,7 +119,13 @@ class Replica:
     """One worker as datasets see it."""
 
     def __init__(
-        self, worker_spec: WorkerSpec, number: int, kind: Kind, collate: Callable[[Any], Any], dataset: Any, note: Note
+        self,
+        worker_spec: WorkerSpec,
+        number: int,
+        kind: Kind,
+        collate: Callable[[Any], Any],
+        dataset: object,
+        note: Note,
     ) -> None:
         self._worker_spec = worker_spec
         self._note = note
@@ -246,7 +252,7 @@ class Replica:
         place = self._place
         return (*place.world, place.worker, place.workers)
 
-    def fetch(self, index: Any) -> Any:
+    def fetch(self, index: object) -> Any:
         """Returns the next batch; raises what the dataset raises, and `StopIteration` at the end of a stream."""
         if self._fetcher is None:
             raise RuntimeError("this worker could not begin the epoch; its first result says why")
@@ -389,7 +395,7 @@ class ReplicaHost:
         """Returns for each replica what `Replica.state_at_beginning` returns, before the first batch of an epoch."""
         return {number: replica.state_at_beginning() for number, replica in self._replicas.items()}
 
-    def fetch(self, replica: int, index: Any) -> Made:
+    def fetch(self, replica: int, index: object) -> Made:
         """Returns the next batch of a replica; raises as `Replica.fetch`."""
         self._run(replica)
         running = self._replicas[replica]

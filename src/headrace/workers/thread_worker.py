@@ -87,7 +87,7 @@ class Worker:
         if begin.tell:
             self.outbox.put(Outcome(epoch, -1, "begun", self.host.states_at_beginning(), None))
 
-    def make(self, epoch: int, task: int, replica: int, index: Any) -> Outcome:
+    def make(self, epoch: int, task: int, replica: int, index: object) -> Outcome:
         """Returns what becomes of a task."""
         self.activity[TASK] = task
         self.watch.start()

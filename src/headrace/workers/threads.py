@@ -256,7 +256,7 @@ class ThreadExecutor:
         thread.start()
         return thread
 
-    def submit(self, worker: int, task: int, replica: int, index: Any) -> None:
+    def submit(self, worker: int, task: int, replica: int, index: object) -> None:
         """See `Carrier.submit`."""
         message = (self._generation, task, replica, index)
         if self._alone is False:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from headrace.batches.fetch_map import MapFetcher
@@ -44,14 +45,14 @@ _said: set[str] = set()
 LOGGER = logging.getLogger("headrace")
 
 
-class Choice(NamedTuple):
+class BackendChoice(NamedTuple):
     """Where batches are made, and the reason in words."""
 
     backend: Literal["inline", "thread", "process"]
     why: str
 
 
-def choose(loader: Any) -> Choice:
+def choose(loader: TorchDataLoader[Any]) -> BackendChoice:
     """Chooses where the batches of a loader with workers are made; says so in the log `headrace`.
 
     Loads a few samples up to four times, from shallow copies of the dataset. Random generators are left as they were.
@@ -59,7 +60,7 @@ def choose(loader: Any) -> Choice:
     hindrance = _hindrance(loader)
     with global_states_kept():
         if hindrance:
-            choice = Choice("process", hindrance)
+            choice = BackendChoice("process", hindrance)
         else:
             choice = _measured(loader)
 
@@ -67,12 +68,12 @@ def choose(loader: Any) -> Choice:
     return choice
 
 
-def advise(loader: Any) -> None:
+def advise(loader: TorchDataLoader[Any]) -> None:
     """Says in the log `headrace` if the workers of a loader will only slow it down; looks at two batches for that.
 
     Only of a dataset that makes whole batches from memory: that is often quicker than handing them over.
     """
-    dataset = loader.dataset
+    dataset: Any = loader.dataset
     size = loader.batch_size
     if not getattr(dataset, "lies_in_memory", False) or not size or not len(dataset) or dataset.place in _said:
         return
@@ -99,7 +100,7 @@ def advise(loader: Any) -> None:
         )  # fmt: skip
 
 
-def _hindrance(loader: Any) -> str:
+def _hindrance(loader: TorchDataLoader[Any]) -> str:
     """Returns why the samples cannot be measured; empty if they can."""
     if loader._dataset_kind != DatasetKind.Map:
         return "the samples of a stream cannot be looked at beforehand"
@@ -111,35 +112,36 @@ def _hindrance(loader: Any) -> str:
         return f"the keys of a {type(sampler).__name__} are not known beforehand"
     if loader.worker_init_fn is not None:
         return "worker_init_fn may prepare what samples need"
-    if len(loader.dataset):
+    dataset: Any = loader.dataset
+    if len(dataset):
         return ""
     return "the dataset is empty"
 
 
-def _measured(loader: Any) -> Choice:
+def _measured(loader: TorchDataLoader[Any]) -> BackendChoice:
     try:
         trial = _Trial(loader)
         if trial.draws():
-            return Choice("process", "samples draw from the global random generators, which threads share")
+            return BackendChoice("process", "samples draw from the global random generators, which threads share")
         alone = trial.run(1)
         batch = alone.seconds * trial.batch / len(trial.keys)
         if batch < QUICK and loader.timeout == 0:
-            return Choice("inline", f"a batch takes {batch * 1e3:.3f} ms, less than handing it over")
+            return BackendChoice("inline", f"a batch takes {batch * 1e3:.3f} ms, less than handing it over")
         both = trial.run(2)
     except Exception as error:  # noqa: BLE001 - the epoch itself will raise it, with its place
-        return Choice("process", f"the first samples raise {type(error).__name__}")
+        return BackendChoice("process", f"the first samples raise {type(error).__name__}")
 
     return judged(alone, both)
 
 
-def judged(alone: Run, both: Run) -> Choice:
+def judged(alone: Run, both: Run) -> BackendChoice:
     """Chooses between threads and processes by what one thread and two at once made of the same samples."""
     gain = 2 * alone.seconds / both.seconds
     if both.digests != alone.digests * 2:
-        return Choice("process", "samples come out differently when two threads load them")
+        return BackendChoice("process", "samples come out differently when two threads load them")
     if gain < SCALES:
-        return Choice("process", f"two threads get {gain:.2f} times as much done as one")
-    return Choice("thread", f"two threads get {gain:.2f} times as much done as one")
+        return BackendChoice("process", f"two threads get {gain:.2f} times as much done as one")
+    return BackendChoice("thread", f"two threads get {gain:.2f} times as much done as one")
 
 
 class Run(NamedTuple):
@@ -152,14 +154,15 @@ class Run(NamedTuple):
 class _Trial:
     """The same few samples, loaded and collated in several ways."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: TorchDataLoader[Any]) -> None:
         self._loader = loader
+        dataset: Any = loader.dataset
         started = time.perf_counter()
         self._fetch([0])
         each = time.perf_counter() - started
-        self.batch = loader.batch_size or getattr(loader.batch_sampler, "batch_size", 1)
+        self.batch: int = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
         count = int(min(self.batch, max(TRIAL / max(each, 1e-9), 1)))
-        self.keys = [number * len(loader.dataset) // count for number in range(count)]
+        self.keys = [number * len(dataset) // count for number in range(count)]
 
     def draws(self) -> bool:
         """Returns whether samples draw from the global random generators."""

@@ -64,7 +64,7 @@ class CrashFile:
         text = os.pread(self._fd, LARGEST, mmap.PAGESIZE).decode(errors="replace")
         return of_the_user(text)
 
-    def ask(self, process: Any) -> str:
+    def ask(self, process: object) -> str:
         """Has a running worker write down its stacks, and returns them; empty if it cannot."""
         if self.activity[STAGE] == UNBORN:
             return ""  # it does not listen yet, and the signal would end it

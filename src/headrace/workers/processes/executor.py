@@ -182,7 +182,7 @@ class ProcessExecutor:
         self._supervisor = Supervisor(pool, spec.dataset, spec.sample_timeout)
         return pool
 
-    def submit(self, worker: int, task: int, replica: int, index: Any) -> None:
+    def submit(self, worker: int, task: int, replica: int, index: object) -> None:
         """See `Carrier.submit`."""
         self.pool.post(worker, task, replica, index)
 

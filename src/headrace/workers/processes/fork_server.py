@@ -286,7 +286,9 @@ def _unpack(manifest: tuple[int, int], fds: list[int]) -> Any:
             os.close(fd)
 
 
-def _fork(link: socket.socket, target: Callable[[Any, Any], None], worker_spec: Any, order: Any) -> tuple[Any, int]:
+def _fork(
+    link: socket.socket, target: Callable[[Any, Any], None], worker_spec: object, order: object
+) -> tuple[Any, int]:
     """Returns the process and its pidfd."""
     child = multiprocessing.get_context("fork").Process(
         target=_run, args=(link, target, worker_spec, order), daemon=True
@@ -303,7 +305,7 @@ def _fork(link: socket.socket, target: Callable[[Any, Any], None], worker_spec: 
     return child, pidfd
 
 
-def _run(link: socket.socket, target: Callable[[Any, Any], None], worker_spec: Any, order: Any) -> None:
+def _run(link: socket.socket, target: Callable[[Any, Any], None], worker_spec: object, order: object) -> None:
     """What a worker does first."""
     link.close()
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -168,7 +168,7 @@ class WorkerPool:
             self.retire(worker_id)
             self._take_back(worker)
 
-    def post(self, worker_id: int, task: int, replica: int, index: Any) -> None:
+    def post(self, worker_id: int, task: int, replica: int, index: object) -> None:
         """Puts a task into the outbox of a worker; `flush` sends it."""
         self.workers[worker_id].tasks.append((task, replica, index))
 

@@ -23,7 +23,7 @@ SAID = 20
 class Supervisor:
     """One pool's. `sample_timeout`: seconds that one sample may take; None: for ever."""
 
-    def __init__(self, pool: WorkerPool, dataset: Any, sample_timeout: float | None) -> None:
+    def __init__(self, pool: WorkerPool, dataset: object, sample_timeout: float | None) -> None:
         self.watch = Watch(lambda worker: pool.workers[worker].crash_file.activity)
         self._pool = pool
         self._dataset = dataset

@@ -168,7 +168,7 @@ class _Worker:
     def _report(self, replica: int, done: int, total: int) -> None:
         self._send(0, "replay", encode((replica, done, total), self._memory))
 
-    def _do(self, task: int, replica: int, index: Any) -> None:
+    def _do(self, task: int, replica: int, index: object) -> None:
         activity = self._activity
         activity[TASK] = task
         self._watch.start()
@@ -191,7 +191,7 @@ class _Worker:
         self._send(task, status, encoded)
         activity[STAGE] = IDLE
 
-    def _fetch(self, replica: int, index: Any) -> tuple[str, Any]:
+    def _fetch(self, replica: int, index: object) -> tuple[str, Any]:
         try:
             if replica in self._failures:
                 raise self._failures.pop(replica)
