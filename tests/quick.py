@@ -3,17 +3,23 @@
 A test is thorough if it says so with `@pytest.mark.thorough`. With `@pytest.mark.thorough_but(name=value)` its cases
 are thorough but for those in which the parameters have these values. Cases that start workers by `spawn` or
 `forkserver` are always thorough, because such workers import torch anew, which takes seconds; `@pytest.mark.quick`
-makes an exception of those that show that these start methods work.
+makes an exception of those that show that these start methods work. Of any other test with many cases, `make test` runs
+`CASES`, spread over all of them.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 SLOW_STARTS = ("spawn", "forkserver")
+
+CASES = 5
+"""How many cases of a test are quick, if it does not say itself which."""
 
 
 def mark_thorough(items: list[pytest.Item]) -> None:
@@ -31,6 +37,27 @@ def mark_thorough(items: list[pytest.Item]) -> None:
     for (path, name), quick in cases.items():
         if len(quick) > 1 and not any(quick):
             raise pytest.UsageError(f"{path}: {name}: no case has the parameters that thorough_but names")
+    for item in beyond_the_first_cases(items):
+        item.add_marker(pytest.mark.thorough)
+
+
+def beyond_the_first_cases(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Returns what is left of each test with many quick cases behind `CASES` of them.
+
+    Which these are follows from their names alone: neighbours differ in one parameter only, so they are not the first
+    ones of the list. Tests that name their quick cases are passed over.
+    """
+    cases: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        names_its_own = any(item.get_closest_marker(mark) for mark in ("thorough", "thorough_but", "quick"))
+        if not names_its_own:
+            cases[item.nodeid.partition("::")[0], getattr(item, "originalname", item.name)].append(item)
+
+    beyond = []
+    for of_one_test in cases.values():
+        of_one_test.sort(key=lambda item: crc32(item.nodeid.encode()))
+        beyond += of_one_test[CASES:]
+    return beyond
 
 
 def is_excepted(item: pytest.Item) -> bool | None:

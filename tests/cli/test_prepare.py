@@ -336,6 +336,7 @@ def test_a_mirror_that_is_named_is_the_only_one_asked(small: Fake, tmp_path: Pat
     assert [path for path, _ in small.mirror.requests] == ["/elsewhere/train-images-idx3-ubyte.gz"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("without_tensordict")
 def test_the_demo_of_the_command_has_ten_thousand_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_prepare("npz-demo", tmp_path, None, True) == 0

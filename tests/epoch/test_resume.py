@@ -163,6 +163,7 @@ class TestWithSeed:
             with pytest.warns(UserWarning, match="Stream cannot say where it was.*60 samples are read again"):
                 assert len(lists(loader)) == 5
 
+    @pytest.mark.thorough
     @given(
         kind=st.sampled_from([Drawing, Stream, StatefulStream]),
         crews=st.lists(workers, min_size=3, max_size=3),

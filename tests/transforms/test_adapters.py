@@ -94,6 +94,7 @@ def check_one_result_for_all_backends(step: Any) -> None:
         assert torch.equal(inline["mask"], other["mask"])
 
 
+@pytest.mark.thorough
 def test_no_library_is_imported_before_it_is_used() -> None:
     names = "albumentations", "kornia", "torchvision", "cv2", "PIL", "simplejpeg"
     program = f"import sys, headrace.transforms; print([name for name in {names} if name in sys.modules])"

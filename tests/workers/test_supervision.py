@@ -308,6 +308,7 @@ def test_a_timeout_says_what_the_workers_do() -> None:
     assert "in __call__" in str(caught.value.__cause__)
 
 
+@pytest.mark.thorough
 def test_a_timeout_with_a_policy_replaces_the_sample() -> None:
     loader = DataLoader(Faulty(Squares(), {17: Hang()}), 4, num_workers=2, timeout=0.5, on_error="replace")
     flat = flattened(first_numbers(loader))

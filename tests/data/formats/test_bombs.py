@@ -113,6 +113,7 @@ def test_what_asks_for_too_much_is_refused_before_memory_is_taken(case: str, ask
     assert answer["grown"] <= ROOM, answer
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", HARMLESS)
 def test_what_lies_behind_the_pixels_of_an_image_is_not_kept(kind: str, ask: Any, tmp_path: Path) -> None:
     answer = ask(bombs.image_in_folder(tmp_path, kind))

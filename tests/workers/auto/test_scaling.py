@@ -67,6 +67,7 @@ def test_batches_do_not_depend_on_what_is_decided(script: Any, method: str) -> N
     assert same(fixed(workers=2), fixed())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"pin_memory": True}, {"batch_size": None}, {"drop_last": True, "batch_size": 7}])
 def test_batches_of_every_kind_are_the_same(options: dict[str, Any]) -> None:
     assert same(auto(**options), fixed(**options))

@@ -223,6 +223,7 @@ def test_more_batches_ahead_are_taken_where_they_help() -> None:
 sizes = st.floats(0, 3e9)
 
 
+@pytest.mark.thorough
 @given(st.sampled_from([STORAGE, UNEVEN, SLOW]), sizes, sizes, st.integers(10**8, 3 * 10**10))
 @settings(deadline=None, max_examples=25)
 def test_nothing_is_tried_that_does_not_fit_into_the_memory(

@@ -52,14 +52,14 @@ QUICK_FAULTS: tuple[Kind, ...] = ("raise", "SIGKILL", "hang")
 
 
 def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
-    """Returns the marks that leave a cell out of quicker runs."""
+    """Returns the mark that leaves a cell out of quicker runs, or keeps it in them."""
     if cell in SOME_SPAWNED:
         return [pytest.mark.thorough]
     if (cell.backend, cell.way) not in NORMAL_WAYS:
         return [pytest.mark.stress]
     if cell.fault not in QUICK_FAULTS:
         return [pytest.mark.thorough]
-    return []
+    return [pytest.mark.quick]
 
 
 def group_of(cell: Cell) -> tuple[Backend, Way, bool]:
