@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.batches.fetch_map import MapFetcher, note, note_length
-from headrace.batches.index import Careful, split
+from headrace.batches.index import Careful, Positions, split
 from headrace.core.errors import SampleError, explain
 from headrace.core.unseeded import Unseeded
-from headrace.faults.bad_sample import BadSample
+from headrace.faults.bad_sample import BadSample, Stage
 from headrace.faults.classify import is_never_skipped
 from headrace.faults.handler import FaultHandler
 from headrace.faults.replacements import word_of
@@ -43,11 +43,12 @@ class GuardedFetcher:
         self._latest: list[Any] = []
         """The key of the last good sample, if there was one."""
 
-    def fetch(self, index: Any) -> Any:
+    def fetch(self, index: object) -> Any:
         """See `Fetcher.fetch`."""
         self._handler.losses.clear()
-        careful = type(index) is Careful
-        if careful:
+        careful = False
+        if type(index) is Careful:
+            careful = True
             index = index.index
 
         keys, positions = split(index, batched=self._batched)
@@ -60,13 +61,14 @@ class GuardedFetcher:
             except Exception as error:
                 if is_never_skipped(error):
                     raise
+                # Samples that came are kept. The next one raised this, unless collation did, or a call that loads all
+                # samples at once, which does not say which one.
                 if len(samples) < len(keys) and not self._plain.loads_together:
                     failure = error
-                else:
-                    failure = None
 
                 numbers: Sequence[int | None] = positions or [None] * len(keys)
-                entries = [Entry(place, keys[place], numbers[place], one) for place, one in enumerate(samples)]
+                for place, sample in enumerate(samples):
+                    entries.append(Entry(place, keys[place], numbers[place], sample))
             else:
                 self._latest = list(keys[-1:])
                 return batch
@@ -76,7 +78,10 @@ class GuardedFetcher:
             entries = entries or self._one_at_least(keys)
             batch = self._collated(entries, keys)
 
-        self._latest = [entry.key for entry in entries[-1:]]
+        self._latest = []
+        if entries:
+            self._latest.append(entries[-1].key)
+
         return batch
 
     def try_unseeded(self, unseeded: Unseeded) -> None:
@@ -117,7 +122,7 @@ class GuardedFetcher:
 
             failure = None
 
-    def _load(self, place: int, key: Any, position: int | None, failure: Exception | None = None) -> Entry:
+    def _load(self, place: int, key: object, position: int | None, failure: Exception | None = None) -> Entry:
         sample = self._handler.retried(key, lambda: self._plain.load_one(place, key, position), failure)
         return Entry(place, key, position, sample)
 
@@ -139,7 +144,7 @@ class GuardedFetcher:
         return found
 
     def _settled(
-        self, entry: Entry, stage: Any, error: Exception, keys: Sequence[Any], beside: Sequence[Entry] = ()
+        self, entry: Entry, stage: Stage, error: Exception, keys: Sequence[Any], beside: Sequence[Entry] = ()
     ) -> list[Entry]:
         """Returns what comes in the place of a bad sample: nothing, or another one. Raises if the policy does.
 
@@ -164,7 +169,14 @@ class GuardedFetcher:
         else:
             number = entry.position
 
-        words = (self._handler.seed, self._handler.epoch, number, 1 if bad.stage == "collate" else 0)
+        # A sample may be bad twice: it cannot be loaded, and the one in its place cannot be collated. Another word for
+        # the second time keeps the same replacements from being drawn again.
+        if bad.stage == "collate":
+            stage_word = 1
+        else:
+            stage_word = 0
+
+        words = (self._handler.seed, self._handler.epoch, number, stage_word)
         others = [key for key in keys if key != entry.key]
         if policy.replacements.size:
             last_resort = []
@@ -183,21 +195,7 @@ class GuardedFetcher:
             self._handler.losses.append(bad.settled("replace", key))
             return found
 
-        if policy.replacements.size:
-            whence = "drawn at random"
-        else:
-            whence = "of its batch, since the sampler is not known"
-
-        message = explain(
-            "found no good sample for the place of a bad one",
-            place=f"key {entry.key!r}" + (f" ({bad.path})" if bad.path else ""),
-            found=f"{bad.error.splitlines()[0]}; {tried} others, {whence}, cannot be used either"
-            if tried
-            else f"{bad.error.splitlines()[0]}; no other sample to take in its place ({whence})",
-            expected="a good sample among those",
-            cure="see whether the dataset itself is at fault: try one of its samples by hand; or exclude the bad ones",
-        )
-        raise SampleError(message) from error
+        raise _found_none(bad, tried, drawn=policy.replacements.size > 0) from error
 
     def _one_at_least(self, keys: Sequence[Any]) -> list[Entry]:
         """Returns a batch of one for a batch whose samples are all skipped, so that ranks stay in step."""
@@ -224,33 +222,73 @@ class GuardedFetcher:
 
     def _without_odd_ones(self, entries: list[Entry], keys: Sequence[Any]) -> list[Entry]:
         """Returns the batch with those settled that do not go with the others; empty if no sample is to blame."""
-        odd = odd_ones_out(len(entries), lambda places: self._collate([entries[place] for place in places]))
+
+        def collate(places: list[int]) -> object:
+            return self._collate([entries[place] for place in places])
+
+        odd = odd_ones_out(len(entries), collate)
         if not odd:
             return []
 
-        beside = [entry for place, entry in enumerate(entries) if place not in odd][:1]
-        changed = [
-            one
-            for place, entry in enumerate(entries)
-            for one in (self._settled(entry, "collate", odd[place], keys, beside) if place in odd else [entry])
-        ]
+        # What comes in the place of an odd one must go with one of the others.
+        beside: list[Entry] = []
+        for place, entry in enumerate(entries):
+            if place not in odd:
+                beside.append(entry)
+                break
+
+        changed: list[Entry] = []
+        for place, entry in enumerate(entries):
+            if place in odd:
+                changed += self._settled(entry, "collate", odd[place], keys, beside)
+            else:
+                changed.append(entry)
+
         return changed or self._one_at_least(keys)
 
     def _collate(self, entries: Sequence[Entry]) -> Any:
-        if any(entry.position is None for entry in entries):
-            positions: Any = ()
-        else:
-            positions = [one.position for one in entries]
-
         keys = [entry.key for entry in entries]
+        known = [entry.position for entry in entries if entry.position is not None]
+        positions: Positions = ()
+        if len(known) == len(entries):
+            positions = known
+
         if self._plain.makes_whole_batches:
-            whole = all(isinstance(key, (int, np.integer)) for key in keys)
-            return self._plain.load_whole(np.asarray(keys, np.int64) if whole else keys, positions)
+            if all(isinstance(key, (int, np.integer)) for key in keys):
+                return self._plain.load_whole(np.asarray(keys, np.int64), positions)
+            return self._plain.load_whole(keys, positions)
 
         samples = [entry.sample for entry in entries]
         if self._batched:
             return self._plain.collate(samples, positions, keys)
         return self._plain.collate(samples[0], positions, keys[0])
+
+
+def _found_none(bad: BadSample, tried: int, *, drawn: bool) -> SampleError:
+    """Returns the error for a bad sample in whose place `tried` others failed, too. drawn: of all samples."""
+    if drawn:
+        whence = "drawn at random"
+    else:
+        whence = "of its batch, since the sampler is not known"
+
+    place = f"key {bad.key!r}"
+    if bad.path:
+        place += f" ({bad.path})"
+
+    found = bad.error.splitlines()[0]
+    if tried:
+        found += f"; {tried} others, {whence}, cannot be used either"
+    else:
+        found += f"; no other sample to take in its place ({whence})"
+
+    message = explain(
+        "found no good sample for the place of a bad one",
+        place=place,
+        found=found,
+        expected="a good sample among those",
+        cure="see whether the dataset itself is at fault: try one of its samples by hand; or exclude the bad ones",
+    )
+    return SampleError(message)
 
 
 def odd_ones_out(count: int, collate: Callable[[list[int]], object]) -> dict[int, Exception]:
@@ -266,15 +304,22 @@ def odd_ones_out(count: int, collate: Callable[[list[int]], object]) -> dict[int
     reference = _of_the_majority(count, collate)
     if reference is None:
         return {}
-    return _failures((place for place in range(count) if place != reference), lambda place: collate([reference, place]))
+    return _failures_beside(reference, count, collate)
 
 
 def _of_the_majority(count: int, collate: Callable[[list[int]], object]) -> int | None:
+    """Returns one of the first three samples that goes with most of the others, but not with all; None if none does."""
     for reference in range(min(count, 3)):
-        others = (place for place in range(count) if place != reference)
-        if 0 < len(_failures(others, lambda place, first=reference: collate([first, place]))) < count / 2:  # type: ignore[misc]
+        if 0 < len(_failures_beside(reference, count, collate)) < count / 2:
             return reference
+
     return None
+
+
+def _failures_beside(reference: int, count: int, collate: Callable[[list[int]], object]) -> dict[int, Exception]:
+    """Returns which of the samples 0 .. count-1 cannot be collated with the sample `reference`."""
+    others = chain(range(reference), range(reference + 1, count))
+    return _failures(others, lambda place: collate([reference, place]))
 
 
 def _failures(places: Iterable[int], attempt: Callable[[int], object]) -> dict[int, Exception]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import inspect
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace.batches.fetch_map import note
 from headrace.core.counter import stream_key
 from headrace.core.errors import SampleError, explain
 from headrace.faults.bad_sample import BadSample
+from headrace.faults.handler import FaultHandler
 from headrace.faults.replacements import SPARE
-
-if TYPE_CHECKING:
-    from headrace.batches.fetch_stream import Source
-    from headrace.faults.handler import FaultHandler
 
 IN_A_ROW = 100
 """Bad samples one behind the other, after which an iterator is taken to be stuck."""
@@ -23,6 +20,19 @@ GENERATOR = (
     "a generator ends when it raises, so on_error= cannot go on behind this sample: catch the exception inside of "
     "__iter__, or write the iterator as a class with __next__"
 )
+
+
+class SampleStream(Protocol):
+    """What a batch takes its samples from: `fetch_stream.Source`."""
+
+    position: int
+    """The number of the next sample."""
+
+    def next(self) -> Any:
+        """Returns the next sample. Raises `StopIteration` at the end."""
+
+    def pass_over(self, error: Exception) -> None:
+        """Goes on behind a sample that raised. Raises `error` if the iterator cannot go on."""
 
 
 class Ending:
@@ -37,7 +47,7 @@ class Ending:
         """Whether the last sample was bad."""
         self._in_a_row = 0
 
-    def note(self, error: Exception, iterator: Any) -> None:
+    def note(self, error: Exception, iterator: object) -> None:
         """Notes that a sample raised. Raises `error` if the iterator is a generator, which ends with that, or stuck."""
         self._in_a_row += 1
         if isinstance(iterator, GeneratorType):
@@ -45,6 +55,8 @@ class Ending:
         if isinstance(iterator, GeneratorType) or self.reached or self._in_a_row >= IN_A_ROW:
             raise error
 
+        # A class with `__next__` may ask a generator within: that one is dead now, though the iterator lives. Whether
+        # the iterator can do without it shows at its next sample.
         self.alarmed = True
         if _went_through_a_generator(error):
             self.killed_by = error
@@ -87,7 +99,7 @@ class StreamBatch:
         """The first good sample, with its number."""
         self._latest: tuple[int, Any] | None = None
 
-    def read(self, source: Source) -> Exception | None:
+    def read(self, source: SampleStream) -> Exception | None:
         """Takes the next sample of a stream; returns the exception of a bad one. Raises `StopIteration` at the end."""
         number = source.position
         try:
@@ -105,7 +117,7 @@ class StreamBatch:
             self.first = self._latest
         return None
 
-    def add(self, source: Source) -> None:
+    def add(self, source: SampleStream) -> None:
         """Takes the next sample of a stream into the batch, or judges it."""
         number = source.position
         error = self.read(source)
@@ -127,7 +139,10 @@ class StreamBatch:
     def pass_over(self) -> None:
         """Begins the batch anew behind what came so far, all of which is bad."""
         if self._handler is not None:
-            self._handler.losses += [bad.settled("skip") for bad in self._samples if isinstance(bad, BadSample)]
+            for bad in self._samples:
+                if isinstance(bad, BadSample):
+                    self._handler.losses.append(bad.settled("skip"))
+
         self._samples = []
         self.length = 0
 
@@ -137,22 +152,33 @@ class StreamBatch:
         A bad sample is replaced by a good one of its batch, drawn at random, or by `spare` if there is none. A batch of
         which all are skipped gets `spare`, too. Raises `SampleError` if there is no good sample at all.
         """
-        good = [one for one in self._samples if isinstance(one, tuple)]
+        # The spare lives on into the next batch, and its memory with it: it is kept only where bad samples are settled.
+        good = [entry for entry in self._samples if isinstance(entry, tuple)]
+        next_spare = spare
+        if good and self._handler is not None:
+            next_spare = good[-1]
+
         if self._handler is None or len(good) == self.length:
-            return [sample for _, sample in good], good[-1] if good and self._handler is not None else spare
+            return [sample for _, sample in good], next_spare
+
+        # All were skipped. An empty batch would put this rank behind the others, so that the last one is replaced.
         if not self._samples:
             self._samples.append(self._handler.losses.pop())
 
+        choices = good
+        if not choices and spare is not None:
+            choices = [spare]
+
         samples = []
-        for one in self._samples:
-            if isinstance(one, BadSample):
-                number, sample = self._chosen(one, good or ([spare] if spare is not None else []))
-                self._handler.losses.append(one.settled("replace", number))
+        for entry in self._samples:
+            if isinstance(entry, BadSample):
+                number, sample = self._chosen(entry, choices)
+                self._handler.losses.append(entry.settled("replace", number))
                 samples.append(sample)
             else:
-                samples.append(one[1])
+                samples.append(entry[1])
 
-        return samples, good[-1] if good else spare
+        return samples, next_spare
 
     def _chosen(self, bad: BadSample, good: list[tuple[int, Any]]) -> tuple[int, Any]:
         if good and self._handler is not None:

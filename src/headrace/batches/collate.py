@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.batches.collate_scalars import collate_floats, collate_ints
+from headrace.batches.collate_scalars import Rule, Rules, collate_floats, collate_ints
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.torch_internals import (
     default_collate_fn_map,
@@ -52,22 +52,29 @@ class SlotCollate:
     @property
     def memory(self) -> BatchMemory | None:
         """Where batches are made; None once the user has put something else into torch's registry."""
-        untouched = all(default_collate_fn_map.get(kind) is rule for kind, rule in REGISTRY.items())
-        added = set(default_collate_fn_map) - set(REGISTRY) - PLAIN
-        untouched = untouched and not any(isinstance(one, kind) for one in USUAL for kind in added)
-        stacks = default_collate_fn_map.get(torch.Tensor) in (torch_collate_tensor, self.stack)
-        if untouched and stacks:
-            return self._memory
-        return None
+        if default_collate_fn_map.get(torch.Tensor) not in (torch_collate_tensor, self.stack):
+            return None
+        for kind, rule in REGISTRY.items():
+            if default_collate_fn_map.get(kind) is not rule:
+                return None
+
+        # Rules that libraries add for types of their own change no batch of plain values. A rule for `dict`, which
+        # torch has none for, would.
+        for kind in set(default_collate_fn_map) - set(REGISTRY) - PLAIN:
+            if any(isinstance(value, kind) for value in USUAL):
+                return None
+
+        return self._memory
 
     def __call__(self, batch: list[Any]) -> Any:
         kind = type(batch[0])
         if kind in SCALARS and kind in default_collate_fn_map:
+            # Called as torch calls it, without a copy of the registry: a batch of labels takes some microseconds.
             rule = _faster(default_collate_fn_map[kind])
-            return rule(batch, collate_fn_map=default_collate_fn_map)  # as torch's code does
+            return rule(batch, collate_fn_map=default_collate_fn_map)
         return torch_collate(batch, collate_fn_map=self._registry())
 
-    def _registry(self) -> dict[Any, Any]:
+    def _registry(self) -> Rules:
         """Returns torch's registry of rules with those of this module, except where the user has put in others."""
         registry = dict(default_collate_fn_map)
         if registry.get(torch.Tensor) is torch_collate_tensor:
@@ -79,8 +86,9 @@ class SlotCollate:
 
         return registry
 
-    def stack(self, batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+    def stack(self, batch: Sequence[torch.Tensor], *, collate_fn_map: Rules | None = None) -> torch.Tensor:
         """Stacks tensors along a new first dimension; the entry of torch's registry for tensors."""
+        # Sparse and nested tensors: torch has an error, or a rule, for them.
         first = batch[0]
         if first.layout is not torch.strided or first.is_nested:
             refused: torch.Tensor = torch_collate_tensor(list(batch), collate_fn_map=collate_fn_map)
@@ -89,6 +97,8 @@ class SlotCollate:
         out = None
         if first.nbytes * len(batch) >= self._memory.smallest and self._may_write_into_a_slot(batch):
             out = self._memory.empty((len(batch), *first.shape), first.dtype)
+        # torch's own rule would take shared memory here, for a batch that is sent as it is. Ours is copied into a slot
+        # or into the message, so that private memory will do.
         elif self._in_worker:
             out = first.new().resize_(len(batch), *first.size())
 
@@ -115,7 +125,7 @@ class SlotCollate:
             default_collate_fn_map[torch.Tensor] = self.stack
 
 
-def _faster(rule: Any) -> Any:
+def _faster(rule: Rule) -> Rule:
     """Returns the rule of this package for numbers in the place of torch's; any other rule as it is."""
     if rule is torch_collate_int:
         return collate_ints

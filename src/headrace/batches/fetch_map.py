@@ -13,9 +13,8 @@ from operator import getitem
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from headrace.batches.index import Careful, Positioned, split
+from headrace.batches.index import Careful, Positioned, Positions, split
 from headrace.batches.whole_batches import draws_numbers, whole_batches
 from headrace.core.activity import (
     JUDGE,
@@ -41,7 +40,7 @@ SHOWN_KEYS = 8
 class Fetcher(Protocol):
     """Makes one batch after the other."""
 
-    def fetch(self, index: Any) -> Any:
+    def fetch(self, index: object) -> Any:
         """Returns the batch for what the index sampler gave: a key, a list of keys, or either as `Positioned`."""
 
     def state(self) -> Any:
@@ -89,8 +88,9 @@ class MapFetcher:
 
     def try_unseeded(self, unseeded: Unseeded) -> None:
         """Makes batches without seeds first, where that is possible."""
+        # A batch that turns out to need seeds is made twice. A dataset with a state would count it twice, too.
         if self._streams is None or self._stateful or self._whole is not None:
-            return  # a dataset with a state would count what is made twice
+            return
         self._unseeded = unseeded
 
     @property
@@ -119,13 +119,15 @@ class MapFetcher:
         """Whether samples of a batch are loaded all at once: which of them fails is not known."""
         return self._whole is not None or self._together
 
-    def fetch(self, index: Any, samples: list[Any] | None = None) -> Any:
+    def fetch(self, index: object, samples: list[Any] | None = None) -> Any:
         """See `Fetcher.fetch`. Samples that are loaded one by one go into `samples`, also if a later one raises."""
+        # This batch killed a worker while all its samples were made at once, so that nobody knows which one did it. Now
+        # each is made alone, with its place in the activity: if the worker dies again, that place is read there.
         if type(index) is Careful:
             index = index.index
             self._try_each(*split(index, batched=self._batched))
 
-        positions: Sequence[int] | npt.NDArray[np.int64] = ()
+        positions: Positions = ()
         if type(index) is Positioned:
             index, positions = index
         if self._whole is not None:
@@ -136,12 +138,14 @@ class MapFetcher:
             return self._unseeded_first(self._unseeded, index, positions, samples)
         return self._make(index, positions, samples)
 
-    def _unseeded_first(self, unseeded: Unseeded, index: Any, positions: Any, samples: list[Any]) -> Any:
+    def _unseeded_first(self, unseeded: Unseeded, index: Any, positions: Positions, samples: list[Any]) -> Any:
         """Returns a batch that is made without seeds, and again with them if anybody has drawn random numbers."""
         while unseeded.begin():
             try:
                 batch = self._make(index, (), samples)
             except BaseException as error:
+                # An exception may come of a random number: with seeds, the same one must come in every run. That of a
+                # signal handler has nothing to do with the batch.
                 verdict = unseeded.end()
                 if verdict == "good" or not isinstance(error, Exception) or is_of_signal_handler(error):
                     raise
@@ -149,6 +153,7 @@ class MapFetcher:
                 verdict = unseeded.end()
                 if verdict == "good":
                     return batch
+                # Its memory is free again before the same batch is made anew.
                 del batch
 
             samples.clear()
@@ -158,7 +163,7 @@ class MapFetcher:
         with unseeded.seeding():
             return self._make(index, positions, samples)
 
-    def _make(self, index: Any, positions: Any, samples: list[Any]) -> Any:
+    def _make(self, index: Any, positions: Positions, samples: list[Any]) -> Any:
         """Loads and collates. Every small batch comes through here: a call less is seen in the rate."""
         if not self._batched:
             self._one_by_one((index,), positions, samples)
@@ -169,7 +174,7 @@ class MapFetcher:
         self._one_by_one(index, positions, samples)
         return self.collate(samples, positions, index)
 
-    def load_whole(self, keys: Any, positions: Any) -> Any:
+    def load_whole(self, keys: object, positions: Positions) -> Any:
         """Returns a batch that the dataset makes itself."""
         self._activity[STAGE] = LOAD
         self._activity[PLACE] = TOGETHER
@@ -177,12 +182,12 @@ class MapFetcher:
             self._streams.enter_batch(positions)
 
         try:
-            return self._whole(keys)  # type: ignore[misc]  # or nobody calls this
+            return self._whole(keys)  # type: ignore[misc]  # callers ask `makes_whole_batches` first
         except Exception as error:
             note(error, f"raised while loading {describe(keys)}")
             raise
 
-    def load_one(self, place: int, key: Any, position: int | None, *, spare: int = 0) -> Any:
+    def load_one(self, place: int, key: object, position: int | None, *, spare: int = 0) -> Any:
         """Returns one sample, which has this place in its batch; None where the dataset makes whole batches.
 
         spare: what the activity says. Raises what the dataset raises, as it is.
@@ -199,7 +204,10 @@ class MapFetcher:
         if self._whole is not None:
             if self._draws and self._streams is not None and positions:
                 self._streams.enter_batch(positions)
-            self._whole(np.asarray([key]) if isinstance(key, (int, np.integer)) else [key])
+            if isinstance(key, (int, np.integer)):
+                self._whole(np.asarray([key]))
+            else:
+                self._whole([key])
             return None
 
         if self._streams is not None and position is not None:
@@ -214,7 +222,7 @@ class MapFetcher:
         self._activity[PLACE] = place
         self._activity[SPARE] = 0
 
-    def collate(self, samples: Any, positions: Any, index: Any) -> Any:
+    def collate(self, samples: object, positions: Positions, index: object) -> Any:
         """Returns samples (or one, if there are no batches) as the collate function makes them a batch."""
         note_collation(self._activity)
         if self._streams is not None and len(positions):
@@ -236,7 +244,7 @@ class MapFetcher:
         """See `Fetcher.losses`."""
         return ()
 
-    def _all_at_once(self, keys: Any, positions: Any) -> Any:
+    def _all_at_once(self, keys: object, positions: Positions) -> Any:
         self._activity[STAGE] = LOAD
         self._activity[PLACE] = TOGETHER
         if self._streams is not None and len(positions):
@@ -247,14 +255,17 @@ class MapFetcher:
             note(error, f"raised while loading {describe(keys)}")
             raise
 
-    def _one_by_one(self, keys: Iterable[Any], positions: Any, samples: list[Any]) -> None:
+    def _one_by_one(self, keys: Iterable[Any], positions: Positions, samples: list[Any]) -> None:
         """Puts the samples of `keys` into `samples`, which is empty; those before one that raises stay there."""
         dataset = self.dataset
         streams = self._streams
         activity = self._activity
+        # An iterator of keys could be read only once, and the key of a sample that raises is looked up below.
         if not isinstance(keys, (list, tuple)):
             keys = list(keys)
 
+        # The loops assign straight into the shared page: if the worker dies or hangs, the main process reads there
+        # which sample it was at. Where nobody watches, `extend` runs the loop in C, at half the cost for small samples.
         activity[STAGE] = LOAD
         activity[SPARE] = 0
         try:
@@ -267,10 +278,12 @@ class MapFetcher:
                     samples.append(dataset[key])
             else:
                 samples.extend(map(getitem, repeat(dataset), keys))
+                # A sample raised StopIteration, and `extend` took it for the end of the keys.
                 if len(samples) < len(keys):
-                    raise StopIteration  # a sample raised it, and `extend` took it for the end of the keys
+                    raise StopIteration
         except Exception as error:
-            if len(samples) < len(keys):  # else a signal handler raised it, behind the last sample
+            # With all samples there, a signal handler raised it behind the last one, and no key is to blame.
+            if len(samples) < len(keys):
                 key = keys[len(samples)]
                 note(error, f"raised while loading the sample with key {key!r}")
                 note_length(error, dataset, key)
@@ -278,7 +291,10 @@ class MapFetcher:
 
     def _try_each(self, keys: Sequence[Any], positions: Sequence[int] | None) -> None:
         for place, key in enumerate(keys):
-            self.load_one(place, key, None if positions is None else positions[place])
+            if positions is None:
+                self.load_one(place, key, None)
+            else:
+                self.load_one(place, key, positions[place])
 
 
 def note(error: Exception, text: str) -> None:
@@ -286,7 +302,7 @@ def note(error: Exception, text: str) -> None:
     error.add_note(f"headrace: {text}")
 
 
-def note_length(error: Exception, dataset: Any, key: Any) -> None:
+def note_length(error: Exception, dataset: object, key: object) -> None:
     """Says so if an exception looks like that of a dataset that is shorter than its `__len__`."""
     if not isinstance(error, IndexError) or not isinstance(key, (int, np.integer)) or not hasattr(dataset, "__len__"):
         return
@@ -301,14 +317,14 @@ def note_length(error: Exception, dataset: Any, key: Any) -> None:
         note(error, f"len(dataset) is {length}, so key {key} should exist: the length may be wrong")
 
 
-def describe(index: Any) -> str:
+def describe(index: object) -> str:
     """Names the keys of a batch, the first few of them if there are many."""
     if isinstance(index, np.ndarray):
         index = index.tolist()
     if not isinstance(index, (list, tuple)):
         return f"the sample with key {index!r}"
 
-    shown = ", ".join(repr(key) for key in index[:SHOWN_KEYS])
+    shown = ", ".join(map(repr, index[:SHOWN_KEYS]))
     if len(index) > SHOWN_KEYS:
         more = f", ... ({len(index)} in all)"
     else:

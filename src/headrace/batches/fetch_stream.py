@@ -69,6 +69,8 @@ class Source:
         if streams is not None:
             streams.enter(START)
 
+        # The state of a dataset goes in before `iter`, that of its iterator right behind: `__iter__` may already read
+        # the first, and the second belongs to what it returns.
         with self.generators.making_iterator():
             self._iterator: Iterator[Any] = iter(dataset)
 
@@ -91,12 +93,13 @@ class Source:
         else:
             of_iterator = None
 
-        own_dataset = self._dataset is not self._iterator and is_stateful(self._dataset)
-        return {
-            "items": self.position,
-            "dataset": self._dataset.state_dict() if own_dataset else None,
-            "iterator": of_iterator,
-        }
+        # A dataset that is its own iterator has one state, not two.
+        if self._dataset is not self._iterator and is_stateful(self._dataset):
+            of_dataset = self._dataset.state_dict()
+        else:
+            of_dataset = None
+
+        return {"items": self.position, "dataset": of_dataset, "iterator": of_iterator}
 
     @property
     def has_begun(self) -> bool:
@@ -156,7 +159,7 @@ class Source:
 
         return None
 
-    def rewind(self, state: Any) -> None:
+    def rewind(self, state: object) -> None:
         """Takes an iterator back to where its `state_dict` returned `state`."""
         self._iterator.load_state_dict(state)  # type: ignore[attr-defined]
 
@@ -220,7 +223,8 @@ class IterableFetcher:
         self._deal = deal
         self._ended = bool((state or {}).get("ended"))
         self._batches = (state or {}).get("batches", 0)
-        self._sure = False  # whether the first sample has shown that the stream is to be dealt out
+        # Whether the first sample has shown that the stream is to be dealt out.
+        self._sure = False
 
     @property
     def has_begun(self) -> bool:
@@ -242,15 +246,19 @@ class IterableFetcher:
         if self._handler is not None:
             self._handler.losses.clear()
 
-        can_replace = self._handler is None or self._spare is not None  # whole batches leave no sample for that
+        # Whole batches leave no sample behind that could take the place of a bad one: the first batch is made one by
+        # one.
+        can_replace = self._handler is None or self._spare is not None
         at_once = self._batched and self._deal is None and can_replace and self._source.makes_batches
         if at_once and self._memory is not None:
             whole = self._whole(count, self._memory)
             if whole is not None:
                 return whole
 
+        # Counted before anything can raise: the batch of a sample that raises is lost, and the next call makes the
+        # next.
         number = self._batches
-        self._batches += 1  # also when a sample raises: its batch is lost, and the next one is the next
+        self._batches += 1
         if self._deal is None:
             samples = self._own(count)
         else:
@@ -260,8 +268,13 @@ class IterableFetcher:
         if self._source.streams is not None:
             self._source.streams.enter(BATCH, self._source.position)
 
+        if self._batched:
+            collated: Any = samples
+        else:
+            collated = samples[0]
+
         try:
-            return self._collate(samples if self._batched else samples[0])
+            return self._collate(collated)
         except Exception as error:
             note(error, f"raised while collating samples up to number {self._source.position - 1} of this iterator")
             raise
@@ -360,8 +373,9 @@ class IterableFetcher:
 
             if batch.length == count and not batch.has_good and self._spare is None:
                 self._spare = self._source.peek()
+                # A stream that begins with nothing but bad samples begins behind them.
                 if self._spare is None:
-                    batch.pass_over()  # a stream that begins with nothing but bad samples begins behind them
+                    batch.pass_over()
 
             if batch.length == count:
                 break
@@ -398,8 +412,13 @@ class IterableFetcher:
                 raise
 
         samples, self._spare = batch.settled(self._spare or others.first)
+        # Ranks must take equally many steps, or the last one waits for ever in its all-reduce.
         if batch.length < share:
-            samples.append(samples[-1] if samples or others.first is None else others.first[1])
+            if samples or others.first is None:
+                samples.append(samples[-1])
+            else:
+                samples.append(others.first[1])
+
         return samples
 
     def _make_sure(self, deal: Deal) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
+
+Positions = Sequence[int] | npt.NDArray[np.int64]
+"""The position in the epoch of each sample of a batch; empty: it is not known, and nothing is seeded."""
 
 
 class Positioned(NamedTuple):
@@ -22,18 +25,24 @@ class Careful(NamedTuple):
     index: Any
 
 
-def plain_index(index: Any) -> Any:
+def plain_index(index: object) -> Any:
     """Returns an index as the index sampler gave it."""
     if type(index) is Careful:
         return index.index
     return index
 
 
-def split(index: Any, *, batched: bool) -> tuple[Sequence[Any], Sequence[int] | None]:
+def split(index: object, *, batched: bool) -> tuple[Sequence[Any], Sequence[int] | None]:
     """Returns the keys and the positions that an index holds, one of each for a sample; None: it has no positions."""
     positions = None
     if type(index) is Positioned:
-        index, positions = index.index, [int(position) for position in index.positions]
+        positions = list(map(int, index.positions))
+        index = index.index
+
+    # Keys of Python are what users write: `repr`, equality and isinstance(key, int) tell of them below.
     if isinstance(index, np.ndarray):
         index = index.tolist()
-    return (list(index) if batched else [index]), positions
+
+    if batched:
+        return list(cast(Iterable[Any], index)), positions
+    return [index], positions

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch.utils.data import Subset
 
 from headrace.core.batch_memory import BatchMemory, OwnMemory
 from headrace.core.torch_internals import torch_default_collate
 
 
-def fetches_batches(dataset: Any) -> bool:
+def fetches_batches(dataset: object) -> bool:
     """Tells whether a dataset, or what it is a subset of, makes whole batches."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
@@ -26,18 +27,20 @@ def fetches_batches(dataset: Any) -> bool:
     for kind in type(dataset).__mro__:
         if "fetch_batch" in vars(kind):
             return True
+        # A subclass that changes what samples are, and says nothing of batches: the batches of its base class would be
+        # of other samples.
         if not {"__getitem__", "__getitems__"}.isdisjoint(vars(kind)):
-            return False  # a class that changes what samples are, and says nothing of batches
+            return False
 
     return False
 
 
-def makes_batches(dataset: Any, collate: Callable[[Any], Any]) -> bool:
+def makes_batches(dataset: object, collate: Callable[[Any], Any]) -> bool:
     """Tells whether batches come whole from a dataset: it makes them, and nobody collates in another way."""
     return fetches_batches(dataset) and memory_of(collate) is not None
 
 
-def draws_numbers(dataset: Any) -> bool:
+def draws_numbers(dataset: object) -> bool:
     """Tells whether what makes whole batches may draw random numbers for them."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
@@ -58,9 +61,10 @@ def whole_batches(dataset: Any, collate: Callable[[Any], Any]) -> Callable[[Any]
     if not numbers:
         return lambda keys: dataset.fetch_batch(keys, memory)
 
-    tables = [np.asarray(one, np.int64) for one in numbers]
+    # One look into an array for each subset around the dataset, the outermost first.
+    tables = [np.asarray(indices, np.int64) for indices in numbers]
 
-    def fetch(keys: Any) -> Any:
+    def fetch(keys: Sequence[int] | npt.NDArray[np.int64]) -> Any:
         for table in tables:
             keys = table[keys]
         return dataset.fetch_batch(keys, memory)

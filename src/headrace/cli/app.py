@@ -73,6 +73,7 @@ def main() -> None:
     An error of headrace, and a wrong call, is printed without a traceback. The status is 2 if the command was called
     wrongly, and 1 after all other errors.
     """
+    # Standalone, click would print wrong calls in words of its own, and end the process itself.
     try:
         with _calls_checked():
             status = app(prog_name="headrace", standalone_mode=False)
@@ -174,6 +175,7 @@ def run(
         "quarantine": quarantine,
         "sample_timeout": sample_timeout,
     }
+    # What was not given is left out, rather than passed as None: scripts that set it themselves are left alone then.
     given = {}
     for name, value in defaults.items():
         if value is not None:
@@ -370,6 +372,7 @@ def doctor(
     else:
         kind = "data"
 
+    # Imported behind the check: a wrong call is told at once, and not after the seconds that importing torch takes.
     check_doctor(context, kind)
     from headrace.cli.bench import numbers_in
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -49,6 +50,15 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
     options = comparison.options
     source = comparison.source
     fastest = comparison.figures[0]
+    left_out = []
+    for name, reason in comparison.left_out.items():
+        left_out.append({"format": name, "reason": reason})
+
+    # Keys of JSON are text.
+    slower = {}
+    for count, names in slower_with_workers(comparison).items():
+        slower[str(count)] = names
+
     return {
         "source": {"place": options.uri, "format": source.format, "samples": len(source)},
         "columns": source.schema.to_json(),
@@ -60,14 +70,13 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
         "checksum": f"{comparison.checksum:08x}",
         "correct": comparison.is_right,
         "forms": [_form_as_dict(comparison, figures) for figures in comparison.figures],
-        "left_out": [{"format": name, "reason": reason} for name, reason in comparison.left_out.items()],
+        "left_out": left_out,
         "fastest": {"format": fastest.form.format, "is_source": fastest.form.is_source, "ratio": _ratio(comparison)},
-        "slower_with_workers": {str(count): names for count, names in slower_with_workers(comparison).items()},
+        "slower_with_workers": slower,
     }
 
 
 def _form_as_dict(comparison: Comparison, figures: Figures) -> dict[str, Any]:
-    stays = figures.form.is_source or comparison.options.keep is not None
     failures = []
     for choice, why in figures.failures.items():
         failures.append({"loader": choice.loader, "workers": choice.workers, "reason": why})
@@ -84,11 +93,10 @@ def _form_as_dict(comparison: Comparison, figures: Figures) -> dict[str, Any]:
             }
         )
 
-    location: str | None
-    if stays:
+    # Forms that were written to be measured are gone again, unless they are kept: their place would lead nowhere.
+    location = None
+    if figures.form.is_source or comparison.options.keep is not None:
         location = figures.form.place
-    else:
-        location = None
 
     return {
         "format": figures.form.format,
@@ -175,13 +183,9 @@ def _speeds(comparison: Comparison) -> Table:
             table.add_column(f"{order}\n{detail}", justify="right")
 
     for figures in comparison.figures:
-        speeds = []
-        for order in ORDERS:
-            for choice in comparison.choices:
-                speeds.append(figures.speed(choice, order))
-
         cells = []
-        for speed in speeds:
+        for order, choice in itertools.product(ORDERS, comparison.choices):
+            speed = figures.speed(choice, order)
             if speed:
                 cells.append(short(speed))
             else:
@@ -200,6 +204,7 @@ def _properties(comparison: Comparison) -> Table:
 
     safe = {True: "safe", False: "NOT SAFE", None: "-"}
     for figures in comparison.figures:
+        # The source may have more samples than were measured: its size is shown for as many as the other forms hold.
         share = comparison.samples / figures.length
         milliseconds = f"{1e3 * sorted(figures.first_sample)[len(figures.first_sample) // 2]:,.1f} ms"
         if figures.bytes:
@@ -242,7 +247,8 @@ def sentences(comparison: Comparison) -> list[str]:
 
         if wrong:
             lines.append(f"WRONG DATA: {_name(figures)} did not deliver what the source holds ({'; '.join(wrong)}).")
-        lines += [f"{_name(figures)} failed with {choice}: {why}" for choice, why in figures.failures.items()]
+        for choice, why in figures.failures.items():
+            lines.append(f"{_name(figures)} failed with {choice}: {why}")
 
     if comparison.is_right:
         lines.append("Every form delivered the same samples (checksums over whole epochs compared).")
@@ -283,10 +289,9 @@ def options_from(
     """Returns the options for what stands on a command line: lists are separated by commas. Raises `UsageError`."""
 
     counts = numbers_in(workers, "workers")
-    if formats is None:
-        names = None
-    else:
-        names = [name.strip() for name in formats.split(",")]
+    names = None
+    if formats is not None:
+        names = list(map(str.strip, formats.split(",")))
 
     return BenchOptions(uri, columns, workers=counts, formats=names, keep=keep, **more)
 
@@ -294,7 +299,7 @@ def options_from(
 def numbers_in(text: str, place: str) -> list[int]:
     """Returns the numbers in a text such as `0,2`. Raises `UsageError`."""
     try:
-        numbers = [int(number) for number in text.split(",")]
+        numbers = list(map(int, text.split(",")))
     except ValueError as error:
         raise UsageError.about(
             "cannot measure", place=place, found=repr(text), expected="numbers, such as 0,2"

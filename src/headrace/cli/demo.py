@@ -87,8 +87,9 @@ def _photo_maker() -> Callable[..., None]:
     if spec is None or spec.loader is None:
         raise ImportError("examples/photos.py cannot be loaded")
 
+    # Entered before it runs: dataclasses of a module look it up there while they are made.
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up there
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     maker: Callable[..., None] = module.make_photo_folder
     return maker
@@ -98,6 +99,8 @@ def _train(console: Console, name: str, arguments: list[str]) -> DemoRun:
     console.print(f"[bold]{name}[/bold]")
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "measurement.json"
+        # Standard error goes to a file: two pipes would need two readers, or the one that nobody reads fills up and
+        # stops the script. Unbuffered (-u), so that lines come as they are printed.
         complaints = Path(scratch) / "stderr.txt"
         command = [sys.executable, "-u", "-m", "headrace", "run", "--digest", "--json", str(report), *arguments]
         with (
@@ -105,10 +108,11 @@ def _train(console: Console, name: str, arguments: list[str]) -> DemoRun:
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
             PeakMemory(process.pid) as memory,
         ):
+            # After Ctrl-C the run must not go on alone: `Popen` would wait for its end on leaving the block.
             try:
                 for line in process.stdout or []:
                     console.print(f"  {line.rstrip()}", style="dim", markup=False, highlight=False, soft_wrap=True)
-            except BaseException:  # Ctrl-C: the run must not go on alone
+            except BaseException:
                 process.terminate()
                 raise
 
@@ -143,6 +147,7 @@ def _print_table(console: Console, torch_run: DemoRun, our_run: DemoRun) -> None
             ratio = "-"
         table.add_row(title, form.format(theirs), form.format(ours), ratio)
 
+    # Speeds can only be compared if both runs trained on the same batches.
     console.print()
     console.print(table)
     if torch_run.digests == our_run.digests:

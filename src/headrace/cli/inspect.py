@@ -15,6 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
+from rich.text import Text
 
 from headrace.core.errors import DatasetError, HeadraceError
 from headrace.core.printable import printable
@@ -63,6 +64,7 @@ def run_inspect(  # noqa: PLR0913 - the options of the command
         if sheet is not None:
             about["sheet"] = {"file": str(sheet), "pictures": make_sheet(data.reader, data.schema.names, sheet)}
     except OSError as error:
+        # Some of headrace's own errors are OSErrors as well. They say already what is wrong.
         if isinstance(error, HeadraceError):
             raise
         place = error.filename or uri
@@ -101,11 +103,17 @@ def _about(uri: str, reader: Reader, names: Sequence[str], samples: int) -> dict
         for name, tally in tallies.items():
             tally.add(block.columns[name])
 
-    first = portions(reader, names, np.arange(min(samples, len(reader))))
     rows = []
-    for block in first:
+    for block in portions(reader, names, np.arange(min(samples, len(reader)))):
         for row in block:
-            rows.append([_plain(field, row[field.name]) for field in schema])
+            rows.append({field.name: _plain(field, row[field.name]) for field in schema})
+
+    looked_at_rows = 0
+    columns = []
+    for field in schema:
+        tally = tallies[field.name]
+        looked_at_rows = max(looked_at_rows, tally.rows)
+        columns.append(field.to_json() | {"type": str(field)} | tally.result())
 
     return {
         "format": reader.format,
@@ -115,9 +123,9 @@ def _about(uri: str, reader: Reader, names: Sequence[str], samples: int) -> dict
         "bytes": size,
         "files": count,
         "manifest": manifest_path(Path(uri).expanduser()).is_file(),
-        "looked_at": max((tally.rows for tally in tallies.values()), default=0),
-        "columns": [field.to_json() | {"type": str(field)} | tallies[field.name].result() for field in schema],
-        "rows": [dict(zip(schema.names, row, strict=True)) for row in rows],
+        "looked_at": looked_at_rows,
+        "columns": columns,
+        "rows": rows,
     }
 
 
@@ -132,12 +140,13 @@ def _plain(field: Field, value: Any) -> Any:
         return {"bytes": len(value), "image": kind_of_image(value)}
 
     if np.ndim(value) == 0:
+        # Data may hold numbers for which no label was stored: they are shown as they are.
         number = value.item()
         if field.labels and 0 <= number < len(field.labels):
             return {"value": number, "label": field.labels[number]}
         return _finite(number)
 
-    first = [_finite(number) for number in value.reshape(-1)[:8].tolist()]
+    first = list(map(_finite, value.reshape(-1)[:8].tolist()))
     return {"dtype": value.dtype.name, "shape": list(value.shape), "first": first}
 
 
@@ -157,7 +166,8 @@ def kind_of_image(data: bytes) -> str | None:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of size and of metadata: the header alone is read
+            # Pillow warns of large sizes and odd metadata. Only the header is read here, so neither matters.
+            warnings.simplefilter("ignore")
             with Image.open(BytesIO(data)) as image:
                 return f"{image.format} {image.width}x{image.height}"
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError):
@@ -190,7 +200,7 @@ def _shown(value: Any) -> str:
     else:
         most, rest = 3, ", ..."
 
-    first = ", ".join(_shown(number) for number in value["first"][:most])
+    first = ", ".join(map(_shown, value["first"][:most]))
     shape = "x".join(map(str, value["shape"]))
     return f"[{shape}] {first}{rest}"
 
@@ -236,6 +246,7 @@ def _table_of_columns(about: dict[str, Any]) -> Table:
     title = f"Columns; figures over {some(about['looked_at'], 'row')}"
     table = Table("name", "type", "", "min", "mean", "max", title=title, title_justify="left", box=SIMPLE_HEAD)
     for column in about["columns"]:
+        # Columns whose entries differ in length have figures of their lengths, and not of what is in them.
         if "length" in column:
             what = "length"
         else:
@@ -269,34 +280,30 @@ def _print_counts(console: Console, column: dict[str, Any]) -> None:
 
 
 def _table_of_rows(rows: Sequence[dict[str, Any]]) -> Table:
-    names = list(rows[0])
-    numbers = [str(number) for number in range(len(rows))]
+    names = list(map(escaped, rows[0]))
+    numbers = list(map(str, range(len(rows))))
     cells = []
-    for sample in rows:
-        cells.append([_shown(sample[name]) for name in names])
+    for row in rows:
+        cells.append(list(map(_shown, row.values())))
 
-    heads = [escaped(name) for name in names]
+    # A terminal has room for many rows and for few columns.
+    heads = names
     sides = numbers
     if len(names) > WIDE:
-        transposed = [list(column) for column in zip(*cells, strict=True)]
-        heads, sides, cells = sides, heads, transposed
+        heads = numbers
+        sides = names
+        cells = list(map(list, zip(*cells, strict=True)))
 
     table = Table(title="Rows", title_justify="left", box=SIMPLE_HEAD)
     for head in ("", *heads):
-        table.add_column(_plain_text(head), overflow="fold")
+        table.add_column(Text(head), overflow="fold")
 
-    for side, row in zip(sides, cells, strict=True):
-        _add_row(table, side, *row)
+    for side, cells_of_row in zip(sides, cells, strict=True):
+        _add_row(table, side, *cells_of_row)
 
     return table
 
 
 def _add_row(table: Table, *cells: str) -> None:
-    table.add_row(*(_plain_text(cell) for cell in cells))
-
-
-def _plain_text(text: str) -> Any:
-    """Returns a text in which rich looks for no markup."""
-    from rich.text import Text
-
-    return Text(text)
+    # As `Text`: rich would take [brackets] in the user's data for its markup.
+    table.add_row(*map(Text, cells))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 from headrace.observe.diagnosis.finding import Diagnosis, Finding
 
@@ -39,6 +38,7 @@ def next_command(diagnoses: Sequence[Diagnosis], script: str, arguments: Sequenc
             first = diagnosis.findings[0]
             break
 
+    # On a busy machine nothing that was measured holds, and so no advice is worth a try.
     if first is not None and first.stage == "machine":
         return f"headrace run {target}"
 
@@ -50,12 +50,13 @@ def next_command(diagnoses: Sequence[Diagnosis], script: str, arguments: Sequenc
 
 def _options(finding: Finding | None) -> str:
     """Returns the change of a finding as options; "" if it is not one of arguments that have options."""
+    # A change of which only a part has options, such as seed=, would be tried by half.
     if finding is None or not finding.change or not finding.change.keys() <= OPTION_NAMES.keys():
         return ""
     return " ".join(_option(name, value) for name, value in finding.change.items())
 
 
-def _option(name: str, value: Any) -> str:
+def _option(name: str, value: object) -> str:
     option = OPTION_NAMES[name]
     if value is True:
         return option

@@ -83,15 +83,12 @@ NAMED = {"script": "a script", "data": "data", "plan": "the steps of a pipeline"
 
 def check_doctor(context: typer.Context, kind: Literal["script", "data", "plan"]) -> None:
     """Raises `UsageError` if something was given on the command line that has no meaning for this kind of target."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = []
-    for name, source in sources.items():
-        if source is not None and source.name == "COMMANDLINE":
-            given.append(name)
-
+    # Arguments that were left out are None or an empty list, and come "from the command line" all the same.
     wrong = []
-    for name in given:
-        if name not in OF_DOCTOR[kind] and context.params[name] not in (None, []):
+    for name, value in context.params.items():
+        source = context.get_parameter_source(name)
+        was_given = source is not None and source.name == "COMMANDLINE" and value not in (None, [])
+        if was_given and name not in OF_DOCTOR[kind]:
             wrong.append(name)
 
     if not wrong:
@@ -104,8 +101,13 @@ def check_doctor(context: typer.Context, kind: Literal["script", "data", "plan"]
     else:
         cure = f"leave it out; `headrace doctor --help` says which options are for {kind}"
 
-    typed = {parameter.name: parameter.opts[0] for parameter in context.command.params}
-    typed |= {"target": str(context.params["target"]), "arguments": " ".join(context.params["arguments"] or [])}
-    found = ", ".join(typed[name] for name in wrong)
+    # Options by the name that the user typed; the two that have no name by what stands there.
+    typed: dict[str | None, str] = {}
+    for parameter in context.command.params:
+        typed[parameter.name] = parameter.opts[0]
+
+    typed["target"] = str(context.params["target"])
+    typed["arguments"] = " ".join(context.params["arguments"] or [])
+    found = ", ".join(map(typed.__getitem__, wrong))
     place = f"headrace doctor {context.params.get('target') or '--plan'}"
     raise UsageError.about(f"this has no meaning for {NAMED[kind]}", place=place, found=found, cure=cure)

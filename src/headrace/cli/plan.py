@@ -7,9 +7,10 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -43,13 +44,10 @@ def run_plan(
 
     console = Terminal()
     if json_output:
-        further: dict[str, Any]
+        figures: dict[str, Any] = plan.to_json()
         if measured:
-            further = {"measured": [asdict(cut) for cut in cuts]}
-        else:
-            further = {}
+            figures = figures | {"measured": list(map(asdict, cuts))}
 
-        figures = plan.to_json() | further
         console.out(json.dumps(figures, indent=2), highlight=False)
         return 0
 
@@ -65,6 +63,7 @@ def staged_at(target: str) -> Staged:
     if not where or not name:
         raise UsageError.about("this names no dataset", place="--plan", found=repr(target), expected=EXPECTED)
 
+    # While the script runs, a `.cache()` in it must not build: that may take hours, and the plan says whether to.
     token = unbuilt.set(True)
     try:
         if where.endswith(".py"):
@@ -75,17 +74,7 @@ def staged_at(target: str) -> Staged:
         found = module
         for part in name.split("."):
             if not hasattr(found, part):
-                names = [name for name, value in vars(module).items() if isinstance(value, Staged)]
-                if names:
-                    cure = f"there is {', '.join(names)}"
-                else:
-                    cure = None
-
-                found_text = f"no {part!r}"
-                raise UsageError.about(
-                    "this names no dataset", place=where, found=found_text, expected=EXPECTED, cure=cure
-                )
-
+                raise _no_such_name(module, where, part)
             found = getattr(found, part)
 
         if callable(found) and not isinstance(found, Staged):
@@ -99,7 +88,21 @@ def staged_at(target: str) -> Staged:
     return found
 
 
-def _called(function: Any, target: str) -> Any:
+def _no_such_name(module: ModuleType, where: str, name: str) -> UsageError:
+    """Returns the error for a name that a module does not have; it names the datasets that are there."""
+    datasets = []
+    for other, value in vars(module).items():
+        if isinstance(value, Staged):
+            datasets.append(other)
+
+    cure = None
+    if datasets:
+        cure = f"there is {', '.join(datasets)}"
+    return UsageError.about("this names no dataset", place=where, found=f"no {name!r}", expected=EXPECTED, cure=cure)
+
+
+def _called(function: Callable[..., object], target: str) -> object:
+    # Bound first: a TypeError of the call itself may come from the function's own body, and is the user's to see.
     try:
         inspect.signature(function).bind()
     except (TypeError, ValueError) as error:
@@ -124,11 +127,13 @@ def _script(path: Path) -> Any:
     if not path.is_file():
         raise UsageError.about("there is no such script", place=path, found="nothing", expected=EXPECTED)
 
+    # As `python SCRIPT.py` does: modules beside the script can be imported.
     sys.path.insert(0, str(path.resolve().parent))
     specification = importlib.util.spec_from_file_location(path.stem, path)
     if specification is None or specification.loader is None:
         raise UsageError.about("this is no script", place=path, expected=EXPECTED)
 
+    # Entered before it runs: dataclasses look their module up there, and worker processes that are spawned import it.
     module = importlib.util.module_from_spec(specification)
     sys.modules[path.stem] = module
     specification.loader.exec_module(module)
@@ -142,11 +147,9 @@ def _table(plan: CutPlan, cuts: list[MeasuredCut], workers: Sequence[int]) -> Ta
         heads += [f"epoch, {number} workers", "peak memory"]
 
     for head in heads:
-        side: Literal["left", "right"]
+        side: Literal["left", "right"] = "right"
         if head == "cut behind":
             side = "left"
-        else:
-            side = "right"
 
         table.add_column(head, justify=side)
 

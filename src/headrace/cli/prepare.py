@@ -68,6 +68,7 @@ def run_prepare(name: str, folder: Path, mirror: str | None, json_output: bool) 
                 mirrors = (mirror,)
             parts = prepare_fashion_mnist(folder, mirrors, progress=progress, checksums=prepare.CHECKSUMS)
     except OSError as error:
+        # Some of headrace's own errors are OSErrors as well. They say already what is wrong.
         if isinstance(error, HeadraceError):
             raise
         place = error.filename or folder

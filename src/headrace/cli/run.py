@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import statistics
@@ -75,14 +76,13 @@ class Outputs:
     def check(self) -> None:
         """Raises `UsageError` if a file could not be written after the run."""
         for file in filter(None, (self.json, self.report, self.trace)):
+            # Opened to append, which asks for all rights and leaves what is there as it is.
             is_new = not file.exists()
             try:
                 file.open("ab").close()
             except OSError as error:
-                there = file.absolute().parent.is_dir()
-                if there:
-                    cure = "choose another file"
-                else:
+                cure = "choose another file"
+                if not file.absolute().parent.is_dir():
                     cure = "make the folder first, or choose another file"
 
                 raise UsageError.about(
@@ -103,12 +103,13 @@ class Outputs:
         recordings = measurement.recordings()
         if self.json is not None:
             _written(self.json, lambda file: file.write_text(json.dumps(measurement.as_dict(), indent=2) + "\n"))
-        if not recordings and (left_out := [str(file) for file in (self.report, self.trace) if file is not None]):
+        left_out = list(map(str, filter(None, (self.report, self.trace))))
+        if left_out and not recordings:
             console.print(f"Without a batch there is nothing to show: {' and '.join(left_out)} not written.")
             return
 
         if self.report is not None:
-            diagnoses = [diagnose(recording) for recording in recordings]
+            diagnoses = list(map(diagnose, recordings))
             whole = page(Path(measurement.script).name, measurement.seconds, recordings, diagnoses, machine(), command)
             _written(self.report, lambda file: file.write_text(whole, "utf-8"))
             console.print(f"The whole picture: {self.report}", soft_wrap=True, highlight=False)
@@ -171,13 +172,11 @@ def run_and_report(
     outputs.check()
     _check_replacement(replacement, defaults, outputs)
     measurement = Measurement(script)
+    live: LiveView | None = None
     if outputs.live:
         live = LiveView(Terminal(stderr=True))
-    else:
-        live = None
-
-    if live is not None:
-        measurement.listeners.append(lambda *_: live.update(measurement.recordings))
+        update = functools.partial(live.update, measurement.recordings)
+        measurement.listeners.append(lambda *_: update())
 
     began = time.perf_counter()
     if outputs.seconds is not None:
@@ -190,12 +189,14 @@ def run_and_report(
             with measured_too(plan):
                 status = _outcome(script, arguments, measurement, as_module=as_module)
         finally:
+            # Also after Ctrl-C: pinned rows would stay on the terminal, and whatever is printed would miss them.
             if live is not None:
                 live.close()
 
         measurement.seconds = time.perf_counter() - began
         measurement.children = children_of(Path(folder))
 
+    # What the script printed stands before the report, also where standard output is a file or a pipe with a buffer.
     sys.stdout.flush()
     measurement.settle()
     console = Terminal(stderr=True)
@@ -215,8 +216,10 @@ def run_and_report(
 
 def _diagnoses(measurement: Measurement) -> list[Diagnosis]:
     """Returns what is said of the loaders, the one that was waited for the longest first."""
+    # A script may make several loaders. What helps the one that holds it up most is worth reading first.
     waited = {record.label: record.waited for record in measurement.loaders}
-    return sorted(map(diagnose, measurement.recordings()), key=lambda one: -waited.get(one.label, 0.0))
+    diagnoses = map(diagnose, measurement.recordings())
+    return sorted(diagnoses, key=lambda diagnosis: -waited.get(diagnosis.label, 0.0))
 
 
 def _next_command(measurement: Measurement, arguments: Sequence[str], *, as_module: bool) -> str:
@@ -239,19 +242,14 @@ def _say_what_is_next(
 
 def _check_replacement(replacement: Replacement, defaults: dict[str, Any], outputs: Outputs) -> None:
     """Raises `UsageError` where options contradict each other."""
+    of_loading = []
     if replacement.ideal:
         of_loading = outputs.of_real_loading(digest=replacement.digest)
-    else:
-        of_loading = []
 
+    of_ours = []
     if replacement.plain:
-        of_ours = []
-        for name in defaults:
-            if name in NOT_PLAIN:
-                of_ours.append(OPTION_NAMES[name])
-
-    else:
-        of_ours = []
+        for name in filter(NOT_PLAIN.__contains__, defaults):
+            of_ours.append(OPTION_NAMES[name])
 
     for option, others, what in (
         ("--ideal", of_loading, "a batch that repeats has nothing to show there"),
@@ -269,11 +267,13 @@ def _outcome(script: str, arguments: Sequence[str], measurement: Measurement, *,
         measurement.was_ended = True
         return 0
     except SystemExit as ended:
+        # As Python itself: a number is the status, and anything else is printed and means 1.
         if ended.code is None or isinstance(ended.code, int):
             return ended.code or 0
         sys.stderr.write(f"{ended.code}\n")
         return 1
     except KeyboardInterrupt as interrupt:
+        # 128 and the number of SIGINT: what shells take for the end by Ctrl-C.
         _print_without_our_frames(interrupt)
         return 130
     except Exception as error:  # noqa: BLE001 - whatever the script raises is reported as Python would
@@ -284,6 +284,7 @@ def _outcome(script: str, arguments: Sequence[str], measurement: Measurement, *,
 
 
 def _print_without_our_frames(error: BaseException) -> None:
+    # The first frames are those of `headrace run` itself, and of runpy: the user's traceback begins behind them.
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(("headrace.", "runpy")):
         trace = trace.tb_next
@@ -331,13 +332,13 @@ def report(measurement: Measurement, console: Console) -> None:
 def _say_how_long(measurement: Measurement, used: Sequence[LoaderRecord], console: Console) -> None:
     name = Path(measurement.script).name
     seconds = measurement.seconds
-    looped = sum(record.looped for record in used)
+    looped = _looped(used)
     share = wait_share(measurement.waited, looped)
-    kinds = " and ".join(sorted({f"{record.kind}'s" for record in used}))
     if measurement.ideal:
         whose = "a loader that costs nothing"
     else:
-        whose = f"{kinds} loader"
+        kinds = sorted({f"{record.kind}'s" for record in used})
+        whose = f"{' and '.join(kinds)} loader"
 
     console.print(
         f"\nheadrace: with {whose}, {name} ran {seconds:.1f} s. "
@@ -348,10 +349,15 @@ def _say_how_long(measurement: Measurement, used: Sequence[LoaderRecord], consol
 
 def _say_what_measuring_cost(measurement: Measurement, console: Console) -> None:
     """Says by how much the measuring slowed down a script that runs with torch's own loader."""
-    looped = sum(record.looped for record in measurement.loaders)
+    looped = _looped(measurement.loaders)
     if looped and measurement.measuring / looped >= WORTH_SAYING:
         cost = f"about {measurement.measuring:.2g} s of it, {measurement.measuring / looped:.1%} of its loops"
         console.print(f"Measuring took {cost}.", soft_wrap=True, highlight=False)
+
+
+def _looped(records: Sequence[LoaderRecord]) -> float:
+    """Returns the seconds of the loops of several loaders together."""
+    return sum(record.looped for record in records)
 
 
 def _say_who_else(measurement: Measurement, console: Console, *, alone: bool) -> None:
@@ -420,21 +426,17 @@ def _wrong_data(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _advice(diagnosis: Diagnosis) -> str:
     """Returns what to change first, in one line."""
-    best = next(
-        (
-            finding
-            for finding in diagnosis.findings
-            if finding.advice and (finding.gain is not None or finding.name == BUSY)
-        ),
-        None,
-    )
-    if best is None:
-        return f"{diagnosis.label}: {diagnosis.summary}"
+    # Findings without a gain are no matter of speed. One that the machine is busy is: all gains are left out for it.
+    for finding in diagnosis.findings:
+        if not finding.advice or (finding.gain is None and finding.name != BUSY):
+            continue
 
-    gain = ""
-    if best.gain is not None and best.gain >= NOTABLE:
-        gain = f" (predicted: this loop {gain_in_words(best.gain, best.interval)} as fast)"
-    return f"{diagnosis.label}: {best.sentence} {best.advice}{gain}"
+        gain = ""
+        if finding.gain is not None and finding.gain >= NOTABLE:
+            gain = f" (predicted: this loop {gain_in_words(finding.gain, finding.interval)} as fast)"
+        return f"{diagnosis.label}: {finding.sentence} {finding.advice}{gain}"
+
+    return f"{diagnosis.label}: {diagnosis.summary}"
 
 
 def _reason(option: str) -> str:

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from rich.console import Console
 
 from headrace.core.errors import HeadraceError
-from headrace.data.convert.verify import Verified, one_line, verify
+from headrace.data.convert.bad_images import one_line
+from headrace.data.convert.verify import Verified, verify
 from headrace.telemetry.progress import samples_bar
 from headrace.telemetry.terminal import Terminal
 
@@ -21,6 +22,7 @@ def run_verify(uri: str, *, format: str | None, trust: bool, json_output: bool) 
         with samples_bar("verifying") as report:
             found = verify(uri, format=format, trust=trust, report=report)
     except HeadraceError as error:
+        # Whoever reads JSON wants an answer for data that cannot be opened, too: they are not sound.
         if not json_output:
             raise
         found = Verified(uri, format or "", problems=[one_line(error)])

@@ -8,7 +8,7 @@ import weakref
 from typing import Any
 
 
-def close_with(owner: Any, fd: int) -> weakref.finalize[Any, Any]:
+def close_with(owner: object, fd: int) -> weakref.finalize[Any, Any]:
     """Has a descriptor closed when `owner` is collected. Returns the finalizer.
 
     Not in a forked child, and not while Python exits: a daemon thread may use it to the very end, and then the system
@@ -20,5 +20,6 @@ def close_with(owner: Any, fd: int) -> weakref.finalize[Any, Any]:
 
 
 def _close_in(pid: int, fd: int) -> None:
+    # A forked child has copies of the owner and of the descriptor, whose number it may have given to another file.
     if os.getpid() == pid and not sys.is_finalizing():
         os.close(fd)

@@ -102,11 +102,16 @@ def explain(
     cure: str | None = None,
 ) -> str:
     """Returns `what` followed by one line for each of place, found, expected and cure that is given."""
+    # A file's name may have line breaks, which would look like further lines of the message.
     if place is not None:
-        place = printable(str(place), kept="")  # a file's name may have line breaks
-    parts = (("place", place), ("found", found), ("expected", expected), ("cure", cure))
-    lines = [f"  {name + ':':<9} {printable(str(value))}" for name, value in parts if value is not None]
-    return "\n".join([printable(what), *lines])
+        place = printable(str(place), kept="")
+
+    lines = [printable(what)]
+    for name, value in (("place", place), ("found", found), ("expected", expected), ("cure", cure)):
+        if value is not None:
+            lines.append(f"  {name + ':':<9} {printable(str(value))}")
+
+    return "\n".join(lines)
 
 
 def wrong_argument(

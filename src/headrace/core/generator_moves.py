@@ -63,9 +63,10 @@ class GeneratorMoves:
         if not self._looks_before:
             return True
 
+        # Asking NumPy takes long beside a look, and is needed only where somebody else drew since.
         seen = self._look()
         before = self._before
-        if before is None or seen[2] != before[2]:  # somebody else drew since
+        if before is None or seen[2] != before[2]:
             state: Any = np.random.get_state(legacy=False)
             if state["has_gauss"]:
                 return False

@@ -24,6 +24,8 @@ def cores() -> int:
 @functools.cache
 def _quota() -> float:
     """Returns how many cores' worth of time the control group may have; infinite if it does not say."""
+    # Version 2 of control groups has both figures in one file, version 1 a file for each. Without a limit the quota
+    # reads "max", or -1.
     quota = "max"
     period = "100000"
     try:

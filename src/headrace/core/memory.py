@@ -17,13 +17,13 @@ def tree_memory(pid: int) -> int:
 
     0 where the machine does not tell, or once the process is gone.
     """
-    return sum(_proportional_bytes(member) for member in process_tree(pid))
+    return memory_of(process_tree(pid))
 
 
 def shared_out_memory(pid: int) -> tuple[int, int]:
     """Returns the memory of a process, and that of all its descendants, in bytes, shared pages counted once."""
     main, *others = process_tree(pid)
-    return _proportional_bytes(main), sum(_proportional_bytes(member) for member in others)
+    return _proportional_bytes(main), memory_of(others)
 
 
 def memory_of(processes: Iterable[int]) -> int:
@@ -76,10 +76,10 @@ def machine_memory() -> int:
 def free_memory() -> int:
     """Returns the bytes of memory that this process may still take, by the machine and by its control group."""
     free = machine_memory()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) << 10
+    with contextlib.suppress(OSError):
+        free = _kilobytes(Path("/proc/meminfo"), "MemAvailable:") or free
 
+    # "max", where there is no limit, is no number.
     with contextlib.suppress(OSError, ValueError):
         taken = int(Path("/sys/fs/cgroup/memory.current").read_text())
         free = min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()) - taken)
@@ -95,9 +95,9 @@ def oom_kills() -> int:
         except OSError:
             continue  # another version of control groups, or none
 
-        counts = [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
-        if counts:
-            return counts[0]
+        for line in lines:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
 
     return 0
 
@@ -105,34 +105,62 @@ def oom_kills() -> int:
 def _counting_files() -> Iterator[Path]:
     """Yields where control groups, version 2 and 1, count: first of this process's group, then of the outermost one."""
     try:
-        groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
 
-    places = [("memory.events", group) for _, kind, group in groups if kind == ""]
-    places += [("memory/memory.oom_control", group) for _, kind, group in groups if "memory" in kind.split(",")]
-    for name, group in places:
-        folder, _, file = f"/{name}".rpartition("/")
-        for inner in (group, ""):
-            yield Path(f"/sys/fs/cgroup{folder}{inner if inner != '/' else ''}") / file
+    # "number:controllers:group". Version 2 has one line, without controllers; version 1 one for each hierarchy.
+    files_of_v2 = []
+    files_of_v1 = []
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        group = group.strip("/")
+        if controllers == "":
+            root = Path("/sys/fs/cgroup")
+            files_of_v2 += [root / group / "memory.events", root / "memory.events"]
+        if "memory" in controllers.split(","):
+            root = Path("/sys/fs/cgroup/memory")
+            files_of_v1 += [root / group / "memory.oom_control", root / "memory.oom_control"]
+
+    # Within a container the group's path may be the host's, which does not exist here. The outermost group does.
+    yield from files_of_v2
+    yield from files_of_v1
 
 
 def process_tree(root: int) -> list[int]:
     """Returns a process, its children, their children, and so on; those of a process that has ended are not found."""
     members = [root]
-    for pid in members:
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            try:
-                members.extend(int(child) for child in children.read_text().split())
-            except OSError:
-                continue  # the thread ended meanwhile
+    generation = [root]
+    while generation:
+        generation = _children_of(generation)
+        members += generation
 
     return members
 
 
+def _children_of(processes: Iterable[int]) -> list[int]:
+    children: list[int] = []
+    for pid in processes:
+        # Each thread lists the children that it has started itself.
+        for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                children += map(int, listed.read_text().split())
+            except OSError:
+                continue  # the thread ended meanwhile
+
+    return children
+
+
 def _proportional_bytes(pid: int) -> int:
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return _kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
     except OSError:
         return 0  # it ended meanwhile, or this machine has no such file
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+
+
+def _kilobytes(file: Path, name: str) -> int:
+    """Returns in bytes what a file of /proc tells in kB, as "name   123 kB"; 0 if it has no such line."""
+    for line in file.read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) << 10
+    return 0

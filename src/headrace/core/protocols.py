@@ -147,12 +147,12 @@ class DealsSamples(Protocol):
         """Raises `StateError` for a state that the sampler cannot take up. Called before anything is restored."""
 
 
-def is_stateful(thing: Any) -> TypeGuard[Stateful]:
+def is_stateful(thing: object) -> TypeGuard[Stateful]:
     """Tells what `isinstance(thing, Stateful)` tells, in a hundredth of the time."""
     return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
 
 
-def may_have_states(dataset: Any, *, is_map: bool) -> bool:
+def may_have_states(dataset: object, *, is_map: bool) -> bool:
     """Tells whether a dataset has a state, or if iterators over it may have one. Generators have none."""
     if is_map or is_stateful(dataset):
         return is_stateful(dataset)

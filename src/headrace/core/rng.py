@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from headrace.core.counter import GOLDEN, MASK, mix, stream_key
@@ -31,7 +32,7 @@ class _Current(threading.local):
     """Whether a batch is being made without seeds, to see whether anybody draws."""
     was_asked: bool = False
     """Whether somebody asked for `rng()` meanwhile."""
-    batch: tuple[SampleStreams, Sequence[int]] | None = None
+    batch: tuple[SampleStreams, Sequence[int] | npt.NDArray[np.int64]] | None = None
     """The streams that this thread follows, and the positions of the samples that are being made."""
 
 
@@ -144,7 +145,7 @@ class SampleStreams:
         else:
             _current.batch = None
 
-    def enter_batch(self, positions: Any) -> None:
+    def enter_batch(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> None:
         """Begins the stream of the first of several samples that are made together; see `enter_step`."""
         self.enter(SAMPLE, int(positions[0]))
         _current.batch = self, positions
@@ -240,6 +241,8 @@ def set_global_states(states: GlobalStates) -> None:
 @contextlib.contextmanager
 def global_states_kept() -> Iterator[None]:
     """Leaves the global generators, and this thread's `rng()`, as they were."""
+    # `reusable` is one object that `rng()` sets to another stream for each sample. Whoever holds it now would find it
+    # moved, so the block gets another one.
     before = global_states()
     ours = vars(_current).copy()
     _current.reusable = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import CodeType
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -77,25 +77,42 @@ SPLITTERS = {"get_worker_info", "shard", "current_part"}
 """Functions that a stream calls to split itself over the workers."""
 
 
-def splits_itself(stream: Any) -> bool:
+def splits_itself(stream: object) -> bool:
     """Returns whether an iterable dataset seems to split itself over the workers, by the names in its methods.
 
     Also if a dataset that it holds does. One that leaves it to a function of another place is not known to.
     """
-    streams = [stream]
-    for one in streams:  # which grows meanwhile
-        methods = (value for cls in type(one).__mro__ for value in vars(cls).values())
-        if any(_calls_splitter(method.__code__) for method in methods if hasattr(method, "__code__")):
+    # By id, since datasets may hold each other in a circle, and need not have a hash.
+    seen = {id(stream)}
+    waiting = [stream]
+    while waiting:
+        dataset = waiting.pop()
+        if _has_splitting_method(type(dataset)):
             return True
-        held = [value for value in getattr(one, "__dict__", {}).values() if isinstance(value, IterableDataset)]
-        streams += [value for value in held if not any(value is known for known in streams)]
+
+        for held in getattr(dataset, "__dict__", {}).values():
+            if isinstance(held, IterableDataset) and id(held) not in seen:
+                seen.add(id(held))
+                waiting.append(held)
+
+    return False
+
+
+def _has_splitting_method(kind: type) -> bool:
+    for base in kind.__mro__:
+        for value in vars(base).values():
+            if hasattr(value, "__code__") and _calls_splitter(value.__code__):
+                return True
 
     return False
 
 
 def _calls_splitter(code: CodeType) -> bool:
-    nested = (one for one in code.co_consts if isinstance(one, CodeType))
-    return not SPLITTERS.isdisjoint(code.co_names + code.co_freevars) or any(map(_calls_splitter, nested))
+    if not SPLITTERS.isdisjoint(code.co_names + code.co_freevars):
+        return True
+
+    # Functions and comprehensions within a function are constants of its code.
+    return any(isinstance(constant, CodeType) and _calls_splitter(constant) for constant in code.co_consts)
 
 
 def current_part() -> Part:
@@ -131,7 +148,8 @@ def shard(items: Iterable[T], by: Literal["interleave", "block"] = "interleave")
     if by == "interleave":
         return islice(items, part.number, None, part.parts)
     if by == "block" and isinstance(items, Sequence):
-        start, stop = (len(items) * edge // part.parts for edge in (part.number, part.number + 1))
+        start = len(items) * part.number // part.parts
+        stop = len(items) * (part.number + 1) // part.parts
         return islice(items, start, stop)
 
     message = explain(

@@ -59,7 +59,11 @@ def shortage(error: BaseException) -> str | None:
         found = _shortage_of(current)
         if found is not None:
             return found
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        # As Python prints it: `raise ... from None` hides the context.
+        if current.__cause__ is not None or current.__suppress_context__:
+            current = current.__cause__
+        else:
+            current = current.__context__
 
     return None
 
@@ -77,7 +81,10 @@ def _shortage_of(error: BaseException) -> str | None:
         return None
 
     text = str(error)
-    return next((what for wording, what in WORDINGS.items() if wording in text), None)
+    for wording, what in WORDINGS.items():
+        if wording in text:
+            return what
+    return None
 
 
 def _asked(text: str) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import signal
 from types import CodeType, FrameType
-from typing import Any
 
 
 def is_of_signal_handler(error: BaseException) -> bool:
@@ -14,7 +13,10 @@ def is_of_signal_handler(error: BaseException) -> bool:
     Handlers run between any two instructions of the main thread, so their exceptions look as if the code raised them
     that was interrupted. The traceback tells: the frame of the handler is in it.
     """
-    codes = {code for number in signal.valid_signals() if (code := _code_of(_handler_of(number))) is not None}
+    codes = set()
+    for number in signal.valid_signals():
+        codes.add(_code_of(_handler_of(number)))
+
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code in codes and not _is_ours(trace.tb_frame):
@@ -29,14 +31,14 @@ def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith("headrace.")
 
 
-def _handler_of(number: int) -> Any:
+def _handler_of(number: int) -> object:
     try:
         return signal.getsignal(number)
     except ValueError:
         return None  # a number that Python knows, and this system does not
 
 
-def _code_of(handler: Any) -> CodeType | None:
+def _code_of(handler: object) -> CodeType | None:
     """Returns the code of a handler: a function, a method, a partial one, or an object with `__call__`."""
     while isinstance(handler, functools.partial):
         handler = handler.func

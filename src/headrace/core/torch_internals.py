@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.random  # NumPy loads it at first use: better once here than in every forked worker
+
+# NumPy loads it at first use: better once here than in every forked worker.
+import numpy.random
 import torch
 from torch._utils import ExceptionWrapper
 from torch.autograd import _profiler_enabled as profiler_enabled  # type: ignore[attr-defined]
@@ -85,18 +87,15 @@ class CountingInfo(WorkerInfo):
         return super().__getattribute__(name)
 
 
-def make_worker_info(number: int, count: int, seed: int, dataset: Any, *, watched: bool, thread: bool) -> WorkerInfo:
+def make_worker_info(number: int, count: int, seed: int, dataset: object, *, watched: bool, thread: bool) -> WorkerInfo:
     """Returns what `get_worker_info()` shall return; `watched` if it must record that the workers were counted."""
     fields: dict[str, Any] = {"id": number, "num_workers": count, "seed": seed, "dataset": dataset}
     if thread and _info_knows_threads():
         fields["worker_method"] = "thread"
 
     if watched:
-        kind: type[WorkerInfo] = CountingInfo
-    else:
-        kind = WorkerInfo
-
-    return kind(**fields)
+        return CountingInfo(**fields)
+    return WorkerInfo(**fields)
 
 
 def _info_knows_threads() -> bool:
@@ -168,10 +167,9 @@ def worker_info_kept() -> Iterator[None]:
     """Leaves what `get_worker_info()` returns as it was: in this process, and in the calling thread."""
     of_process = _utils.worker._worker_info
     own = get_worker_info.__globals__.get("_headrace_thread_info")
+    of_thread = None
     if own is not None:
         of_thread = own.info
-    else:
-        of_thread = None
 
     try:
         yield
@@ -190,7 +188,7 @@ def _look_at_the_thread_first() -> Any:
     return info if info is not None else _worker_info  # type: ignore[name-defined]  # noqa: F821
 
 
-def reseed_datapipe(dataset: Any, shared_seed: int | None) -> Any:
+def reseed_datapipe(dataset: object, shared_seed: int | None) -> Any:
     """Gives an IterDataPipe the seed that all workers and ranks of this epoch share; other datasets pass through."""
     if not isinstance(dataset, IterDataPipe) or shared_seed is None:
         return dataset

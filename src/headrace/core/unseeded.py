@@ -47,6 +47,7 @@ class Unseeded:
 
     def begin(self) -> bool:
         """A batch is made without seeds from here on. False: draws could not be told, so it must be seeded."""
+        # Other threads that hold the turn have seeded the generators for a sample of theirs, and put them back.
         if self._shared:
             with global_turn():
                 can_be_told = self._moves.begin()

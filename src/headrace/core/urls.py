@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
 
 from headrace.core.errors import UsageError, explain
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(//?)")
 
 
-def refuse_url(path: Any, place: str) -> None:
+def refuse_url(path: object, place: str) -> None:
     """Raises `UsageError` for a path that is a URL. place: the function or command that was given it.
 
     `pathlib` makes one slash of two, so that is a URL too, unless there is such a folder.

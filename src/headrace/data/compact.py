@@ -20,6 +20,7 @@ from headrace.data.formats.columns.packed_strings import PackedStrings
 from headrace.data.path_table import PathTable
 
 LOOKED_AT = 100
+"""Strings that are looked at to tell paths from other text."""
 
 
 def compact(obj: Any) -> Any:
@@ -59,7 +60,7 @@ def compact(obj: Any) -> Any:
     return _column(items)
 
 
-def _is_many(value: Any) -> bool:
+def _is_many(value: object) -> bool:
     return isinstance(value, (list, tuple)) and len(value) > 1
 
 
@@ -114,7 +115,8 @@ class _Bytes:
 
 class _Pickled(_Bytes):
     def __call__(self, index: int) -> Any:
-        return pickle.loads(self.column[index].data)  # made in this process, by `compact`
+        # No stranger's pickle: `compact` made it of objects that it was given.
+        return pickle.loads(self.column[index].data)
 
 
 class _Arrays(_Bytes):
@@ -131,7 +133,7 @@ class _Numbers:
 
 
 class _Rows:
-    def __init__(self, columns: Sequence[Any], make: Any, keys: Sequence[Any] | None) -> None:
+    def __init__(self, columns: Sequence[Any], make: Callable[..., Any], keys: Sequence[Any] | None) -> None:
         self.columns = columns
         self.make = make
         self.keys = keys
@@ -146,10 +148,8 @@ class _Rows:
 def _column(items: Sequence[Any]) -> Any:
     """Returns items compacted by what all of them are."""
     kinds = set(map(type, items))
-    if kinds == {str} and all(item.isascii() or _survives(item) for item in items):
-        looked_at = items[:: max(len(items) // LOOKED_AT, 1)]
-        paths = sum("/" in item for item in looked_at) * 2 > len(looked_at)
-        if paths:
+    if kinds == {str} and all(map(_survives, items)):
+        if _look_like_paths(items):
             return PathTable.from_paths(items)
         return PackedStrings.from_strings(items)
 
@@ -159,7 +159,7 @@ def _column(items: Sequence[Any]) -> Any:
             return Compact(len(items), numbers.nbytes, _Numbers(numbers), "numbers")
 
     if kinds == {bytes}:
-        column = _end_to_end([np.frombuffer(item, np.uint8) for item in items])
+        column = _end_to_end(list(map(_as_array, items)))
         return Compact(len(items), column.nbytes, _Bytes(column), "byte strings")
 
     if kinds == {np.ndarray} and _are_alike(items):
@@ -170,12 +170,33 @@ def _column(items: Sequence[Any]) -> Any:
     if rows is not None:
         return rows
 
-    column = _end_to_end([np.frombuffer(pickle.dumps(item, 5), np.uint8) for item in items])
+    pickled = []
+    for item in items:
+        pickled.append(_as_array(pickle.dumps(item, 5)))
+
+    column = _end_to_end(pickled)
     return Compact(len(items), column.nbytes, _Pickled(column), "objects, each pickled")
+
+
+def _as_array(data: bytes) -> Array:
+    return np.frombuffer(data, np.uint8)
+
+
+def _look_like_paths(texts: Sequence[str]) -> bool:
+    """Tells whether more than half of some texts have a slash."""
+    looked_at = texts[:: max(len(texts) // LOOKED_AT, 1)]
+    with_slash = 0
+    for text in looked_at:
+        with_slash += "/" in text
+
+    return with_slash * 2 > len(looked_at)
 
 
 def _survives(text: str) -> bool:
     """Tells whether a string comes back from the bytes that stand for it in a file system: all but odd surrogates."""
+    if text.isascii():
+        return True
+
     try:
         return os.fsdecode(os.fsencode(text)) == text
     except UnicodeEncodeError:
@@ -234,11 +255,16 @@ def _rows(items: Sequence[Any], kinds: set[type]) -> Any:
     if kind is dict:
         keys = list(items[0])
         types = list(map(type, keys))
-        if not keys or any(list(item) != keys or list(map(type, item)) != types for item in items):
+        if not keys:
             return None
+        # 1, 1.0 and True are equal as keys: their types are compared as well.
+        for item in items:
+            if list(item) != keys or list(map(type, item)) != types:
+                return None
+
         columns = []
         for key in keys:
-            columns.append(_column([item[key] for item in items]))
+            columns.append(_column(list(map(operator.itemgetter(key), items))))
 
         return Compact(len(items), _total(columns), _Rows(columns, dict, keys), "dicts")
 
@@ -248,7 +274,7 @@ def _rows(items: Sequence[Any], kinds: set[type]) -> Any:
 
     columns = []
     for position in range(len(items[0])):
-        columns.append(_column([item[position] for item in items]))
+        columns.append(_column(list(map(operator.itemgetter(position), items))))
 
     make = getattr(kind, "_make", tuple)
     return Compact(len(items), _total(columns), _Rows(columns, make, None), "tuples")

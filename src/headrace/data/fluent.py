@@ -96,7 +96,9 @@ class Fluent:
             mixed = np.empty(0, np.int64)
 
         edges = np.rint(np.cumsum([0.0, *fractions]) * length).astype(np.int64)
-        return tuple(
-            self.select(np.sort(mixed[start:stop]))  # type: ignore[arg-type]
-            for start, stop in itertools.pairwise(edges)
-        )
+        parts = []
+        for start, stop in itertools.pairwise(edges):
+            # In order: neighbours in a file are read together.
+            parts.append(self.select(np.sort(mixed[start:stop])))  # type: ignore[arg-type]
+
+        return tuple(parts)

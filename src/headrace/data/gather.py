@@ -65,7 +65,8 @@ def allocate(memory: BatchMemory, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 def fixed(column: Array, dtype: np.dtype[Any]) -> Gather:
     """Gathers samples of one size, converted to `dtype`. Checks the keys."""
-    if not column.flags.c_contiguous:  # `take` would copy all of it
+    # `take` would copy all of it.
+    if not column.flags.c_contiguous:
         return lambda keys, memory: _converted(column[keys], dtype, memory)
 
     shape = column.shape[1:]
@@ -87,7 +88,8 @@ def fixed(column: Array, dtype: np.dtype[Any]) -> Gather:
             return torch.from_numpy(take(keys, 0))
 
         if not converts:
-            take(in_range(keys, len(column)), 0, out, "clip")  # with another mode NumPy would use a buffer
+            # With any mode but "clip", NumPy would gather into a buffer first, to leave `out` alone if a key is wrong.
+            take(in_range(keys, len(column)), 0, out, "clip")
         elif count <= step:
             out[...] = take(keys, 0)
         else:
@@ -106,14 +108,15 @@ def whole_numbers(keys: Any) -> Keys:
         return array.astype(np.int64, copy=False)
 
     try:
-        return np.array([operator.index(key) for key in keys], np.int64)
+        return np.array(list(map(operator.index, keys)), np.int64)
     except OverflowError:
         raise IndexError(f"there is no sample {max(keys, key=abs)}") from None
 
 
 def in_range(keys: Keys, count: int) -> Keys:
     """Returns keys with negative ones counted from the end. Raises `IndexError` if one is out of range."""
-    if len(keys) and int(keys.view(np.uint64).max()) >= count:  # negative ones are huge
+    # One pass for both ends: as unsigned numbers, negative ones are huge.
+    if len(keys) and int(keys.view(np.uint64).max()) >= count:
         if int(keys.min()) < -count or int(keys.max()) >= count:
             wrong = int(keys[(keys < -count) | (keys >= count)][0])
             raise IndexError(f"there is no sample {wrong} among {count}")
@@ -190,7 +193,8 @@ class Padder:
 
     def pieces(self, column: Ragged, keys: Keys) -> tuple[Keys, Keys]:
         """Returns where samples begin, and their lengths; see `Ragged.pieces`. Columns may share their starts."""
-        found = self._found  # another thread may set it meanwhile
+        # Read once: another thread may set it between the comparison and the return.
+        found = self._found
         total = len(column.values)
         if found is not None and found[0] is column.starts and found[1] == total and np.array_equal(found[2], keys):
             return found[3]
@@ -217,13 +221,15 @@ class Padder:
             out.reshape(-1)[target] = values.reshape(-1).take(source, mode="clip")
             return
 
+        # Elements of any type and shape as opaque pieces of so many bytes: one index moves a whole one.
         element = f"V{row}"
         moved = values.reshape(-1).view(element).take(source, mode="clip")
         out.reshape(-1).view(element).put(target, moved, mode="clip")
 
     def _index(self, starts: Keys, lengths: Keys, total: int, longest: int) -> tuple[Keys, Keys]:
         """Returns for each element where it lies among the values, and where it belongs in the batch."""
-        last = self._last  # another thread may set it meanwhile
+        # Read once, as in `pieces`.
+        last = self._last
         if last is not None and _equal(last[0], starts) and _equal(last[1], lengths):
             return last[2], last[3]
 
@@ -282,6 +288,7 @@ def texts(column: Ragged) -> Gather:
     def gather(keys: Keys, memory: BatchMemory) -> list[str]:
         starts, lengths = column.pieces(keys)
         values = column.values
+        # The one loop over samples that is left: a comprehension, as it runs for each string of each batch.
         return [
             values[start : start + length].tobytes().decode("utf-8", "surrogateescape")
             for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
@@ -311,6 +318,7 @@ def whole(
 ) -> Any:
     """Returns all of a column that was read for this batch alone; what can be used as it is, is not copied."""
     if not isinstance(column, Ragged):
+        # torch has no read-only tensors: a batch over a mapped file would crash the process that writes to it.
         values = column
         if not column.flags.writeable and column.nbytes < memory.smallest:
             values = column.copy()

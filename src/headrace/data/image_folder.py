@@ -75,11 +75,16 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
         else:
             self.loader = loader
 
-        self.extensions = tuple(end.lower() for end in as_tuple(extensions))
-        class_folders = find_class_folders(self.root)
-        self.classes = [name for name, _ in class_folders]
-        self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
-        labelled = label_paths(self.root, [folder for _, folder in class_folders], self.extensions)
+        self.extensions = tuple(map(str.lower, as_tuple(extensions)))
+        self.classes: list[str] = []
+        self.class_to_idx: dict[str, int] = {}
+        folders = []
+        for index, (name, folder) in enumerate(find_class_folders(self.root)):
+            self.classes.append(name)
+            self.class_to_idx[name] = index
+            folders.append(folder)
+
+        labelled = label_paths(self.root, folders, self.extensions)
         if not allow_empty:
             refuse_empty_classes(self.root, self.classes, labelled, self.extensions)
 
@@ -133,7 +138,9 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
 
         if self.transform is not None:
             image = self.transform(image)
-        return image, target if self.target_transform is None else self.target_transform(target)
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return image, target
 
     def encoded(self, part: str | int | None) -> ImageFolder:
         """See `Fluent.encoded`: for the image, which then is its path."""
@@ -266,6 +273,7 @@ def walk_files(top: str, extensions: tuple[str, ...], above: tuple[int, int]) ->
     pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [(top, (above,))]
     while pending:
         folder, parents = heapq.heappop(pending)
+        # By device and inode: a link to a folder above has another path at each turn.
         here = identity(folder)
         if here in parents:
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ def holds_images(field: Field) -> bool:
     return field.kind == "bytes" and field.name.rpartition(".")[2].lower() in NAMES
 
 
-def decode_image(data: Any, place: str) -> Array:
+def decode_image(data: bytes | memoryview, place: str) -> Array:
     """Decodes an image to uint8 [height, width, 3], RGB, in memory of its own. `data`: bytes-like.
 
     Raises `SampleError` with the place. Transparency is dropped, and EXIF orientation is not applied.

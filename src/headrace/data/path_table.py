@@ -112,7 +112,8 @@ class PathTable(Sequence[str]):
         return os.fsdecode(self.folders.get(int(self.folder_of[position])) + self.names.get(position))
 
     def __iter__(self) -> Iterator[str]:
-        return (self[position] for position in range(len(self)))
+        for position in range(len(self)):
+            yield self[position]
 
     def __repr__(self) -> str:
         return f"PathTable({len(self):,} paths in {len(self.folders):,} folders, {self.nbytes:,} bytes)"

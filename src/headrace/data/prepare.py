@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from headrace.core.extras import extra
 from headrace.data.formats import idx, memmap, npz, tensordict_memmap
 from headrace.data.formats.columns import Array, Field, Schema
 from headrace.data.formats.columns.arrays import ColumnsReader
+from headrace.data.formats.guards.limits import stored_size
 from headrace.data.formats.manifest import manifest_path
 from headrace.data.formats.protocol import Format, Reader
 from headrace.data.storage.download import Patience, Report, download_any, silent
@@ -121,7 +123,7 @@ def prepare_fashion_mnist(
                 ours.append(file)
 
         source = idx.open_reader(str(root / "raw" / half), trust=False)
-        size = sum(file.stat().st_size for file in ours)
+        size = stored_size(ours)
         parts.append(DatasetCopy(root / "raw" / half, idx.NAME, len(source), size, made=not changed.isdisjoint(ours)))
         parts += _copies(source, root, half, progress, {"label": CLASSES})
 
@@ -170,7 +172,11 @@ def _generated(samples: int, seed: int, place: str) -> Reader:
         x[label == number] += picture
 
     columns: dict[str, Array] = {"x": x, "label": label}
-    schema = Schema(tuple(Field(name, "fixed", array.dtype, array.shape[1:]) for name, array in columns.items()))
+    fields = []
+    for name, array in columns.items():
+        fields.append(Field(name, "fixed", array.dtype, array.shape[1:]))
+
+    schema = Schema(tuple(fields))
     return ColumnsReader("generated", place, schema, samples, lambda: columns)
 
 
@@ -178,10 +184,10 @@ def _copies(
     source: Reader, root: Path, stem: str, progress: Progress, classes: Mapping[str, tuple[str, ...]]
 ) -> list[DatasetCopy]:
     """Writes the copies that are memory-mapped; that of TensorDict if its library is installed."""
-    fields = (
-        Field(field.name, field.kind, field.dtype, field.shape, classes.get(field.name, field.labels))
-        for field in source.schema
-    )
+    fields = []
+    for field in source.schema:
+        fields.append(dataclasses.replace(field, labels=classes.get(field.name, field.labels)))
+
     schema = Schema(tuple(fields))
     parts = [_copy(source, memmap, root / f"{stem}-memmap", progress, schema)]
     try:

@@ -8,9 +8,10 @@ import functools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from headrace.core.batch_memory import BatchMemory, OwnMemory
@@ -26,10 +27,8 @@ from headrace.data.formats.registry import open_reader
 from headrace.data.formats.shards import stamp_of
 from headrace.data.gather import Gather, RaggedAs, in_range, numpy_dtype, whole_numbers
 from headrace.data.images import decode_image, holds_images, stacked
+from headrace.data.stream import StoredStream
 from headrace.data.tokens import TokenWindows
-
-if TYPE_CHECKING:
-    from headrace.data.stream import StoredStream
 
 
 @overload
@@ -41,7 +40,7 @@ def open(
     trust: bool = False,
     decode: bool = True,
     ragged: RaggedAs = "pad",
-    dtype: Any = None,
+    dtype: npt.DTypeLike | None = None,
     window: None = None,
     stride: None = None,
 ) -> StoredDataset:
@@ -49,7 +48,7 @@ def open(
 
 
 @overload
-def open(uri: str | os.PathLike[str], *, dtype: Any, window: int, stride: int | None = None) -> TokenWindows:
+def open(uri: str | os.PathLike[str], *, dtype: npt.DTypeLike, window: int, stride: int | None = None) -> TokenWindows:
     """Opens a flat file of tokens as windows."""
 
 
@@ -61,7 +60,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     trust: bool = False,
     decode: bool = True,
     ragged: RaggedAs = "pad",
-    dtype: Any = None,
+    dtype: npt.DTypeLike | None = None,
     window: int | None = None,
     stride: int | None = None,
 ) -> StoredDataset | TokenWindows:
@@ -104,7 +103,12 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
 
 
 def _open_tokens(
-    uri: Any, columns: Any, format: Any, dtype: Any, window: Any, stride: Any
+    uri: Any,
+    columns: Iterable[str] | None,
+    format: str | None,
+    dtype: npt.DTypeLike | None,
+    window: int | None,
+    stride: int | None,
 ) -> StoredDataset | TokenWindows:
     """Opens a flat file of numbers; see `open`. Raises `UsageError` for what does not go together."""
     found = None
@@ -130,6 +134,19 @@ def _open_tokens(
     if window is None:
         return StoredDataset(reader, reader.schema, decode=True, ragged="pad")
     return TokenWindows(reader, window, stride)
+
+
+def _type_of_numbers(given: Any) -> np.dtype[Any]:
+    """Returns NumPy's type for one that `StoredDataset.astype` was given. Raises `UsageError`."""
+    try:
+        dtype = numpy_dtype(given)
+    except (TypeError, RuntimeError) as error:
+        expected = "a type of torch or NumPy"
+        raise UsageError.about("no such type", place="astype", found=repr(given), expected=expected) from error
+
+    if dtype not in NUMBERS:
+        raise UsageError.about("no such type", place="astype", found=repr(given), expected="a type of numbers")
+    return dtype
 
 
 class StoredDataset(Fluent, Dataset[dict[str, Any]]):
@@ -187,35 +204,22 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         dtype: for all columns of numbers; columns: for single ones, as in `astype(image=torch.float32)`. Types are
         torch's or NumPy's. Values are converted as they are, not scaled. Raises `UsageError`.
         """
-        changed = self._copy()
-        numbers: dict[str, None] = {}
+        numbers = []
         for field in self.schema:
             if field.kind in ("fixed", "ragged"):
-                numbers[field.name] = None
+                numbers.append(field.name)
 
-        of_all: dict[str, Any]
-        if dtype is None:
-            of_all = {}
-        else:
-            of_all = dict.fromkeys(numbers, dtype)
+        wanted: dict[str, Any] = {}
+        if dtype is not None:
+            wanted = dict.fromkeys(numbers, dtype)
+        wanted |= columns
 
-        wanted = {**of_all, **columns}
+        changed = self._copy()
         for name, wanted_type in wanted.items():
             if name not in numbers:
                 expected = "one of " + ", ".join(numbers)
                 raise UsageError.about("no such column of numbers", place="astype", found=repr(name), expected=expected)
-
-            try:
-                changed._types[name] = numpy_dtype(wanted_type)
-            except (TypeError, RuntimeError) as error:
-                raise UsageError.about(
-                    "no such type", place="astype", found=repr(wanted_type), expected="a type of torch or NumPy"
-                ) from error
-
-            if changed._types[name] not in NUMBERS:
-                raise UsageError.about(
-                    "no such type", place="astype", found=repr(wanted_type), expected="a type of numbers"
-                )
+            changed._types[name] = _type_of_numbers(wanted_type)
 
         return changed
 
@@ -247,8 +251,6 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
         shuffle: how many neighbouring samples are mixed, at least; blocks come in random order, too. 0: in order.
         """
-        from headrace.data.stream import StoredStream
-
         return StoredStream(self, shuffle)
 
     def encoded(self, part: str | int | None) -> StoredDataset:
@@ -267,7 +269,8 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     def _copy(self) -> StoredDataset:
         changed = copy.copy(self)
         changed._types = dict(self._types)
-        vars(changed).pop("block_schema", None)  # it follows from what will be changed
+        # A cached property: it follows from what will be changed.
+        vars(changed).pop("block_schema", None)
         changed._checks_keys = False
         changed._plan = Handle(changed._make_plan)
         return changed
@@ -297,14 +300,18 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
         keys: int64 [n], 0 .. length-1.
         """
-        if self._decode and any(holds_images(field) for field in self.schema):
+        if self._decode and any(map(holds_images, self.schema)):
             return None
-        if self._window is not None:
-            parts = self.fetch_batch(keys, OwnMemory())
-            return Block(self.block_schema, {name: part.numpy() for name, part in parts.items()})
 
-        block = self._read(keys)
-        columns = {field.name: self._typed(field, block.columns[field.name]) for field in self.schema}
+        columns: dict[str, Column] = {}
+        if self._window is not None:
+            for name, part in self.fetch_batch(keys, OwnMemory()).items():
+                columns[name] = part.numpy()
+        else:
+            stored = self._read(keys).columns
+            for field in self.schema:
+                columns[field.name] = self._typed(field, stored[field.name])
+
         return Block(self.block_schema, columns)
 
     @functools.cached_property
@@ -315,12 +322,12 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         else:
             length = (self._window[0],)
 
-        return Schema(
-            tuple(
-                dataclasses.replace(field, dtype=self._types[field.name], shape=(*length, *field.shape))
-                for field in self.schema
-            )
-        )
+        fields = []
+        for field in self.schema:
+            shape = (*length, *field.shape)
+            fields.append(dataclasses.replace(field, dtype=self._types[field.name], shape=shape))
+
+        return Schema(tuple(fields))
 
     def _typed(self, field: Field, column: Column) -> Column:
         dtype = self._types[field.name]
@@ -387,9 +394,10 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
             try:
                 found = self._reader.column(field.name)
             except FormatError:
+                # Damage is told of the samples that have it, not of all: they are then read batch by batch.
                 if self._window is not None:
                     raise
-                found = None  # damage is told of the samples that have it, not of all
+                found = None
 
             if found is None:
                 return None
@@ -414,7 +422,10 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         for field in self.schema:
             column = block.columns[field.name]
             if self._decode and holds_images(field):
-                images = [self._value(field, block, place) for place in range(len(block))]
+                images = []
+                for place in range(len(block)):
+                    images.append(self._value(field, block, place))
+
                 batch[field.name] = stacked(images, out, field.name)
             else:
                 batch[field.name] = gather.whole(field, column, self._types[field.name], self._ragged, out, padder)
@@ -423,5 +434,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
     def __repr__(self) -> str:
         lines = [f"{self._reader.place}: {len(self):,} samples, {self.format}"]
-        lines += [f"  {field.name}: {field}" for field in self.schema]
+        for field in self.schema:
+            lines.append(f"  {field.name}: {field}")
+
         return "\n".join(lines)

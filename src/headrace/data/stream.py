@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,12 +14,11 @@ from headrace.core.rng import rng
 from headrace.core.sharding import current_part, shard
 from headrace.data import gather
 from headrace.data.formats.columns import Array, Block, Keys, concatenated
+from headrace.data.formats.columns.schema import Schema
+from headrace.data.formats.protocol import Reader
 from headrace.data.formats.tar_reader import new_bytes
 from headrace.data.stream_steps import FluentStream
 from headrace.faults.classify import is_never_skipped
-
-if TYPE_CHECKING:
-    from headrace.data.stored import StoredDataset
 
 
 @runtime_checkable
@@ -44,6 +43,25 @@ class Sharded(Protocol):
         """
 
 
+class StreamedDataset(Protocol):
+    """What a stream needs of the dataset that it reads: `StoredDataset` has it."""
+
+    schema: Schema
+
+    @property
+    def reader(self) -> Reader:
+        """What reads the stored form."""
+
+    def sample(self, block: Block, place: int) -> dict[str, Any]:
+        """Returns one sample of a block as users get it."""
+
+    def collate(self, block: Block, out: BatchMemory) -> dict[str, Any]:
+        """Returns all samples of a block as a batch."""
+
+    def encoded(self, part: str | int | None) -> StreamedDataset:
+        """Returns the data with the images in this part of a sample left encoded."""
+
+
 class StoredStream(FluentStream):
     """Samples, each a dict, one after the other; made by `StoredDataset.stream`.
 
@@ -51,7 +69,7 @@ class StoredStream(FluentStream):
     each to exactly one. Resumes in mid-epoch without reading again, apart from the samples that were being mixed.
     """
 
-    def __init__(self, dataset: StoredDataset, shuffle: int) -> None:
+    def __init__(self, dataset: StreamedDataset, shuffle: int) -> None:
         if not isinstance(shuffle, int) or isinstance(shuffle, bool) or shuffle < 0:
             raise wrong_argument("shuffle", shuffle, "a whole number, 0 or above", place="stream")
 
@@ -89,7 +107,7 @@ class StreamIterator:
     Samples that cannot be read raise one by one, behind the others of their window: the iterator goes on behind them.
     """
 
-    def __init__(self, dataset: StoredDataset, units: Sequence[Any], shuffle: int, seed: int) -> None:
+    def __init__(self, dataset: StreamedDataset, units: Sequence[Any], shuffle: int, seed: int) -> None:
         self._dataset = dataset
         self._units = units
         self._shuffle = shuffle
@@ -232,8 +250,9 @@ class StreamIterator:
             else:
                 self._next_at = (position + 1, 0)
 
+            # A window begins in one unit, so that a state can name it.
             if out is None:
-                break  # a window begins in one unit, so that a state can name it
+                break
 
         if not pieces:
             if self._next_at[0] >= len(self._units):
@@ -283,7 +302,8 @@ class StreamIterator:
         if raised and not left:
             self._fill()
 
-        while left:  # windows may be smaller than the one of the state, which was as large as a batch
+        # Windows may be smaller than the one of the state, which was as large as a batch.
+        while left:
             self._fill()
             if self._window is None:
                 return

@@ -31,11 +31,17 @@ def looked_at(reader: Reader) -> Keys:
     if not isinstance(reader, BlockReader):
         return spread(len(reader), ROWS)
 
-    blocks = [reader.blocks()[number] for number in spread(len(reader.blocks()), BLOCKS)]
-    rows = [block.start + spread(len(block), math.ceil(ROWS / len(blocks))) for block in blocks]
-    if rows:
-        return np.concatenate(rows)[:ROWS]
-    return np.empty(0, np.int64)
+    blocks = reader.blocks()
+    chosen = spread(len(blocks), BLOCKS).tolist()
+    if not chosen:
+        return np.empty(0, np.int64)
+
+    rows = []
+    for number in chosen:
+        block = blocks[number]
+        rows.append(block.start + spread(len(block), math.ceil(ROWS / len(chosen))))
+
+    return np.concatenate(rows)[:ROWS]
 
 
 def spread(length: int, count: int) -> Keys:
@@ -50,7 +56,7 @@ def portions(reader: Reader, names: Sequence[str], keys: Keys, limit: float = ma
     size = 1
     if len(keys):
         sample = reader.fetch(keys[:1], names).take(np.zeros(1, np.int64))
-        size = max(sum(sample.columns[name].nbytes for name in names), 1)
+        size = max(sample.nbytes, 1)
 
     if size * len(keys) > limit:
         keys = keys[spread(len(keys), max(int(limit / size), 1))]
@@ -98,7 +104,8 @@ class Tally:
             flat = flat[finite]
 
         if len(flat):
-            self._least, self._most = min(self._least, flat.min().item()), max(self._most, flat.max().item())
+            self._least = min(self._least, flat.min().item())
+            self._most = max(self._most, flat.max().item())
             self._sum += float(flat.sum(dtype=np.float64))
             self._count += len(flat)
 
@@ -127,13 +134,13 @@ class Tally:
         if self._values is not None:
             names = self._field.labels
             known = dict.fromkeys(range(len(names)), 0) | dict(sorted(self._values.items()))
-            labels = {}
-            for number in known:
+            counts = []
+            for number, count in known.items():
+                label = str(number)
                 if 0 <= number < len(names):
-                    labels[number] = names[number]
-                else:
-                    labels[number] = str(number)
+                    label = names[number]
+                counts.append({"label": label, "count": count})
 
-            result["counts"] = [{"label": labels[number], "count": count} for number, count in known.items()]
+            result["counts"] = counts
 
         return result

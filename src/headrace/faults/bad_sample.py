@@ -9,9 +9,14 @@ from typing import Any, Literal
 import numpy as np
 
 Action = Literal["raise", "skip", "replace"]
+Stage = Literal["load", "collate"]
+Outcome = Literal["raise", "skip", "replace", "retry"]
 
 LONGEST_ERROR = 2000
 """Characters of an exception's text that are written down."""
+
+LONGEST_NESTING = 16
+"""Datasets within datasets that are looked into; one that holds itself would be without end."""
 
 
 @dataclass(frozen=True)
@@ -25,43 +30,57 @@ class BadSample:
 
     key: Any
     path: str | None
-    stage: Literal["load", "collate"]
+    stage: Stage
     error: str
     epoch: int
     worker: int | None = None
     rank: int = 0
-    action: Literal["raise", "skip", "replace", "retry"] = "skip"
+    action: Outcome = "skip"
     """What became of it; `raise`: it ended the epoch; `retry`: it came at a later try, so nothing was lost."""
     replacement: Any = None
     """The key of the sample that came in its place."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
 
-    def settled(self, action: Literal["raise", "skip", "replace", "retry"], replacement: Any = None) -> BadSample:
+    def settled(self, action: Outcome, replacement: object = None) -> BadSample:
         """Returns the record of what became of it, without the exception."""
         return replace(self, action=action, replacement=replacement, exception=None)
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as values that JSON knows; a key that JSON has no type for becomes its `repr`."""
-        names = ("key", "path", "stage", "error", "epoch", "worker", "rank", "action", "replacement")
-        values = {name: getattr(self, name) for name in names}
-        return {**values, "key": plain(self.key), "replacement": plain(self.replacement)}
+        return {
+            "key": plain(self.key),
+            "path": self.path,
+            "stage": self.stage,
+            "error": self.error,
+            "epoch": self.epoch,
+            "worker": self.worker,
+            "rank": self.rank,
+            "action": self.action,
+            "replacement": plain(self.replacement),
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> BadSample:
         """Returns what `as_json` wrote. Raises KeyError and TypeError for anything else."""
-        known = {name: values.get(name) for name in ("worker", "replacement")}
         return cls(
-            key=values["key"], path=values["path"], stage=values["stage"], error=values["error"],
-            epoch=int(values["epoch"]), rank=int(values.get("rank", 0)), action=values.get("action", "skip"), **known,
-        )  # fmt: skip
+            key=values["key"],
+            path=values["path"],
+            stage=values["stage"],
+            error=values["error"],
+            epoch=int(values["epoch"]),
+            worker=values.get("worker"),
+            rank=int(values.get("rank", 0)),
+            action=values.get("action", "skip"),
+            replacement=values.get("replacement"),
+        )
 
 
-def plain(key: Any) -> Any:
+def plain(key: object) -> object:
     """Returns a key as JSON knows it."""
     if isinstance(key, np.integer):
         return int(key)
     if isinstance(key, (tuple, list)):
-        return [plain(one) for one in key]
+        return list(map(plain, key))
     if key is None or isinstance(key, (bool, int, float, str)):
         return key
     return repr(key)
@@ -69,14 +88,17 @@ def plain(key: Any) -> Any:
 
 def text_of(error: BaseException) -> str:
     """Returns the type and the text of an exception, with its notes, cut to a length."""
-    name = type(error).__name__
-    text = "\n".join([f"{name}: {error}" if str(error) else name, *getattr(error, "__notes__", [])])
+    first = type(error).__name__
+    if str(error):
+        first += f": {error}"
+
+    text = "\n".join([first, *getattr(error, "__notes__", [])])
     if len(text) <= LONGEST_ERROR:
         return text
     return text[: LONGEST_ERROR - 4] + " ..."
 
 
-def path_of(dataset: Any, key: Any, error: BaseException | None = None) -> str | None:
+def path_of(dataset: object, key: Any, error: BaseException | None = None) -> str | None:
     """Returns the file of a sample: what the exception names, else what the dataset lists; None if neither does.
 
     A dataset lists its files as `samples` or `imgs`, pairs that begin with a path, as torchvision's folders do.
@@ -87,6 +109,8 @@ def path_of(dataset: Any, key: Any, error: BaseException | None = None) -> str |
             return named
         return named.decode(errors="backslashreplace")
 
+    # A `Subset` has `dataset` and `indices`, our own wrappers have `source`: the key is followed down to the dataset
+    # that lists files.
     for _ in range(LONGEST_NESTING):
         listed = getattr(dataset, "samples", None)
         if listed is None:
@@ -110,10 +134,7 @@ def path_of(dataset: Any, key: Any, error: BaseException | None = None) -> str |
     return None
 
 
-LONGEST_NESTING = 16
-
-
-def _listed(listed: Any, key: Any) -> str | None:
+def _listed(listed: Any, key: object) -> str | None:
     try:
         entry = listed[key]
     except (TypeError, IndexError, KeyError):

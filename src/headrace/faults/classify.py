@@ -55,10 +55,12 @@ def blame(error: BaseException) -> Blame:
 
         if isinstance(one, (MemoryError, torch.OutOfMemoryError, TransportError, MachineError)) or code in MACHINE:
             return "machine"
+        # torch's allocator for the CPU has no type of its own.
         if type(one) is RuntimeError and "allocate memory" in str(one):
-            return "machine"  # torch's allocator for the CPU has no type of its own
+            return "machine"
+        # It is a TimeoutError, which would otherwise be tried again, for as long as before.
         if isinstance(one, SampleTimeoutError):
-            return "sample"  # it had its time
+            return "sample"
         if isinstance(one, (UsageError, DatasetError, MissingExtraError)) or type(one) in PROGRAM:
             return "program"
         if isinstance(one, (ConnectionError, TimeoutError)) or code in MOMENT or _status(one) in RETRIED_STATUS:
@@ -81,7 +83,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         if current is None:
             return
         yield current
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        # As a traceback shows it: `raise ... from None` hides what was being handled.
+        if current.__cause__ is not None:
+            current = current.__cause__
+        elif current.__suppress_context__:
+            return
+        else:
+            current = current.__context__
 
 
 def _status(error: BaseException) -> int | None:

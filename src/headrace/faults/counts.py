@@ -72,16 +72,22 @@ class FaultCounter:
 
     def delivered(self, losses: Sequence[BadSample], samples: int) -> None:
         """Counts what a batch lost, the last one of `samples` of its epoch. Raises `TooManyBadSamplesError`."""
-        self._write([bad for bad in losses if bad.action == "raise"])  # what ends the epoch; its exception tells of it
-        lost = [bad for bad in losses if bad.action in ("skip", "replace")]
-        skipped = sum(bad.action == "skip" for bad in lost)
+        by_action: dict[str, list[BadSample]] = {"raise": [], "skip": [], "replace": [], "retry": []}
+        lost = []
+        for bad in losses:
+            by_action[bad.action].append(bad)
+            if bad.action in ("skip", "replace"):
+                lost.append(bad)
+
+        # A sample that ends the epoch is not counted: its exception tells of it, and nothing was lost without a word.
+        self._write(by_action["raise"])
         counts = self._counts
         self._counts = replace(
             counts,
             bad=counts.bad + len(lost),
-            skipped=counts.skipped + skipped,
-            replaced=counts.replaced + len(lost) - skipped,
-            retried=counts.retried + sum(bad.action == "retry" for bad in losses),
+            skipped=counts.skipped + len(by_action["skip"]),
+            replaced=counts.replaced + len(by_action["replace"]),
+            retried=counts.retried + len(by_action["retry"]),
         )
         self._records = [*self._records, *lost][-KEPT:]
         self._write(lost)
@@ -103,6 +109,8 @@ class FaultCounter:
         try:
             quarantine.append(self._path, lost)
         except OSError as error:
+            # A full disk must not end a training run. From here on nothing is written, or each batch would say so
+            # again.
             path = self._path
             self._path = None
             LOGGER.error(

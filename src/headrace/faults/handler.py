@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 
 from headrace.core.errors import WorkerDiedError
-from headrace.faults.bad_sample import Action, BadSample, path_of, text_of
+from headrace.faults.bad_sample import Action, BadSample, Stage, path_of, text_of
 from headrace.faults.classify import blame, is_never_skipped
 from headrace.faults.policy import RETRY_AFTER, Policy
 
@@ -20,7 +20,7 @@ class FaultHandler:
     def __init__(
         self,
         policy: Policy,
-        dataset: Any,
+        dataset: object,
         epoch: int,
         worker: int | None,
         killers: Mapping[str, str],
@@ -38,11 +38,13 @@ class FaultHandler:
         self._dataset = dataset
         self._worker = worker
 
-    def retried(self, key: Any, load: Callable[[], T], first: Exception | None = None) -> T:
+    def retried(self, key: object, load: Callable[[], T], first: Exception | None = None) -> T:
         """Returns what `load` returns, tried again after a while if what failed may be well a moment later.
 
         `first`: what the first try raised, if there was one. Raises the exception of the last try.
         """
+        # Not loaded once more: it would kill this worker as well. By `repr`, since the keys came through a pipe as
+        # text.
         if self.killers and repr(key) in self.killers:
             raise WorkerDiedError(self.killers[repr(key)])
 
@@ -68,7 +70,7 @@ class FaultHandler:
 
         raise AssertionError("the last try returns or raises")
 
-    def judge(self, key: Any, stage: Literal["load", "collate"], error: Exception) -> tuple[BadSample, Action]:
+    def judge(self, key: object, stage: Stage, error: Exception) -> tuple[BadSample, Action]:
         """Returns the record of a bad sample, and what is to become of it. Raises `error` if it is not the sample's."""
         if is_never_skipped(error):
             raise error
@@ -81,7 +83,7 @@ class FaultHandler:
 
         return bad, action
 
-    def _bad(self, key: Any, stage: Literal["load", "collate"], error: Exception) -> BadSample:
+    def _bad(self, key: object, stage: Stage, error: Exception) -> BadSample:
         return BadSample(
             key=key,
             path=path_of(self._dataset, key, error),

@@ -88,7 +88,7 @@ class Policy:
         raise UsageError(message)
 
 
-def _named(function: Any) -> str:
+def _named(function: object) -> str:
     code = getattr(function, "__code__", None)
     name = getattr(function, "__qualname__", repr(function))
     if code is not None:
@@ -127,13 +127,14 @@ def check_on_error(given: OnError) -> None:
         raise UsageError(_wrong("max_count", given.max_count, "None beside max_rate: give one of the two"))
 
 
-def _is_number(value: Any, kinds: Any, least: float, most: float) -> bool:
+def _is_number(value: Any, kinds: type[float] | tuple[type[float], ...], least: float, most: float) -> bool:
     """Tells whether a value is None or a number of these kinds within these bounds."""
+    # A bool is a number for Python; `max_count=True` is a slip. NaN fails the comparison.
     if value is None:
         return True
     return isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most
 
 
-def _wrong(name: str, value: Any, expected: str) -> str:
+def _wrong(name: str, value: object, expected: str) -> str:
     place = "on_error of headrace.DataLoader"
     return explain("wrong argument", place=place, found=f"{name}={value!r}", expected=expected)

@@ -25,13 +25,19 @@ Excluded = str | os.PathLike[str] | Iterable[Any]
 
 def append(path: Path, records: Iterable[BadSample]) -> None:
     """Writes records to the end of a quarantine file, each line at once, so that several processes may write to it."""
-    lines = "".join(json.dumps(record.as_json(), ensure_ascii=False) + "\n" for record in records)
+    lines = ""
+    for record in records:
+        lines += json.dumps(record.as_json(), ensure_ascii=False) + "\n"
+
+    # With O_APPEND the system writes each call at the end of the file, whatever other processes have written meanwhile:
+    # lines of several ranks never mix.
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         data = lines.encode("utf-8", errors="backslashreplace")
         size = os.fstat(descriptor).st_size
+        # The last line was cut off when a machine went down; what follows must not become a part of it.
         if data and size and os.pread(descriptor, 1, size - 1) != b"\n":
-            data = b"\n" + data  # behind a line that was cut off when a machine went down
+            data = b"\n" + data
         while data:
             data = data[os.write(descriptor, data) :]
     finally:
@@ -81,8 +87,9 @@ def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
         try:
             bad = BadSample.from_json(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
+            # Written while a machine went down.
             if line.startswith(CUT_OFF):
-                continue  # written while a machine went down
+                continue
             message = explain(
                 "this is no quarantine file",
                 place=f"{path}, line {number}",
@@ -92,6 +99,7 @@ def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
             )
             raise FormatError(message) from error
 
+        # Popped first, so that the key moves to the end: the list is in order of when each was seen last.
         found.pop(repr(bad.key), None)
         found[repr(bad.key)] = bad
 
@@ -104,15 +112,22 @@ def excluded_numbers(exclude: Excluded, length: int) -> npt.NDArray[np.int64]:
     exclude: keys, what `load_quarantine` returns, or the path of a quarantine file. Keys beyond the length are left
     alone: the data may have become shorter. Raises `UsageError` for keys that are no whole numbers.
     """
+    entries: list[Any]
     if isinstance(exclude, (str, os.PathLike)):
         entries = load_quarantine(exclude)
     else:
         entries = _listed(exclude)
 
-    keys = [entry.key if isinstance(entry, BadSample) else entry for entry in entries]
-    for key in keys:
+    keys = []
+    for entry in entries:
+        if isinstance(entry, BadSample):
+            key = entry.key
+        else:
+            key = entry
+
         if isinstance(key, bool) or not isinstance(key, (int, np.integer)) or key < 0:
             raise wrong_argument("exclude", key, MAY_BE_EXCLUDED)
+        keys.append(key)
 
     numbers = np.unique(np.asarray(keys, np.int64))
     left = numbers[numbers < length]

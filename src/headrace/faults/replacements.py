@@ -35,14 +35,17 @@ class Replacements(NamedTuple):
             yield from _shuffled(list(batch), *words)
             return
 
+        # In a dataset not much larger than a batch, nearly every candidate is in the batch already; a sample that comes
+        # twice is better than none.
         if self.size > 4 * len(batch):
-            held = {repr(key) for key in batch}
+            held = set(map(repr, batch))
         else:
             held = set()
 
         given = 0
         for attempt in range(4 * TRIES):
-            number = stream_key(SPARE, *words, attempt) % self.size  # off uniform by at most size / 2**64
+            # Off uniform by at most size / 2**64.
+            number = stream_key(SPARE, *words, attempt) % self.size
             if self.keys is None:
                 key = number
             else:
@@ -61,7 +64,9 @@ def _shuffled(keys: list[Any], *words: int) -> Iterator[Any]:
         yield keys.pop(stream_key(SPARE, *words, attempt) % len(keys))
 
 
-def replacements_of(index_sampler: Any, dataset: Any, excluded: npt.NDArray[np.int64] | None = None) -> Replacements:
+def replacements_of(
+    index_sampler: object, dataset: object, excluded: npt.NDArray[np.int64] | None = None
+) -> Replacements:
     """Returns what replacements are drawn from for an index sampler.
 
     Samplers that take every sample alike are drawn from as a whole. Any other may have its reasons (weights, a part of
@@ -90,6 +95,7 @@ def _listed(keys: npt.NDArray[Any]) -> Replacements:
     return Replacements()
 
 
-def word_of(key: Any) -> int:
+def word_of(key: object) -> int:
     """Returns a number for any key, the same in every process."""
+    # Not `hash`: that of text differs from process to process.
     return crc32(repr(key).encode())

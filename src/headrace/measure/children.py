@@ -22,6 +22,8 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
+import torch.utils.data
+
 from headrace.measure.measurement import ChildMeasurement, Measurement
 
 VARIABLE = "HEADRACE_RUN"
@@ -63,7 +65,7 @@ def measured_too(plan: ChildPlan) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def not_measured_if_spawned(loader: Any) -> Iterator[None]:
+def not_measured_if_spawned(loader: torch.utils.data.DataLoader[Any]) -> Iterator[None]:
     """Leaves out the worker processes that a loader spawns meanwhile: they make batches and iterate over none."""
     if not loader.num_workers or VARIABLE not in os.environ:
         yield
@@ -116,7 +118,8 @@ def join() -> None:
 
 def _leave_mark(mark: Path) -> None:
     """Says that this process uses a loader, so that its figures are waited for."""
-    with contextlib.suppress(OSError):  # the measured run is over already
+    # The measured run may be over already, and its folder gone.
+    with contextlib.suppress(OSError):
         mark.touch()
 
 
@@ -143,7 +146,8 @@ def _leave_figures(measurement: Measurement, folder: Path, began: float, pid: in
 
     child = ChildMeasurement(pid, number, time.perf_counter() - began, loaders)
     aside = folder / f"{pid}.part"
-    with contextlib.suppress(OSError):  # the measured run is over already, or its disk is full
+    # The measured run may be over already, or the disk be full. A training process must not fail for its figures.
+    with contextlib.suppress(OSError):
         aside.write_text(json.dumps(child.as_dict()))
         aside.replace(folder / f"{pid}.json")
 
@@ -160,8 +164,18 @@ def children_of(folder: Path, patience: float = PATIENCE) -> list[ChildMeasureme
         if not (folder / f"{pid}.json").exists():
             _wait_for_end(pid, deadline)
 
-    found = [ChildMeasurement.from_dict(json.loads(file.read_text())) for file in folder.glob("*.json")]
-    return sorted(found, key=lambda child: (math.inf if child.rank is None else child.rank, child.pid))
+    found = []
+    for file in folder.glob("*.json"):
+        found.append(ChildMeasurement.from_dict(json.loads(file.read_text())))
+
+    return sorted(found, key=_rank_and_pid)
+
+
+def _rank_and_pid(child: ChildMeasurement) -> tuple[float, int]:
+    """Returns what sorts children: by rank, those without one behind the others, in the order of their starts."""
+    if child.rank is None:
+        return math.inf, child.pid
+    return child.rank, child.pid
 
 
 def _wait_for_end(pid: int, deadline: float) -> None:

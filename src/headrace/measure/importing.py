@@ -37,7 +37,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         if fullname != self._name:
             return None
 
-        sys.meta_path.remove(self)  # so that the search below asks the others only
+        # Removed first, so that the search asks the other finders only, and not this one again.
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
             return spec

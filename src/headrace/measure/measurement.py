@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.measure.waiting import EpochWatch, LoaderRecord, cost_of_watching
 from headrace.observe.diagnosis.diagnose import diagnose
+from headrace.observe.diagnosis.finding import Diagnosis
 from headrace.telemetry.recorder import Listener, Recorder
 from headrace.telemetry.recording import Recording
 
@@ -87,11 +88,16 @@ class Measurement:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the measurement as JSON knows it."""
-        loaders = [record.as_dict() for record in self.loaders]
-        findings = [diagnose(recording).as_json() for recording in self.recordings()]
-        figures = {"script": self.script, "seconds": self.seconds, "waited": self.waited, "measuring": self.measuring}
-        children = [child.as_dict() for child in self.children]
-        return {**figures, "loaders": loaders, "diagnoses": findings, "children": children}
+        diagnoses = map(diagnose, self.recordings())
+        return {
+            "script": self.script,
+            "seconds": self.seconds,
+            "waited": self.waited,
+            "measuring": self.measuring,
+            "loaders": list(map(LoaderRecord.as_dict, self.loaders)),
+            "diagnoses": list(map(Diagnosis.as_json, diagnoses)),
+            "children": list(map(ChildMeasurement.as_dict, self.children)),
+        }
 
     def recordings(self) -> list[Recording]:
         """Returns the recordings of the loaders that were iterated, in the order in which the script made them."""
@@ -130,7 +136,7 @@ class ChildMeasurement:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns it as JSON knows it."""
-        loaders = [record.as_dict() for record in self.loaders]
+        loaders = list(map(LoaderRecord.as_dict, self.loaders))
         return {"pid": self.pid, "rank": self.rank, "seconds": self.seconds, "loaders": loaders}
 
     @classmethod

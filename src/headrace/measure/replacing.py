@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -89,7 +89,8 @@ def replace_loader(measurement: Measurement, replacement: Replacement, defaults:
 
     @contextmanager
     def with_own_loader(module: Any) -> Iterator[None]:
-        _set_loader(TORCH_LOADER)  # torchdata derives its class from torch's, not from ours
+        # torchdata's class is to be derived from torch's, which it expects private parts of, and not from ours.
+        _set_loader(TORCH_LOADER)
         try:
             yield
         finally:
@@ -156,7 +157,7 @@ class _Measuring:
         recorder.listeners.extend(self._measurement.listeners)
         return entry
 
-    def begin(self, loader: Any) -> MeasuredLoader:
+    def begin(self, loader: torch.utils.data.DataLoader[Any]) -> MeasuredLoader:
         """An epoch begins. Returns the figures of the loader."""
         began = time.perf_counter()
         measurement = self._measurement
@@ -164,14 +165,15 @@ class _Measuring:
             measurement.on_first_loader()
             measurement.on_first_loader = None
 
+        # An epoch that was left before its end has handed over only a part of what it noted.
         entry = self.entry_of(loader)
         if entry.watch is not None:
-            entry.watch.flush()  # of an epoch that was left before its end
+            entry.watch.flush()
         if not self.keeps_own_record:
             entry.recorder.begin_epoch(began, torch_setting(loader), fresh=not loader.persistent_workers)
         return entry
 
-    def watched(self, iterator: Any, loader: Any, entry: MeasuredLoader) -> Any:
+    def watched(self, iterator: Any, loader: Sized, entry: MeasuredLoader) -> Any:
         """Returns the iterator that the script gets."""
         if self._replacement.ideal:
             return Replay(iterator, _length_of(loader), entry.record, self._measurement.deadline)
@@ -184,7 +186,7 @@ class _Measuring:
         return iterator
 
 
-def _take_torchdata_s_order(loader: Any) -> None:
+def _take_torchdata_s_order(loader: torch.utils.data.DataLoader[Any]) -> None:
     """Gives a loader that shuffles the samplers that torchdata's loader makes, so that its order stays."""
     if type(loader.sampler) is not torch.utils.data.RandomSampler or loader.batch_size is None:
         return
@@ -197,7 +199,7 @@ def _take_torchdata_s_order(loader: Any) -> None:
     vars(loader)["batch_sampler"] = BatchSampler(sampler, loader.batch_size, loader.drop_last)
 
 
-def _leave_as_it_is(loader: Any) -> None:
+def _leave_as_it_is(loader: object) -> None:
     """Does nothing: the samplers are torch's."""
 
 
@@ -223,7 +225,8 @@ def _measured_class(
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError:
-                super().__init__(*args, **kwargs)  # a wrong call: torch's own constructor says what is wrong with it
+                # A wrong call: torch's own constructor says what is wrong with it.
+                super().__init__(*args, **kwargs)
                 return
 
             used = applicable(defaults, given)
@@ -259,7 +262,7 @@ def _measured_class(
     return MeasuredDataLoader
 
 
-def _length_of(loader: Any) -> int:
+def _length_of(loader: Sized) -> int:
     """Returns how many batches an epoch has; a round number if the loader cannot say."""
     try:
         return len(loader)
@@ -269,8 +272,14 @@ def _length_of(loader: Any) -> int:
 
 def fault_argument(used: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Joins the options about bad samples to the one argument that a loader has for them: `on_error`."""
-    joined = {name: value for name, value in used.items() if name not in OF_ON_ERROR}
-    fields = {OF_ON_ERROR[name]: value for name, value in used.items() if name in OF_ON_ERROR}
+    joined = {}
+    fields = {}
+    for name, value in used.items():
+        if name in OF_ON_ERROR:
+            fields[OF_ON_ERROR[name]] = value
+        else:
+            joined[name] = value
+
     if fields:
         joined["on_error"] = replace(OnError.of(given.get("on_error", "raise")), **fields)
     return joined

@@ -24,7 +24,8 @@ def run_script(target: str, arguments: Sequence[str], *, as_module: bool = False
     code = compile(path.read_bytes(), str(path), "exec")
     sys.argv = [target, *arguments]
     sys.path.insert(0, str(path.resolve().parent))
+    # The module stays in place after the end: exit handlers of the script may need its names.
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=str(path), __builtins__=__builtins__)
-    sys.modules["__main__"] = main  # kept after the end: exit handlers of the script may need its names
+    sys.modules["__main__"] = main
     exec(code, main.__dict__)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
@@ -65,8 +67,8 @@ def differ_in_size(dataset: StoredDataset) -> bool:
     count = min(len(dataset), LOOK)
     samples = [dataset[int(index)] for index in np.linspace(0, len(dataset) - 1, count)]
     for field in dataset.schema:
-        shapes = {np.shape(sample[field.name]) for sample in samples}
-        if field.kind != "ragged" and len(shapes) > 1:
+        values = map(itemgetter(field.name), samples)
+        if field.kind != "ragged" and not _are_of_one_shape(values):
             return True
 
     return False
@@ -76,14 +78,17 @@ def collate_apart(samples: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns a batch in which columns of several shapes are lists of tensors."""
     batch: dict[str, Any] = {}
     for name in samples[0]:
-        values = [sample[name] for sample in samples]
-        shapes = {np.shape(value) for value in values}
-        if len(shapes) == 1:
+        values = list(map(itemgetter(name), samples))
+        if _are_of_one_shape(values):
             batch[name] = default_collate(values)
         else:
-            batch[name] = [torch.as_tensor(value) for value in values]
+            batch[name] = list(map(torch.as_tensor, values))
 
     return batch
+
+
+def _are_of_one_shape(values: Iterable[npt.ArrayLike]) -> bool:
+    return len(set(map(np.shape, values))) <= 1
 
 
 def worker_counts_to_try() -> list[int]:

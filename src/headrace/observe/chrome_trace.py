@@ -10,16 +10,17 @@ import gzip
 import itertools
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.core.errors import UsageError, explain
-from headrace.telemetry.recording import MAIN, Batches, Event, Recording, without_nan
+from headrace.observe.atomic_file import write_atomically
+from headrace.telemetry.recording import MAIN, Batches, Event, Recording, without_nan, workers_seen
 
 PROCESS = 1_000_000_000
 """The number of the first recording among the processes of the trace: no process of Linux has it."""
@@ -30,6 +31,10 @@ QUARTER = 7_889_238 * 10**9
 """Nanoseconds of a quarter of a year: torch's profiler counts from the beginning of the one that it runs in."""
 ATTACHED = 1000
 """Nanoseconds before the end of a slice where an arrow holds on to it, at most."""
+STEPS = (("load", "begun", "loaded"), ("collate", "loaded", "collated"), ("send", "collated", "sent"))
+"""The work on a batch: name, and the moments of its beginning and its end."""
+GZIPPED = b"\x1f\x8b"
+"""The first bytes of every gzip file."""
 
 Slice = dict[str, Any]
 
@@ -45,22 +50,27 @@ def trace_events(recordings: Sequence[Recording], *, base: int | None = None) ->
     if base is None:
         base = time.time_ns() // QUARTER * QUARTER
 
-    events = [
-        event
-        for place, recording in enumerate(recordings)
-        for event in _Drawing(recording, PROCESS + place, shift - base).events()
-    ]
-    arrows: dict[tuple[int, int], int] = {}
-    for event in events:
-        if event["ph"] in "sf":
-            event["id"] = arrows.setdefault((event["pid"], event["id"]), len(arrows) + 1)
+    events: list[dict[str, Any]] = []
+    labels: list[str] = []
+    for process, recording in enumerate(recordings, PROCESS):
+        events += _Drawing(recording, process, shift - base).events()
+        labels.append(recording.label)
 
+    _number_arrows(events)
     return {
         "traceEvents": sorted(events, key=_order),
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": base,
-        "metadata": {"loaders": [recording.label for recording in recordings], "clock": "CLOCK_REALTIME"},
+        "metadata": {"loaders": labels, "clock": "CLOCK_REALTIME"},
     }
+
+
+def _number_arrows(events: Iterable[dict[str, Any]]) -> None:
+    """Numbers the arrows through: the viewers pair their ends by number over the whole trace, not within a process."""
+    numbers: dict[tuple[int, int], int] = {}
+    for event in events:
+        if event["ph"] in "sf":
+            event["id"] = numbers.setdefault((event["pid"], event["id"]), len(numbers) + 1)
 
 
 def write_trace(path: Path, recordings: Sequence[Recording], beside: Path | None = None) -> None:
@@ -78,13 +88,10 @@ def write_trace(path: Path, recordings: Sequence[Recording], beside: Path | None
         trace = ours | given | {"metadata": ours["metadata"] | given.get("metadata", {})}
         trace["traceEvents"] = sorted(given["traceEvents"] + ours["traceEvents"], key=_order)
 
-    plain = json.dumps(trace, allow_nan=False, separators=(",", ":")).encode()
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        aside.write_bytes(gzip.compress(plain, 6) if path.suffix == ".gz" else plain)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    content = json.dumps(trace, allow_nan=False, separators=(",", ":")).encode()
+    if path.suffix == ".gz":
+        content = gzip.compress(content, 6)
+    write_atomically(path, content)
 
 
 class _Drawing:
@@ -112,11 +119,12 @@ class _Drawing:
                 yield self._mark(event)
 
     def _names(self) -> Iterator[dict[str, Any]]:
-        seen = self._recording.batches["worker"][np.isfinite(self._recording.batches["begun"])]
-        workers = set(seen.tolist()) | {event.worker for event in self._recording.events if event.worker is not None}
         threads = {LOOP: "training loop", EPOCHS: "epochs"}
-        threads |= {FIRST_WORKER + worker: f"worker {worker}" for worker in sorted(workers - {MAIN})}
+        for worker in workers_seen(self._recording.batches, self._recording.events):
+            threads[FIRST_WORKER + worker] = f"worker {worker}"
+
         yield self._label("process_name", 0, name=f"{self._recording.setting.loader} {self._recording.label}")
+        # Viewers sort processes by this number. Below zero, recordings come before what torch's profiler recorded.
         yield self._label("process_sort_index", 0, sort_index=self._process - 2 * PROCESS)
         for thread, name in threads.items():
             yield self._label("thread_name", thread, name=name)
@@ -127,6 +135,7 @@ class _Drawing:
             own = self._recording.batches[self._recording.batches["epoch"] == epoch.epoch]
             asked = own["asked"][np.isfinite(own["asked"])]
             delivered = own["delivered"]
+            # An epoch that goes on, or that was left in the middle, ends with what is known of it.
             if math.isfinite(epoch.ended):
                 ended = epoch.ended
             else:
@@ -155,18 +164,18 @@ class _Drawing:
         else:
             made = FIRST_WORKER + worker
 
-        moments = [float(row[name]) for name in ("begun", "loaded", "collated", "sent")]
         cpu = {"load": {"cpu_seconds": float(row["load_cpu"])}, "send": {"cpu_seconds_of_all": float(row["cpu"])}}
-        work = [
-            piece
-            for name, begin, end in zip(("load", "collate", "send"), moments[:-1], moments[1:], strict=True)
-            for piece in self._slice(name, made, begin, end, args | cpu.get(name, {}))
-        ]
+        work: list[Slice] = []
+        for name, first, last in STEPS:
+            work += self._slice(name, made, float(row[first]), float(row[last]), args | cpu.get(name, {}))
+
         wait = list(self._slice("wait", LOOP, asked, delivered, args))
         yield from (*wait, *work)
         if not wait:
             return
 
+        # Durations of these two are measured, and not when they began. They are the last that happens before delivery,
+        # pinning after opening, so their beginnings are counted back from it.
         pinning = max(delivered - _known(row["pinned"]), asked)
         opening = max(pinning - _known(row["opened"]), asked)
         for name, begin, end in (("open", opening, pinning), ("pin", pinning, delivered)):
@@ -182,23 +191,33 @@ class _Drawing:
         if not (math.isfinite(begin) and math.isfinite(end)) or end < begin:
             return
 
+        known = {}
+        for key, value in args.items():
+            if without_nan(value) is not None:
+                known[key] = value
+
+        # Both ends are rounded to nanoseconds before they are subtracted. Rounded by itself, a duration could reach
+        # into the slice behind it, and viewers would draw that one as a part of this one.
         first = self._at(begin)
-        yield self._event("X", name, first, thread) | {
-            "dur": (self._at(end) - first) / 1000,
-            "args": {key: value for key, value in args.items() if without_nan(value) is not None},
-        }
+        duration = (self._at(end) - first) / 1000
+        yield self._event("X", name, first, thread) | {"dur": duration, "args": known}
 
     def _arrow(self, phase: str, at: int, held: Slice) -> dict[str, Any]:
         """Returns an end of the arrow that belongs to a row; it holds on to a slice, just before its end."""
         moment = held["ts"] + held["dur"] - min(ATTACHED / 1000, held["dur"] / 2)
         event = {"ph": phase, "cat": CATEGORY, "name": "batch", "pid": held["pid"], "tid": held["tid"], "id": at}
-        return event | {"ts": round(moment, 3)} | ({"bp": "e"} if phase == "f" else {})
+        event["ts"] = round(moment, 3)
+        # Without this an arrow ends at the slice that begins next, rather than at the one around its end.
+        if phase == "f":
+            event["bp"] = "e"
+        return event
 
     def _counts(self, rows: Batches) -> Iterator[dict[str, Any]]:
         """Counts the batches that were posted and not delivered yet: those being made, and those that are ready."""
         known = rows[np.isfinite(rows["posted"]) & np.isfinite(rows["sent"]) & np.isfinite(rows["delivered"])]
         count = len(known)
         times = np.concatenate([known["posted"], known["sent"], known["delivered"]])
+        # int64 [3 count, 2]: what each moment adds to the batches being made and to those that are ready.
         changes = np.zeros((3 * count, 2), np.int64)
         changes[:count, 0] = 1
         changes[count : 2 * count, 0] = -1
@@ -213,14 +232,12 @@ class _Drawing:
         return self._event("C", name, self._at(when), 0) | {"args": values}
 
     def _mark(self, event: Event) -> dict[str, Any]:
+        # The scope says how far the mark reaches: over the whole process, or over one thread.
         if event.worker is None:
             thread = LOOP
-        else:
-            thread = FIRST_WORKER + event.worker
-
-        if event.worker is None:
             scope = "p"
         else:
+            thread = FIRST_WORKER + event.worker
             scope = "t"
 
         return self._event("i", event.kind, self._at(event.time), thread) | {"s": scope, "args": {"text": event.text}}
@@ -239,6 +256,8 @@ class _Drawing:
 
 def _nanoseconds_since_1970() -> int:
     """Returns what turns nanoseconds of `time.perf_counter_ns()` into such since 1970: the closest of some readings."""
+    # The system may take the core away between two readings, so one pair can be off by milliseconds. The pair whose
+    # readings are closest to each other is off by half of their distance at most.
     closest = (math.inf, 0)
     for _ in range(20):
         before = time.perf_counter_ns()
@@ -249,14 +268,17 @@ def _nanoseconds_since_1970() -> int:
     return closest[1]
 
 
-def _known(value: Any) -> float:
+def _known(value: float) -> float:
     if math.isfinite(value):
         return max(float(value), 0.0)
     return 0.0
 
 
-def _highest(values: Iterable[float]) -> float:
-    return max((float(value) for value in values if math.isfinite(value)), default=math.nan)
+def _highest(values: npt.NDArray[np.float64]) -> float:
+    known = values[np.isfinite(values)]
+    if len(known):
+        return float(known.max())
+    return math.nan
 
 
 def _order(event: dict[str, Any]) -> tuple[bool, float, float]:
@@ -267,7 +289,11 @@ def _order(event: dict[str, Any]) -> tuple[bool, float, float]:
 def _read(path: Path) -> dict[str, Any]:
     raw = path.read_bytes()
     try:
-        given = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        # Told by the first bytes rather than by the name, which a user may have changed.
+        if raw[:2] == GZIPPED:
+            raw = gzip.decompress(raw)
+
+        given = json.loads(raw)
         if isinstance(given, dict) and isinstance(given.get("traceEvents"), list):
             return given
         found = "JSON of another kind"

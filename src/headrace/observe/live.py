@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType, RenderResult
 from rich.text import Text
 
 from headrace.observe.stats import wait_share, waited_and_looped
 from headrace.observe.terminal_rows import PinnedRows
 from headrace.telemetry.formatting import size as size_text
 from headrace.telemetry.formatting import some
-from headrace.telemetry.recording import MAIN, Batches, EpochTimes, Recording
+from headrace.telemetry.recording import MAIN, Batches, Recording
 
 EVERY = 0.2
 """Seconds between two drawings, at least."""
@@ -61,15 +62,19 @@ class LiveView:
 
     def update(self, recordings: Callable[[], Sequence[Recording]]) -> None:
         """Draws anew, if it is time; called after deliveries."""
+        # A forked worker has a copy of this view and of its lock. Two processes that draw would paint over each other.
         now = time.perf_counter()
         if now < self._due or self._rows is None or os.getpid() != self._process:
             return
 
+        # Several loaders may be iterated by several threads. Who finds the view busy goes on with its batch: the other
+        # thread draws all loaders anyway.
         if self._busy.acquire(blocking=False):
             try:
                 self._draw(self._rows, recordings(), now)
             except OSError:
-                self._rows = None  # the terminal has gone; the script goes on
+                # The terminal has gone, for example with its ssh connection. The script goes on.
+                self._rows = None
             finally:
                 took = time.perf_counter() - now
                 self._due = now + took + max(EVERY, took / SHARE)
@@ -78,12 +83,12 @@ class LiveView:
     def close(self) -> None:
         """Takes away what was drawn."""
         if self._rows is not None and os.getpid() == self._process:
+            # Forgotten first: a batch that is delivered meanwhile by another thread shall not draw them again.
             rows = self._rows
             self._rows = None
-            try:
+            # The terminal may have gone, and the view with it.
+            with contextlib.suppress(OSError):
                 rows.remove()
-            except OSError:
-                return  # the terminal has gone, and the view with it
 
     def _draw(self, rows: PinnedRows, recordings: Sequence[Recording], now: float) -> None:
         size = rows.size()
@@ -106,7 +111,8 @@ def view(recordings: Sequence[Recording], now: float) -> RenderableType:
 
     A loader that has delivered nothing lately takes one row; one that never did takes none.
     """
-    return _View([recording for recording in recordings if len(recording.batches)], now)
+    begun = [recording for recording in recordings if len(recording.batches)]
+    return _View(begun, now)
 
 
 @dataclass(frozen=True)
@@ -115,10 +121,16 @@ class _View:
     now: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # An ellipsis is no ASCII.
+        overflow: OverflowMethod = "ellipsis"
+        if options.ascii_only:
+            overflow = "crop"
+
         for recording in self.recordings:
             for line in _Loader(recording, self.now, options.max_width, options.ascii_only).lines():
+                # A line that wraps would take two rows, and the count of pinned rows would be wrong.
                 line.no_wrap = True
-                line.truncate(options.max_width, overflow="crop" if options.ascii_only else "ellipsis")
+                line.truncate(options.max_width, overflow=overflow)
                 yield line
 
 
@@ -134,7 +146,7 @@ class _Loader:
     def lines(self) -> Iterator[Text]:
         rows = self.recording.batches
         yield self._heading()
-        if not _latest(rows["delivered"]) > self.now - QUIET:
+        if _latest(rows["delivered"]) <= self.now - QUIET:
             return
 
         yield self._speed()
@@ -146,28 +158,30 @@ class _Loader:
         row = self.recording.batches[-1]
         length = self.recording.setting.length
         done = int(row["number"]) + 1
-        how_far = f"batch {done:,}" + (f" of {length:,} ({done / length:.0%})" if length else "")
-        text = f"epoch {row['epoch']}, {how_far}"
+        text = f"epoch {row['epoch']}, batch {done:,}"
+        short_text = ""
+        share = 0.0
+        if length:
+            share = done / length
+            text = f"{text} of {length:,} ({share:.0%})"
+            short_text = f"{share:.0%}"
+
+        # Measured in cells of the terminal: a letter of a label may be two cells wide.
         room = self.width - cell_len(self.recording.label) - len(text) - 2
         if room < 0:
-            if length:
-                text = f"{done / length:.0%}"
-            else:
-                text = ""
+            text = short_text
             room = 1
 
-        if length:
-            full = round(room * min(done / length, 1.0))
-        else:
-            full = 0
-
+        full = round(room * min(share, 1.0))
         if self.is_ascii:
             rule = "=" * full + "-" * (room - full)
         else:
             rule = "━" * full + "─" * (room - full)
 
-        parts = Text(f"{self.recording.label} ", style="bold")
-        return parts.append(rule[:full], style="green").append(rule[full:], style="bright_black").append(f" {text}")
+        line = Text(f"{self.recording.label} ", style="bold")
+        line.append(rule[:full], style="green")
+        line.append(rule[full:], style="bright_black")
+        return line.append(f" {text}")
 
     def _speed(self) -> Text:
         """Samples a second with how they went, and the share of waiting."""
@@ -180,7 +194,11 @@ class _Loader:
             seconds = min(room, 40)
             line.append(self._heights(_speeds(self.recording.batches, self.now, seconds)))
 
-        line.append(share, style="bold yellow" if waiting >= 0.1 else "")
+        style = ""
+        if waiting >= 0.1:
+            style = "bold yellow"
+
+        line.append(share, style=style)
         if room >= 0:
             line.append(" ").append_text(self._bar([("wait", waiting)], 10))
         return line
@@ -189,25 +207,33 @@ class _Loader:
         """A bar for each worker; many of them share a row."""
         shares = busy_shares(self.recording, self.now)
         if len(shares) > MOST_WORKERS:
-            whole = np.array([sum(one.values()) for one in shares.values()])
-            words = f"{len(whole)} workers busy {whole.min():.0%} to {whole.max():.0%} "
-            yield Text(words).append(self._heights(whole, most=1.0), style=STYLES["load"])
+            busy = np.array([sum(stages.values()) for stages in shares.values()])
+            words = f"{len(busy)} workers busy {busy.min():.0%} to {busy.max():.0%} "
+            yield Text(words).append(self._heights(busy, most=1.0), style=STYLES["load"])
             return
 
         for worker, stages in shares.items():
-            if worker == MAIN:
-                name = "main process "
-            else:
-                name = f"worker {worker:<2} "
+            yield self._worker(worker, stages)
 
-            words = f" {sum(stages.values()):>4.0%}"
-            if self.width >= 64:
-                words += "  " + ", ".join(f"{stage} {share:.0%}" for stage, share in stages.items() if share >= 0.005)
-            room = self.width - len(name) - (40 if self.width >= 64 else 5)
-            line = Text(name)
-            if room >= 4:
-                line.append_text(self._bar(list(stages.items()), min(room, 40)))
-            yield line.append(words)
+    def _worker(self, worker: int, stages: dict[str, float]) -> Text:
+        """The name of a worker, a bar of its stages, and their shares as figures where there is room."""
+        if worker == MAIN:
+            name = "main process "
+        else:
+            name = f"worker {worker:<2} "
+
+        words = f" {sum(stages.values()):>4.0%}"
+        room = self.width - len(name) - 5
+        if self.width >= 64:
+            # Below half a percent the figure would be "0%".
+            figures = [f"{stage} {share:.0%}" for stage, share in stages.items() if share >= 0.005]
+            words += "  " + ", ".join(figures)
+            room = self.width - len(name) - 40
+
+        line = Text(name)
+        if room >= 4:
+            line.append_text(self._bar(list(stages.items()), min(room, 40)))
+        return line.append(words)
 
     def _rest(self) -> Iterator[Text]:
         """Batches on their way, memory, and what was decided last."""
@@ -217,9 +243,11 @@ class _Loader:
             parts.append(f"{flying:.1f} batches in flight, {ready:.1f} ready")
 
         if len(self.recording.memory):
-            main = int(self.recording.memory["main"][-1])
-            workers = int(self.recording.memory["workers"][-1])
-            parts.append(f"memory {size_text(main)}" + (f", workers {size_text(workers)}" if workers else ""))
+            latest = self.recording.memory[-1]
+            memory = f"memory {size_text(latest['main'])}"
+            if latest["workers"]:
+                memory = f"{memory}, workers {size_text(latest['workers'])}"
+            parts.append(memory)
 
         if self.recording.bad_samples or self.recording.restarts:
             bad = some(self.recording.bad_samples, "bad sample")
@@ -231,9 +259,11 @@ class _Loader:
         if parts:
             yield Text("; ".join(parts))
 
-        decided = [event.text for event in self.recording.events if event.kind == "decided"]
-        if decided:
-            yield Text(f"decided: {' '.join(decided[-1].split())}", style="green")
+        for event in reversed(self.recording.events):
+            if event.kind == "decided":
+                # One row is one line: a decision may have been worded over several.
+                yield Text(f"decided: {' '.join(event.text.split())}", style="green")
+                return
 
     def _bar(self, parts: Sequence[tuple[str, float]], width: int) -> Text:
         """Returns shares of a whole as a bar of so many cells."""
@@ -242,13 +272,15 @@ class _Loader:
         else:
             signs = BLOCKS
 
+        # The end of each piece is rounded, and not its length: rounded lengths could add up to more than the bar.
         line = Text()
         done = 0.0
         cells = 0
         for stage, share in parts:
             done = min(done + share, 1.0)
-            line.append(signs[stage] * (round(done * width) - cells), style=STYLES[stage])
-            cells = round(done * width)
+            end = round(done * width)
+            line.append(signs[stage] * (end - cells), style=STYLES[stage])
+            cells = end
 
         return line.append(signs["idle"] * (width - cells), style=STYLES["idle"])
 
@@ -261,7 +293,9 @@ class _Loader:
 
         known = np.nan_to_num(values, nan=0.0)
         top = most or float(known.max(initial=0.0)) or 1.0
-        return "".join(signs[math.ceil(min(value / top, 1.0) * (len(signs) - 1))] for value in known.tolist())
+        # Rounded up: only nothing at all is shown as a blank.
+        heights = np.ceil(np.minimum(known / top, 1.0) * (len(signs) - 1)).astype(int)
+        return "".join(map(signs.__getitem__, heights.tolist()))
 
 
 def samples_per_second(recording: Recording, now: float, window: float = WINDOW) -> float:
@@ -278,9 +312,11 @@ def wait_share_now(recording: Recording, now: float, window: float = WINDOW) -> 
     begin = max(now - window, _since(recording))
     rows = recording.batches
     asked = rows["asked"].copy()
-    began = {one.epoch: one.began for one in recording.epochs}
-    for at in np.flatnonzero(rows["number"] == 0).tolist():
-        asked[at] = began.get(int(rows["epoch"][at]), asked[at])
+    # The loop begins to wait for an epoch's first batch when the epoch begins, which starts the workers, and not only
+    # when it asks for that batch.
+    began = {epoch.epoch: epoch.began for epoch in recording.epochs}
+    for first in np.flatnonzero(rows["number"] == 0).tolist():
+        asked[first] = began.get(int(rows["epoch"][first]), asked[first])
 
     if now > begin:
         return float(_overlap(asked, rows["delivered"], begin, now)) / (now - begin)
@@ -295,18 +331,24 @@ def busy_shares(recording: Recording, now: float, window: float = WINDOW) -> dic
     rows = recording.batches[~np.isnan(recording.batches["begun"])]
     found: dict[int, dict[str, float]] = {}
     for worker in np.unique(rows["worker"]).tolist():
-        own = rows[rows["worker"] == worker]
-        latest = max(_latest(own[name]) for name in ("loaded", "collated", "sent"))
+        its_rows = rows[rows["worker"] == worker]
+        latest = max(_latest(its_rows["loaded"]), _latest(its_rows["collated"]), _latest(its_rows["sent"]))
+        if latest <= now - QUIET:
+            continue
+
+        # The main process makes a batch only while the loop waits for it, so what it does up to now is known.
         if worker == MAIN:
             end = now
         else:
             end = latest
 
-        if not latest > now - QUIET:
-            continue
-        begin = max(end - window, min(float(own["begun"].min()), end))
-        spans = {stage: _overlap(own[a], own[b], begin, end) for stage, a, b in STAGES}
-        found[worker] = {stage: span / (end - begin) if end > begin else 0.0 for stage, span in spans.items()}
+        begin = max(end - window, min(float(its_rows["begun"].min()), end))
+        shares = {}
+        for stage, first, last in STAGES:
+            shares[stage] = 0.0
+            if end > begin:
+                shares[stage] = _overlap(its_rows[first], its_rows[last], begin, end) / (end - begin)
+        found[worker] = shares
 
     return found
 
@@ -339,11 +381,16 @@ def _speeds(batches: Batches, now: float, seconds: int) -> Floats:
 
 def _since(recording: Recording) -> float:
     """Returns when the loader was first iterated, as far as batches are known."""
-    began: list[EpochTimes] = [one for one in recording.epochs if one.epoch == int(recording.batches["epoch"][0])]
-    first = _first(recording.batches["asked"])
-    if began and recording.batches["number"][0] == 0:
-        return min(began[0].began, first)
-    return first
+    asked = _first(recording.batches["asked"])
+    oldest = recording.batches[0]
+    # Where the beginning of the oldest epoch is no longer held, the loop waited for batches that are not known, either.
+    if oldest["number"] != 0:
+        return asked
+
+    for epoch in recording.epochs:
+        if epoch.epoch == oldest["epoch"]:
+            return min(epoch.began, asked)
+    return asked
 
 
 def _overlap(begins: Floats, ends: Floats, begin: float, end: float) -> float:

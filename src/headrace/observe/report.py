@@ -27,10 +27,12 @@ def report(recording: Recording, diagnosis: Diagnosis) -> RenderableType:
     for number, finding in enumerate(diagnosis.findings, 1):
         parts += ["", *_finding(number, finding)]
 
-    if any(stage.seconds for stage in stats.stages.values()):
-        parts += ["", _stages(stats)]
+    stages = _stages(stats)
+    if stages.row_count:
+        parts += ["", stages]
 
-    parts += [Text(line) for line in _lines(stats)]
+    # As `Text`, and not as strings: rich would take [brackets] in a worker's name or a label for its markup.
+    parts += map(Text, _lines(stats))
     return Group(*parts)
 
 

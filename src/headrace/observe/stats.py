@@ -96,8 +96,11 @@ class LoaderStats:
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as JSON knows it: NaN as None."""
-        derived = {name: getattr(self, name) for name in ("wait_share", "samples_per_second", "bytes_per_second")}
-        plain: dict[str, Any] = without_nan(asdict(self) | derived)
+        figures = asdict(self)
+        for name in ("wait_share", "samples_per_second", "bytes_per_second"):
+            figures[name] = getattr(self, name)
+
+        plain: dict[str, Any] = without_nan(figures)
         return plain
 
 
@@ -128,9 +131,21 @@ def stats_of(recording: Recording) -> LoaderStats:
     batches = recording.batches
     memory = recording.memory
     waited, looped = waited_and_looped(recording)
+
+    # The latest epochs are held, and an epoch knows its number: counting those that are held would be too few.
+    epochs = 0
+    if recording.epochs:
+        epochs = recording.epochs[-1].epoch + 1
+
+    memory_main = 0
+    memory_workers = 0
+    if len(memory):
+        memory_main = int(memory["main"][-1])
+        memory_workers = int(memory["workers"][-1])
+
     return LoaderStats(
         label=recording.label,
-        epochs=recording.epochs[-1].epoch + 1 if recording.epochs else 0,
+        epochs=epochs,
         batches=int(totals.get("batches", 0)),
         samples=int(totals.get("samples", 0)),
         bytes=int(totals.get("bytes", 0)),
@@ -140,8 +155,8 @@ def stats_of(recording: Recording) -> LoaderStats:
         prepared=prepared(batches).seconds,
         stages=_stages(batches, totals),
         workers=_workers(batches),
-        memory_main=int(memory["main"][-1]) if len(memory) else 0,
-        memory_workers=int(memory["workers"][-1]) if len(memory) else 0,
+        memory_main=memory_main,
+        memory_workers=memory_workers,
         bad_samples=recording.bad_samples,
         restarts=recording.restarts,
     )
@@ -151,12 +166,16 @@ def _opening(recording: Recording) -> float:
     """Returns the seconds between the beginnings of epochs and the asking for their first batches, as far as known."""
     rows = recording.batches[recording.batches["number"] == 0]
     asked = dict(zip(rows["epoch"].tolist(), rows["asked"].tolist(), strict=True))
-    took = [asked[one.epoch] - one.began for one in recording.epochs if one.epoch in asked]
+    took = []
+    for epoch in recording.epochs:
+        if epoch.epoch in asked:
+            took.append(asked[epoch.epoch] - epoch.began)
+
     return float(np.nansum(took))
 
 
 def _first_batch(epochs: tuple[EpochTimes, ...]) -> float:
-    took = np.array([one.first - one.began for one in epochs], np.float64)
+    took = np.array([epoch.first - epoch.began for epoch in epochs], np.float64)
     took = took[~np.isnan(took)]
     if len(took):
         return float(np.median(took))
@@ -170,8 +189,9 @@ def _stages(batches: Batches, totals: Mapping[str, float]) -> dict[str, StageSta
     for name in (*MAKING, "wait"):
         seconds[name] = seconds[name][steady]
 
+    # Nothing was asked for after the last batch of an epoch: the 0 that stands there is no step of training.
     followed = batches["epoch"][1:] == batches["epoch"][:-1]
-    seconds["loop"] = seconds["loop"][:-1][followed]  # nothing was asked for after the last batch of an epoch
+    seconds["loop"] = seconds["loop"][:-1][followed]
     for name in STAGES:
         total = totals.get(name, 0.0)
         values = seconds[name]
@@ -192,22 +212,22 @@ def _workers(batches: Batches) -> tuple[WorkerStats, ...]:
     starts, ends = _epoch_bounds(measured)
     found = []
     for worker in np.unique(measured["worker"]).tolist():
-        its_own = measured["worker"] == worker
-        # It may have been added late.
-        its = busy[its_own]
-        since = measured["begun"][its_own].min()
+        made_by_it = measured["worker"] == worker
+        busy_seconds = float(busy[made_by_it].sum())
+        # A worker may have been added in the middle of an epoch: before its first batch it was not idle, but not there.
+        since = measured["begun"][made_by_it].min()
         span = float((ends - np.maximum(starts, since)).clip(0).sum())
         if span:
-            share = min(float(its.sum()) / span, 1.0)
+            share = min(busy_seconds / span, 1.0)
         else:
             share = NAN
 
-        usual = busy[its_own & steady]
+        usual = busy[made_by_it & steady]
         if len(usual):
             each = float(usual.mean())
         else:
             each = NAN
-        found.append(WorkerStats(worker, len(its), share, each))
+        found.append(WorkerStats(worker, int(made_by_it.sum()), share, each))
 
     return tuple(found)
 
@@ -218,6 +238,7 @@ def _epoch_bounds(batches: Batches) -> tuple[npt.NDArray[np.float64], npt.NDArra
     starts = np.full(len(epochs), np.inf)
     ends = np.full(len(epochs), -np.inf)
     np.minimum.at(starts, at, batches["begun"])
+    # fmax and not maximum: a moment that was not measured is NaN, and must not wipe out the others.
     for moment in ("delivered", "collated", "sent"):
         np.fmax.at(ends, at, batches[moment])
 

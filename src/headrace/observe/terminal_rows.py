@@ -36,12 +36,18 @@ class PinnedRows:
         rows = len(lines)
         text = ""
         if self._taken != (rows, size):
+            # Going down first scrolls what stands in the lowest rows out of their way. Setting the division moves the
+            # cursor to the top, so its place is saved around that.
             text = self._release() + DOWN * rows + f"\x1b[{rows}A{SAVE}\x1b[1;{size.lines - rows}r{RESTORE}"
             self._taken = rows, size
 
-        first = size.lines - rows + 1
-        painted = (f"\x1b[{first + row};1H{ERASE_ROW}{line}" for row, line in enumerate(lines))
-        self._write(f"{text}{SAVE}{''.join(painted)}{RESTORE}")
+        # All of it is one write: what another thread or process prints comes before or behind, and never while the
+        # cursor is in the pinned rows.
+        text += SAVE
+        for row, line in enumerate(lines, size.lines - rows + 1):
+            text += f"\x1b[{row};1H{ERASE_ROW}{line}"
+
+        self._write(text + RESTORE)
 
     def remove(self) -> None:
         """Leaves the terminal as if nothing had been shown; twice is once."""

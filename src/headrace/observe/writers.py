@@ -14,7 +14,8 @@ from typing import Any
 
 from headrace.core.errors import UsageError, explain
 from headrace.core.extras import extra
-from headrace.observe.stats import LoaderStats, WorkerStats
+from headrace.observe.atomic_file import write_atomically
+from headrace.observe.stats import LoaderStats, StageStats, WorkerStats
 from headrace.telemetry.recording import MAIN
 
 
@@ -29,22 +30,19 @@ class TensorBoardWriter:
 
     def __init__(self, where: str | os.PathLike[str] | Any, prefix: str = "headrace") -> None:
         if isinstance(where, (str, os.PathLike)):
-            self._folder = os.fspath(where)
-        else:
-            self._folder = None
-
-        if self._folder is not None:
+            # Imported here only to fail here: a missing package shall be told before the training, not in its middle.
+            # The writer itself is made at the first call, so that a loader that is never iterated leaves no folder.
+            extra("tensorboard", "tensorboard")
+            self._folder: str | None = os.fspath(where)
             self._writer: Any = None
         else:
+            self._folder = None
             self._writer = where
 
         if prefix.strip("/"):
             self._prefix = f"{prefix.strip('/')}/"
         else:
             self._prefix = ""
-
-        if self._folder is not None:
-            extra("tensorboard", "tensorboard")
 
     def __call__(self, stats: LoaderStats) -> None:
         """Writes the figures, and flushes them to the disk."""
@@ -107,14 +105,10 @@ class OpenMetricsWriter:
     def __call__(self, stats: LoaderStats) -> None:
         """Writes the figures of this loader, and the latest ones of those that came before."""
         self._latest[stats.label] = stats
-        aside = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
-        try:
-            aside.write_bytes(self._text())
-            aside.replace(self._path)
-        finally:
-            aside.unlink(missing_ok=True)
+        write_atomically(self._path, self._text())
 
     def _text(self) -> bytes:
+        # A registry of its own: the default one belongs to the user's program, and refuses a second family of a name.
         registry = extra("prometheus_client", "metrics").CollectorRegistry()
         registry.register(_Families(list(self._latest.values())))
         written: bytes = extra("prometheus_client.openmetrics.exposition", "metrics").generate_latest(registry)
@@ -158,44 +152,66 @@ class _Families:
         self._core = extra("prometheus_client.core", "metrics")
 
     def collect(self) -> Iterator[Any]:
-        for name, unit, words in COUNTERS:
-            rows = [((one.label,), getattr(one, name)) for one in self._loaders]
-            yield self._family("Counter", name, unit, words, ("loader",), rows)
-
-        for name, unit, words in GAUGES:
-            looked = [one for one in self._loaders if one.memory_main or not name.startswith("memory")]
-            rows = [((one.label,), getattr(one, name)) for one in looked]
-            yield self._family("Gauge", name, unit, words, ("loader",), rows)
-
+        yield from self._of_loaders()
         yield from self._of_stages()
         yield from self._of_workers()
 
+    def _of_loaders(self) -> Iterator[Any]:
+        for name, unit, words in COUNTERS:
+            family = self._family("Counter", name, unit, words, ("loader",))
+            for loader in self._loaders:
+                _add(family, (loader.label,), getattr(loader, name))
+            yield family
+
+        for name, unit, words in GAUGES:
+            family = self._family("Gauge", name, unit, words, ("loader",))
+            for loader in self._loaders:
+                # 0 bytes of memory: nobody has looked yet.
+                if loader.memory_main or not name.startswith("memory"):
+                    _add(family, (loader.label,), getattr(loader, name))
+            yield family
+
     def _of_stages(self) -> Iterator[Any]:
-        stages = [((one.label, name), stage) for one in self._loaders for name, stage in one.stages.items()]
-        stages = [(labels, stage) for labels, stage in stages if stage.seconds]
         names = ("loader", "stage")
-        rows = [(labels, stage.seconds) for labels, stage in stages]
-        yield self._family("Counter", "stage", "seconds", "Time of a stage, of all batches.", names, rows)
+        total = self._family("Counter", "stage", "seconds", "Time of a stage, of all batches.", names)
+        for labels, stage in self._stages():
+            _add(total, labels, stage.seconds)
+        yield total
+
         for field, words in OF_A_STAGE:
-            rows = [(labels, getattr(stage, field)) for labels, stage in stages]
-            yield self._family("Gauge", f"stage_{field}", "seconds", words, names, rows)
+            family = self._family("Gauge", f"stage_{field}", "seconds", words, names)
+            for labels, stage in self._stages():
+                _add(family, labels, getattr(stage, field))
+            yield family
+
+    def _stages(self) -> Iterator[tuple[tuple[str, str], StageStats]]:
+        """Yields the labels and figures of each stage that took time, loader by loader."""
+        for loader in self._loaders:
+            for name, stage in loader.stages.items():
+                if stage.seconds:
+                    yield (loader.label, name), stage
 
     def _of_workers(self) -> Iterator[Any]:
-        workers = [((one.label, _name(worker)), worker) for one in self._loaders for worker in one.workers]
         names = ("loader", "worker")
-        busy = [(labels, worker.busy) for labels, worker in workers]
-        yield self._family("Gauge", "worker_busy", "ratio", "Share of the time in which it made batches.", names, busy)
-        took = [(labels, worker.seconds) for labels, worker in workers]
-        yield self._family("Gauge", "worker_batch", "seconds", "Mean time that it took for a batch.", names, took)
+        busy = self._family("Gauge", "worker_busy", "ratio", "Share of the time in which it made batches.", names)
+        took = self._family("Gauge", "worker_batch", "seconds", "Mean time that it took for a batch.", names)
+        for loader in self._loaders:
+            for worker in loader.workers:
+                labels = (loader.label, _name(worker))
+                _add(busy, labels, worker.busy)
+                _add(took, labels, worker.seconds)
 
-    def _family(
-        self, kind: str, name: str, unit: str, words: str, labels: tuple[str, ...], rows: list[tuple[Any, float]]
-    ) -> Any:
-        made = getattr(self._core, f"{kind}MetricFamily")(f"headrace_{name}", words, labels=labels, unit=unit)
-        for values, value in rows:
-            if not math.isnan(value):
-                made.add_metric(values, value)
-        return made
+        yield busy
+        yield took
+
+    def _family(self, kind: str, name: str, unit: str, words: str, labels: tuple[str, ...]) -> Any:
+        return getattr(self._core, f"{kind}MetricFamily")(f"headrace_{name}", words, labels=labels, unit=unit)
+
+
+def _add(family: Any, labels: tuple[str, ...], value: float) -> None:
+    # A sample of NaN would stay on a dashboard as a gap. A sample that is missing says that nothing was measured.
+    if not math.isnan(value):
+        family.add_metric(labels, value)
 
 
 def _name(worker: WorkerStats) -> str:

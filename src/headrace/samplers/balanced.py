@@ -49,7 +49,8 @@ class ClassBalancedSampler(PositionalSampler):
             self.total = positive("num_samples", num_samples)
 
         self._digest = digest_of(classes)
-        self._members = np.argsort(classes, kind="stable")  # the keys of class 0, then those of class 1, ...
+        # The keys of class 0, then those of class 1, and so on.
+        self._members = np.argsort(classes, kind="stable")
         self._sizes = np.bincount(classes)
         self._starts = np.cumsum(self._sizes) - self._sizes
         self._order = Permutations([len(self._sizes)])
@@ -83,26 +84,27 @@ def numbered(labels: Any) -> Keys:
     """Returns the class of each sample, shape (n,); classes are numbered as they come first. Raises `UsageError`."""
     if isinstance(labels, torch.Tensor | np.ndarray):
         array = numbers_of(labels)
-    else:
-        array = None
-
-    if array is not None and array.ndim == 1 and array.size and array.dtype.kind != "O":
-        _, firsts, classes = np.unique(array, return_index=True, return_inverse=True)
-        return np.argsort(np.argsort(firsts))[classes].astype(np.int64, copy=False)
+        if array.ndim != 1 or not array.size:
+            raise _bad_labels(f"an array of shape {array.shape}")
+        if array.dtype.kind != "O":
+            return _numbered_array(array)
 
     try:
-        numbers: dict[Any, int] = {}
-        if array is None or array.ndim == 1:
-            listed = list(labels)
-        else:
-            listed = []
-        classes = np.array([numbers.setdefault(_plain(label), len(numbers)) for label in listed], np.int64)
+        numbers: dict[Hashable, int] = {}
+        classes = [numbers.setdefault(_plain(label), len(numbers)) for label in labels]
     except TypeError as error:
         raise _bad_labels(f"{type(labels).__name__}: {error}") from error
 
-    if classes.size == 0:
-        raise _bad_labels("none" if array is None else f"an array of shape {array.shape}")
-    return classes
+    if not classes:
+        raise _bad_labels("none")
+    return np.array(classes, np.int64)
+
+
+def _numbered_array(labels: npt.NDArray[Any]) -> Keys:
+    # `unique` numbers classes by their values. They are numbered as they come first, so that classes have the same
+    # numbers whether labels come as an array or as a list.
+    _, firsts, classes = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(firsts))[classes].astype(np.int64, copy=False)
 
 
 def _plain(label: Any) -> Any:

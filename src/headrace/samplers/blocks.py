@@ -55,23 +55,23 @@ class BlockShuffleSampler(PositionalSampler):
         span = self.block_size * self.window
         blocks = -(-self.total // size)
         missing = blocks * size - self.total
+        # When the short block comes, and in which window; behind all others if every block is full.
         order = Permutation(blocks, self._stream(BLOCKS, epoch))
-        # When the short block comes.
+        turn = blocks
         if missing:
             turn = int(order.inverse(np.array([blocks - 1]))[0])
-        else:
-            turn = blocks
 
-        number = turn // self.window  # in which window
+        number = turn // self.window
         places = positions + missing * (positions >= (number + 1) * span - missing)
 
+        # Windows have four lengths: a full one, the last one, the one with the short block, and the last one with it.
         windows = places // span
         last = -(-blocks // self.window) - 1
-        lengths = [span, blocks * size - last * span, span - missing, blocks * size - last * span - missing]
+        last_span = blocks * size - last * span
+        lengths = np.maximum([span, last_span, span - missing, last_span - missing], 0)
         rows = (windows == last) + 2 * (windows == number)
-        offsets = Permutations([max(length, 0) for length in lengths]).at(
-            rows, words_at(self._stream(SAMPLES, epoch), windows), places - windows * span
-        )
+        keys_of_windows = words_at(self._stream(SAMPLES, epoch), windows)
+        offsets = Permutations(lengths).at(rows, keys_of_windows, places - windows * span)
 
         places = windows * span + offsets
         places += missing * ((windows == number) & (places >= (turn + 1) * size - missing))

@@ -92,17 +92,19 @@ class BucketedBatchSampler(ElasticSampler):
         """Returns how many batches there are in an epoch, over all ranks."""
 
     def __iter__(self) -> Iterator[Batch]:
+        # A copy: the state that the iteration began from may be asked for again.
         now = dict(self._begin())
         epoch = self.epoch
         world = self.world
         self._now = now
-        # The own batch of this step, and how many batches the step has so far.
+        # The batch of this rank in this step, and how many batches the step has so far.
         mine = None
         held = 0
         for window, number in self._batches(epoch, now):
             if held == world.rank:
                 mine = window, number
             held += 1
+            # A batch is given out once all ranks have one in this step: an incomplete last step is dealt with below.
             if held == world.size and mine is not None:
                 now.update(window=window.number, batch=number + 1)
                 yield mine[0].batch(mine[1])
@@ -112,6 +114,7 @@ class BucketedBatchSampler(ElasticSampler):
         now.update(window=self._windows, batch=0)
         if not held or self.uneven == "drop":
             return
+        # Ranks that have none in the last step take batches from the beginning of the epoch, each of them another one.
         if mine is None and self.uneven == "pad":
             mine = next(islice(cycle(self._batches(epoch, self._beginning())), world.rank - held, None))
         if mine is not None:
@@ -280,7 +283,11 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
 
     def _total(self, epoch: int) -> int:
         if self._counted is None or self._counted[0] != epoch:
-            self._counted = epoch, sum(len(self._cut(epoch, number).turns) for number in range(self._windows))
+            batches = 0
+            for number in range(self._windows):
+                batches += len(self._cut(epoch, number).turns)
+            self._counted = epoch, batches
+
         return self._counted[1]
 
     def _identity(self) -> State:

@@ -41,7 +41,8 @@ class DistributedSampler(PositionalSampler):
         self.total = length_of(dataset) - len(excluded)
         self.shuffle = shuffle
         self.excluded = excluded
-        self._before = excluded - np.arange(len(excluded))  # how many samples stay that come before each of them
+        # How many samples stay that come before each of those left out: by it numbers of samples skip them.
+        self._before = excluded - np.arange(len(excluded))
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
         """See `PositionalSampler.keys_at`."""

@@ -52,15 +52,17 @@ def _permutations(sampler: RandomSampler) -> Iterator[Keys]:
         generator = torch.Generator()
         generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
 
-    for _ in range(sampler.num_samples // length if length else 0):
+    passes = 0
+    rest = 0
+    if length:
+        passes, rest = divmod(sampler.num_samples, length)
+
+    for _ in range(passes):
         yield torch.randperm(length, generator=generator).numpy()
 
-    if length:
-        rest = sampler.num_samples % length
-    else:
-        rest = 0
-
-    if rest or sampler.generator is not None:  # a generator of the user's goes on as far as with torch's code
+    # torch's code draws a permutation for the rest even if there is none. A generator of the user's must go on as far
+    # as with that code; one of our own nobody sees.
+    if rest or sampler.generator is not None:
         yield torch.randperm(length, generator=generator).numpy()[:rest]
 
 

@@ -125,6 +125,8 @@ class MixtureSampler(PositionalSampler):
         world = self.world
         mine = local_range(start, self.total, world, self.uneven)
         count = [0]
+        # Keys are made in chunks that grow, so that a start or a resume is quick and later ones are made at full speed.
+        # The cursor counts keys as they are given out, so that a state never tells of keys that were only made.
         self._cursor = (start, world.size, count)
         size = FIRST_CHUNK
         largest = max(LARGEST_CHUNK // world.size, FIRST_CHUNK)
@@ -133,7 +135,8 @@ class MixtureSampler(PositionalSampler):
             for key in self.keys_at(epoch, self._wrapped(mine[count[0] : count[0] + size])).tolist():
                 count[0] += 1
                 yield key
-                if self._mix is not mix:  # the weights were changed
+                # The weights were changed while the loop had this key: the rest of the chunk is of the old ones.
+                if self._mix is not mix:
                     break
 
             size = min(2 * size, largest)
@@ -153,17 +156,24 @@ class MixtureSampler(PositionalSampler):
     def load_state_dict(self, state_dict: State) -> None:
         """See `ElasticSampler.load_state_dict`."""
         super().load_state_dict(state_dict)
-        shares, counts = (np.array(state_dict[name], np.int64) for name in ("shares", "counts"))
+        shares = np.array(state_dict["shares"], np.int64)
+        counts = np.array(state_dict["counts"], np.int64)
         self._mix = Mix.of(self._quota(shares), state_dict["since"], counts)
 
     def check_state(self, state: Any) -> None:
         """See `ElasticSampler.check_state`."""
         super().check_state(state)
-        since, shares, counts = (state.get(name) for name in ("since", "shares", "counts"))
-        lists = all(isinstance(row, list) and len(row) == len(self.lengths) for row in (shares, counts))
-        if not (lists and isinstance(since, int) and since >= 0 and min(shares) >= 0 and sum(shares) == ONE):
+        since = state.get("since")
+        shares = state.get("shares")
+        counts = state.get("counts")
+        is_sound = isinstance(since, int) and since >= 0 and self._is_row(shares) and self._is_row(counts)
+        if not is_sound or min(shares) < 0 or sum(shares) != ONE:
             found = f"since={since!r}, shares={shares!r}, counts={counts!r}"
             self._refuse("this state is damaged", found, "what state_dict() returned")
+
+    def _is_row(self, row: object) -> bool:
+        """Tells whether something has an entry for each source, as rows of a state do."""
+        return isinstance(row, list) and len(row) == len(self.lengths)
 
     def _quota(self, shares: Ints) -> Quota:
         return Quota(shares, self._stream(SOURCES, 0))

@@ -85,6 +85,7 @@ class Permutations:
         """Returns the key at each of `positions` in the permutation of 0 .. lengths[row]-1; all of shape (n,)."""
         lengths = self.lengths[rows]
         words = _words(positions)
+        # Elements of short ranges are looked up, all others walk through the network until none is outside.
         todo = np.flatnonzero(lengths > SORTED)
         if todo.size < words.size:
             few = np.flatnonzero(lengths <= SORTED)

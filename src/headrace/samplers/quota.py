@@ -51,8 +51,9 @@ class Quota:
         order = np.argsort(sources, axis=1, kind="stable")
         grouped = np.take_along_axis(sources, order, 1)
         places = np.arange(STRATA)
+        # Sorted by source, the places of a source are a run: how often it came before is how far into its run one is.
         starts = np.maximum.accumulate(np.where(np.diff(grouped, prepend=-1, axis=1) > 0, places, 0), axis=1)
-        earlier = np.empty(sources.shape, np.int64)  # in the same block
+        earlier = np.empty(sources.shape, np.int64)
         np.put_along_axis(earlier, order, places - starts, 1)
 
         columns = positions % STRATA
@@ -87,7 +88,8 @@ class Quota:
         for bit in range(int(numbers.max(initial=0)).bit_length()):
             step = 1 << (BITS - bit)
             first = ((backward & (step // 2 - 1)) ^ self._scramble) & (step - 1)
-            below = (rest - first[:, None] + step - 1) >> (BITS - bit)  # how many of them are below `rest`
+            # How many of them are below `rest`.
+            below = (rest - first[:, None] + step - 1) >> (BITS - bit)
             counts += below * ((numbers >> bit) & 1)[:, None]
 
         return np.diff(counts, prepend=0, axis=1)

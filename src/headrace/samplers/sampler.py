@@ -180,13 +180,15 @@ class PositionalSampler(ElasticSampler):
         done = 0
         size = FIRST_CHUNK
         while done < len(mine):
+            # The loop counts in the cursor's own list: a state that is asked for between two keys knows of the last.
             chunk = mine[done : done + size]
             for count[0], key in enumerate(self.keys_at(epoch, self._wrapped(chunk)).tolist(), done + 1):
                 yield key
             done = done + len(chunk)
             size = min(2 * size, LARGEST_CHUNK)
 
-        count[0] = self.total  # with "keep" this rank may be one short of the others, which are at the end too
+        # With "keep" this rank may be one short of the others. They are all at the end, and states are the same on all.
+        count[0] = self.total
 
     def key_arrays(self, size: int, *, drop_last: bool) -> Iterator[Keys]:
         """Yields the same keys as `__iter__`, in batches of `size`, each an array: many times faster."""

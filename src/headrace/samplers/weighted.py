@@ -98,8 +98,9 @@ def drawn_by(sums: Floats, uniforms: Floats) -> Keys:
     That index has a weight above zero, since its sum is above the one before. It exists: numbers of 53 bits are at most
     1 - 2**-53, and so the product is rounded to something below `sums[-1]`.
     """
+    # In ascending order, neighbouring searches share their cache lines: three times faster, the sorting included.
     targets = (uniforms * sums[-1]).ravel()
-    order = np.argsort(targets)  # neighbouring searches share their cache lines: three times faster
+    order = np.argsort(targets)
     keys = np.empty(targets.shape, np.int64)
     keys[order] = np.searchsorted(sums, targets[order], side="right")
     return keys.reshape(uniforms.shape)
@@ -109,7 +110,8 @@ def _first_arrivals(weights: Floats, count: int, key: int) -> Keys:
     """Returns the keys of a whole epoch without replacement, shape (count,)."""
     usable = np.flatnonzero(weights)
     uniforms = uniforms_at(key, usable)
-    np.maximum(uniforms, 2.0**-54, out=uniforms)  # 0 would have no logarithm
+    # 0 has no logarithm. The numbers are multiples of 2**-53, so half of that is below all others.
+    np.maximum(uniforms, 2.0**-54, out=uniforms)
     # The logarithm of exponential variate / weight: in the same order, and never out of range.
     arrivals = np.log(-np.log(uniforms)) - np.log(weights[usable])
     early = np.flatnonzero(arrivals <= np.partition(arrivals, count - 1)[count - 1])
@@ -133,8 +135,9 @@ def checked_weights(weights: npt.ArrayLike | torch.Tensor) -> Floats:
     if not array.any():
         raise _bad_weights("zeros only")
 
+    # The largest becomes 1, so that no sum overflows. Those that are too small beside it become 0.
     with np.errstate(under="ignore"):
-        array /= array.max()  # so that no sum overflows
+        array /= array.max()
 
     return array
 
@@ -143,7 +146,10 @@ def numbers_of(values: Any) -> npt.NDArray[Any]:
     """Returns an array of what a tensor on any device, an array or a sequence holds; not a copy if it need not be."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
-        values = (values.double() if values.is_floating_point() else values).numpy()
+        # NumPy has no bfloat16.
+        if values.is_floating_point():
+            values = values.double()
+        values = values.numpy()
     return np.asarray(values)
 
 

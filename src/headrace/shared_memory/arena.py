@@ -21,7 +21,9 @@ class Arena:
         self._backing = FileBacking.create()
         self._in_file = 0
         """Regions that lie in the file of `_backing`."""
-        self._idle: deque[InboundRegion] = deque()  # filled by finalizers, which must not wait for the lock
+        # Filled by finalizers, which may run in the very thread that holds the lock: they must not wait for it. A deque
+        # needs none.
+        self._idle: deque[InboundRegion] = deque()
         self._regions: list[InboundRegion] = []
         self._lock = threading.Lock()
         watch_forks(self)
@@ -31,8 +33,9 @@ class Arena:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
+            # Where file sizes are limited, the next regions lie in a file of their own.
             if not self._backing.has_room_for(self._in_file + 1):
-                self._backing = FileBacking.create()  # a limit on file sizes: regions of their own files
+                self._backing = FileBacking.create()
                 self._in_file = 0
 
             self._backing.reserve(self._in_file + 1)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import ctypes
 import io
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
-from typing import IO, Any
+from typing import IO, Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -92,7 +93,7 @@ class ObjectPickler(ForkingPickler):
     `keep_in_header` gets each buffer and returns whether it stays in the pickle.
     """
 
-    def __init__(self, stream: IO[bytes], keep_in_header: Any) -> None:
+    def __init__(self, stream: IO[bytes], keep_in_header: Callable[[pickle.PickleBuffer], bool]) -> None:
         super().__init__(stream, 5, True, keep_in_header)
         self._blocks: dict[int, tuple[torch.UntypedStorage, _Block]] = {}
 
@@ -107,8 +108,9 @@ class ObjectPickler(ForkingPickler):
         return NotImplemented
 
     def _reduce_tensor(self, tensor: torch.Tensor) -> Any:
+        # torch's own reduction: CUDA memory travels as a handle.
         if tensor.device.type != "cpu":
-            return NotImplemented  # torch's own reduction: CUDA memory travels as a handle
+            return NotImplemented
 
         if tensor.requires_grad and not tensor.is_leaf:
             raise RuntimeError(
@@ -157,7 +159,7 @@ class _Block:
     def __init__(self, array: Bytes) -> None:
         self.array = array
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         return _storage_over, (pickle.PickleBuffer(self.array.data),)
 
 
@@ -170,8 +172,9 @@ def _reduce_array(array: npt.NDArray[Any]) -> Any:
         return NotImplemented
     if _is_foreign(array.dtype):
         return _same, (np.array(array, array.dtype.newbyteorder("=")),)
+    # Of an array with gaps, pickle makes a copy itself, which is writable.
     if array.flags.writeable or not array.flags.forc:
-        return NotImplemented  # of an array with gaps, pickle makes a copy itself, which is writable
+        return NotImplemented
 
     # The same memory once more, this time as if it were writable: pickle only reads it, while `array` keeps it alive.
     memory = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)

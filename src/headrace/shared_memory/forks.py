@@ -37,7 +37,8 @@ class ForkedChild:
             return False
         poll = select.poll()
         poll.register(self._fd, 0)
-        return bool(poll.poll(0))  # a hang-up is told unasked
+        # Registered for no event: a hang-up, once all writing ends are closed, is told unasked.
+        return bool(poll.poll(0))
 
     def forget(self) -> None:
         """Closes the descriptor. For another child, which has inherited it."""
@@ -82,7 +83,8 @@ def _before() -> None:
         return
 
     reading_end = None
-    with contextlib.suppress(OSError):  # no descriptor is left: the memory is then kept for ever
+    # Where no descriptor is left, the child cannot be watched, and the memory is kept for ever.
+    with contextlib.suppress(OSError):
         reading_end, _forking.writing_end = os.pipe()
 
     child = ForkedChild(reading_end)

@@ -47,6 +47,7 @@ class ReturnBox:
 
     def put(self, slot: Slot, *, keep_pages: bool = False) -> None:
         """Takes back one slot. `keep_pages`: another process may still look at what lies there."""
+        # A forked child has copies of the parent's leases. When they go there, the parent may still read the slot.
         if os.getpid() != self._pid:
             return
 
@@ -60,10 +61,12 @@ class ReturnBox:
 
     def waiting(self) -> set[Slot]:
         """Returns the slots that the next `empty` returns, and leaves them here."""
-        return set(self._slots.copy())  # a copy at once: a finalizer may add to the original at any moment
+        # A copy at once, in C: a finalizer may add to the deque at any moment, and a loop over it would raise.
+        return set(self._slots.copy())
 
     def empty(self) -> list[Slot]:
         """Returns all slots that have come back since the last call."""
+        # `popleft` is one step for the interpreter; what a finalizer adds meanwhile comes along, or at the next call.
         slots = []
         while self._slots:
             slots.append(self._slots.popleft())
@@ -74,6 +77,7 @@ class ReturnBox:
 def lease(region: Region, slot: Slot, nbytes: int, give_back: Callable[[Slot], None]) -> Bytes:
     """Returns an array over the first `nbytes` bytes of a slot; calls `give_back(slot)` when it is collected."""
     array = region.view(slot, nbytes)
+    # At the end of the process nobody takes slots any more, and the region may be unmapped before its leases go.
     finalizer = weakref.finalize(array, give_back, slot)
     finalizer.atexit = False
     return array
@@ -96,7 +100,8 @@ class LocalMemory:
         self._region = Region(AnonymousBacking(), 0)
         self._pool = SlotPool(self._region.discard)
         self._returned = ReturnBox(self._region)
-        self._lock = threading.Lock()  # one loader may be iterated in several threads
+        # One loader may be iterated in several threads.
+        self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialised tensor that its user owns; the memory comes back by itself."""
@@ -125,7 +130,8 @@ class WriterMemory:
         self._local: dict[Slot, weakref.ref[Bytes]] = {}
         self._lingering: list[Slot] = []
         self._batch: list[tuple[int, Slot, int]] = []
-        self._lock = threading.Lock()  # a dataset may collate in threads of its own
+        # A dataset may collate in threads of its own.
+        self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialised tensor in a slot of the batch that is being made."""

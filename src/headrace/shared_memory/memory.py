@@ -132,7 +132,8 @@ class FileBacking:
         """See `Backing.map`."""
         size = FIRST_CHUNK << chunk
         start = size - FIRST_CHUNK
-        room = self.span - start  # the last chunk of a region may be cut short, where file sizes are limited
+        # Where file sizes are limited, the last chunk of a region may be cut short.
+        room = self.span - start
         if room <= 0:
             raise _no_room()
 
@@ -164,7 +165,8 @@ class Region:
         mapping = self._chunk(slot.chunk)
         try:
             return np.frombuffer(mapping, np.uint8, nbytes, slot.offset)
-        except ValueError as error:  # the slot lies beyond the end of a chunk that was cut short
+        except ValueError as error:
+            # The slot lies beyond the end of a chunk that was cut short.
             raise _no_room() from error
 
     def populate(self, slot: Slot, nbytes: int) -> None:

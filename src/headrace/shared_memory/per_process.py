@@ -40,5 +40,6 @@ class PerProcess(Generic[T]):
             return instance
 
     def _forget(self) -> None:
-        self._lock = threading.Lock()  # another thread of the parent may have held it
+        # In a forked child. Another thread of the parent may have held the lock; here nobody would release it.
+        self._lock = threading.Lock()
         self._current = None

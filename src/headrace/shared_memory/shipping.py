@@ -158,7 +158,8 @@ class _Departure:
 class _ShippingPickler(ObjectPickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (torch.Tensor, torch.UntypedStorage)) and _is_shared(obj):
-            return NotImplemented  # torch's own reduction: the memory stays shared
+            # torch's own reduction: the memory stays shared.
+            return NotImplemented
         return super().reducer_override(obj)
 
 
@@ -169,7 +170,8 @@ def _is_shared(obj: torch.Tensor | torch.UntypedStorage) -> bool:
 
     try:
         return bool(obj.is_shared())
-    except NotImplementedError:  # a tensor without a storage, as sparse ones are; the tensors inside are asked instead
+    except NotImplementedError:
+        # A tensor without a storage, as sparse ones are. The tensors inside are asked instead.
         return False
 
 
@@ -181,7 +183,7 @@ class _HashingWriter:
         self._keep = keep
         self._hash = hashlib.blake2b()
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         self._hash.update(data)
         if self._keep:
             return self._stream.write(data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ LONG = 64
 """Entries of a list from which on not each is looked at."""
 
 
-def batch_length(batch: Any) -> int:
+def batch_length(batch: object) -> int:
     """Returns how many samples a batch holds: the first dimension of the first tensor or array found, else 1."""
     if isinstance(batch, torch.Tensor) or hasattr(batch, "shape"):
         if len(batch.shape):
@@ -26,7 +25,7 @@ def batch_length(batch: Any) -> int:
     return 1
 
 
-def batch_bytes(batch: Any) -> int:
+def batch_bytes(batch: object) -> int:
     """Returns the bytes of the tensors, arrays and buffers of a batch; other things do not count."""
     if isinstance(batch, torch.Tensor):
         if batch.layout is torch.strided and not batch.is_nested:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ DEEP = 4
 """Datasets around datasets that are looked into."""
 
 
-def hazards(dataset: Any, setting: Setting) -> Iterator[Trap]:
+def hazards(dataset: object, setting: Setting) -> Iterator[Trap]:
     """Yields the traps that show in the attributes of a dataset, and in how its loader is set up."""
     if setting.accelerator and not setting.pin_memory:
         yield Trap("not-pinned", f"There is an accelerator ({setting.accelerator}), and pin_memory is off.")
@@ -41,21 +40,25 @@ def hazards(dataset: Any, setting: Setting) -> Iterator[Trap]:
         yield Trap("python-objects", f"{type(dataset).__name__}.{name} holds {count:,} of them, {nbytes / 1e9:.1f} GB.")
 
 
-def _attributes(dataset: Any) -> Iterator[tuple[str, str, Any]]:
+def _attributes(dataset: object) -> Iterator[tuple[str, str, object]]:
+    # A dataset that wraps others keeps the inner one in `dataset`, as torch's `Subset` does.
     for _ in range(DEEP):
         for name, value in getattr(dataset, "__dict__", {}).items():
             yield type(dataset).__name__, name, value
         dataset = getattr(dataset, "dataset", None)
 
 
-def _is_open(value: Any) -> bool:
+def _is_open(value: object) -> bool:
     module = type(value).__module__.partition(".")[0]
     if module in HANDLES:
+        # Told without importing these libraries: an h5py file that is closed is false, tarfile has `closed`, and
+        # zipfile drops its `fp`.
         return bool(value) and not getattr(value, "closed", False) and getattr(value, "fp", True) is not None
 
-    return isinstance(value, (io.BufferedIOBase, io.RawIOBase, io.TextIOBase)) and not (
-        value.closed or isinstance(value, (io.BytesIO, io.StringIO))
-    )
+    # Buffers in memory are files to Python. A fork copies them whole, so nothing is shared.
+    if isinstance(value, (io.BytesIO, io.StringIO)):
+        return False
+    return isinstance(value, (io.BufferedIOBase, io.RawIOBase, io.TextIOBase)) and not value.closed
 
 
 class StreamComparison:
@@ -65,7 +68,7 @@ class StreamComparison:
         self._replicas = replicas
         self._firsts: dict[int, int] | None = {}
 
-    def repeats(self, worker: int, batch: Any) -> bool:
+    def repeats(self, worker: int, batch: object) -> bool:
         """Tells whether a batch is the first of its worker and equals another worker's first one."""
         firsts = self._firsts
         if firsts is None or worker in firsts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ SAMPLED = 32 << 10
 """Of a tensor with more bytes than this, about so many are looked at, evenly spread."""
 
 
-def extend_digest(digest: int, batch: Any) -> int:
+def extend_digest(digest: int, batch: object) -> int:
     """Returns the CRC-32 of all batches so far, `digest`, extended by a batch: its structure, shapes, and a sample.
 
     Small dense CPU tensors and arrays are read whole, of large ones some bytes; other leaves count by their `repr`.
@@ -38,5 +37,6 @@ def extend_digest(digest: int, batch: Any) -> int:
     else:
         return zlib.crc32(repr(batch).encode(), digest)
 
-    step = data.size // SAMPLED | 1  # odd, so that all bytes of a number are met
+    # An odd step: with an even one, only some bytes of each number would be looked at.
+    step = data.size // SAMPLED | 1
     return zlib.crc32(data[::step].tobytes(), zlib.crc32(repr(tuple(batch.shape)).encode(), digest))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 UNKNOWN = "\u2013"
 """What stands where a figure is not known."""
@@ -15,11 +16,16 @@ def seconds(value: float) -> str:
     if value < 0:
         return f"-{seconds(-value)}"
 
-    if value < 59.95:
-        unit, scale = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if value >= 0.9995 * s), ("µs", 1e-6))
-        if value:
-            return f"{digits(value / scale)} {unit}"
+    if value == 0:
         return "0 s"
+
+    # Limits lie half a digit below the round figure: 0.9996 s is shown as "1.00 s", since "1,000 ms" has four digits.
+    if value < 0.9995e-3:
+        return f"{digits(value / 1e-6)} µs"
+    if value < 0.9995:
+        return f"{digits(value / 1e-3)} ms"
+    if value < 59.95:
+        return f"{digits(value)} s"
 
     whole = round(value)
     if whole < 3600:
@@ -94,4 +100,13 @@ def gain_in_words(gain: float, interval: tuple[float, float] | None) -> str:
 
 def some(number: int, noun: str, plural: str = "") -> str:
     """Returns a number with its noun: "1 batch", "1,200 batches" (`plural`; otherwise with an s)."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+    if number == 1:
+        return f"{number:,} {noun}"
+    if plural:
+        return f"{number:,} {plural}"
+    return f"{number:,} {noun}s"
+
+
+def as_arguments(values: Mapping[str, object]) -> str:
+    """Returns values as a call has them: "num_workers=4, in_order=False"."""
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())

@@ -23,18 +23,18 @@ class Label(NamedTuple):
     """Whether a framework built the loader anew from one that the user had made, whose label it keeps."""
 
 
-def label_for(loader: Any, dataset: Any) -> Label:
+def label_for(loader: object, dataset: object) -> Label:
     """Returns the label of a loader that is being made.
 
     A framework may replace a loader by another one over the same dataset: that one keeps the label of the first.
     """
     frame = _outside(sys._getframe(1))
-    in_library = _is_installed(frame)
     label = Label(_line_of(_users_frame(frame)), is_rebuild=False)
-    if in_library:
-        earlier = [text for other, text in _labels.items() if other is not loader and _dataset_of(other) is dataset]
-        if earlier:
-            label = Label(earlier[-1], is_rebuild=True)
+    if _is_installed(frame):
+        # The latest such loader: a framework may have rebuilt it once before.
+        for other, text in _labels.items():
+            if other is not loader and _dataset_of(other) is dataset:
+                label = Label(text, is_rebuild=True)
 
     _labels[loader] = label.text
     return label
@@ -85,5 +85,6 @@ def _is_installed(frame: FrameType) -> bool:
     return file.startswith((*_INSTALLED_IN, "<frozen")) or "/dist-packages/" in file
 
 
-def _dataset_of(loader: Any) -> Any:
+def _dataset_of(loader: object) -> object:
+
     return vars(loader).get("dataset")

@@ -68,9 +68,10 @@ class Neighbours:
             self._look(now)
 
     def _look(self, began: float) -> None:
+        # The cost is CPU time. By the clock, looks would become rare on a busy machine, which is where they matter.
         cpu = time.thread_time()
         seen = core_seconds()
-        cost = time.thread_time() - cpu  # not by the clock: on a busy machine that would make looks rare
+        cost = time.thread_time() - cpu
         if seen is not None and self._last is not None:
             own = max(seen.own - self._last.own, 0.0)
             self.seconds += began - self._at
@@ -100,7 +101,10 @@ def core_seconds() -> CoreSeconds | None:
     for line in lines:
         words = line.split()
         if words and words[0] in allowed:
-            ticks += sum(int(words[field]) for field in BUSY_FIELDS if field < len(words))
+            for field in BUSY_FIELDS:
+                # Old kernels have fewer fields.
+                if field < len(words):
+                    ticks += int(words[field])
 
     own = sum(map(_own_ticks, process_tree(os.getpid())))
     if not ticks or not own:
@@ -117,5 +121,6 @@ def _own_ticks(pid: int) -> int:
     except OSError:
         return 0  # it ended, and its parent's account has its ticks
 
-    behind_name = account.rpartition(")")[2]  # a name may have spaces and parentheses
+    # The name of a program may have spaces and parentheses: fields are counted from behind it.
+    behind_name = account.rpartition(")")[2]
     return sum(map(int, behind_name.split()[OWN_FIELDS]))

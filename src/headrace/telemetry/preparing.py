@@ -43,11 +43,7 @@ class Prepared:
 def prepared(batches: Batches) -> Prepared:
     """Returns which batches were the first of their worker in an epoch, and took much longer than the others."""
     stages = stage_seconds(batches)
-    if len(batches):
-        made = np.add.reduce([stages[name] for name in MAKING])
-    else:
-        made = np.zeros(0)
-
+    made = stages["load"] + stages["collate"] + stages["send"]
     first = _firsts(batches)
     others = made[~first & ~np.isnan(batches["begun"])]
     if len(others) < LEAST:
@@ -121,9 +117,10 @@ def _firsts(batches: Batches) -> npt.NDArray[np.bool_]:
     """Returns which batches are the first of their worker in their epoch, as far as the epoch's beginning is held."""
     first = np.zeros(len(batches), bool)
     if len(batches):
-        whole = set(batches["epoch"][batches["number"] == 0].tolist())
+        # Where the beginning of an epoch is no longer held, the first batch that is held is not the worker's first.
+        begun = batches["epoch"][batches["number"] == 0]
         pairs = np.stack([batches["epoch"], batches["worker"]])
         _, at = np.unique(pairs, axis=1, return_index=True)
-        first[at] = [epoch in whole for epoch in batches["epoch"][at].tolist()]
+        first[at] = np.isin(batches["epoch"][at], begun)
 
     return first

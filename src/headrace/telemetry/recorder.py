@@ -5,7 +5,6 @@ A batch's row is packed into a buffer. Now and then (`tick`) the rows are summed
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import struct
@@ -72,8 +71,9 @@ class Recorder:
         _LIVING[self.label] = self
         self.setting = Setting()
         self._pending = bytearray(PENDING * ROW.size)
-        self._waiting = 0  # rows of it that were not summed up yet
-        self._blocks: list[npt.NDArray[np.float64]] = []  # further ones that wait
+        # The first so many rows of `_pending` were not summed up yet, and those of `_blocks` were not, either.
+        self._waiting = 0
+        self._blocks: list[npt.NDArray[np.float64]] = []
         self.due = 0.0
         """When `tick` is to be called next."""
         self.epoch: int = -1
@@ -84,7 +84,8 @@ class Recorder:
         self._ring = np.zeros((HELD, COLUMNS))
         self._held = self._next = 0
         self._totals: dict[str, float] = {}
-        self._last = np.zeros(0, BATCH)  # the row before those that are summed up next
+        # The row before those that are summed up next: its step of training ends with the first of them.
+        self._last = np.zeros(0, BATCH)
         self._epochs: deque[EpochTimes] = deque(maxlen=512)
         self._events: deque[Event] = deque(maxlen=512)
         self._memory: deque[tuple[float, int, int]] = deque(maxlen=1024)
@@ -122,8 +123,9 @@ class Recorder:
 
         self.setting = replace(setting, traps=self.setting.traps)
         self._epochs.append(EpochTimes(self.epoch, began, workers=setting.num_workers, fresh=fresh))
+        # The epoch before was left in the middle, so nobody has told its listeners that it is over.
         if self.listeners and len(self._epochs) > 1 and math.isnan(self._epochs[-2].ended):
-            self.tick(began, last=True)  # the epoch before was left
+            self.tick(began, last=True)
 
         self._neighbours.begin()
         soon = began + self._pace
@@ -178,9 +180,13 @@ class Recorder:
             self._memory.append((now, main, workers))
             self._memory_due = now + max((time.perf_counter() - began) / SHARE, 1.0)
 
+        # Listeners that report now and then compare this time with when they are due: at the end of an epoch they are.
         self._neighbours.look()
+        if last:
+            now = math.inf
+
         for listener in tuple(self.listeners):
-            listener(self, math.inf if last else now)
+            listener(self, now)
 
     @property
     def _pace(self) -> float:
@@ -236,6 +242,9 @@ class Recorder:
         self._waiting = 0
         self._blocks.clear()
         self._share_out(fresh)
+
+        # The row that was summed up last stands in front (`known` is 1, or 0 at the beginning): the training behind it
+        # was not known then, and is counted now.
         known = len(self._last)
         rows = _structured(fresh, behind=self._last)
         self._last = rows[-1:].copy()
@@ -244,8 +253,10 @@ class Recorder:
         for name, value in totals_of(rows[known:], of_fresh).items():
             self._totals[name] = self._totals.get(name, 0.0) + value
 
-        self._totals["loop"] += float(stages["loop"][:known].sum())  # of the row before, which is known only now
+        self._totals["loop"] += float(stages["loop"][:known].sum())
         self._note_first(rows[known:])
+
+        # More rows than the ring holds: only the latest go in, or places would be written twice in no certain order.
         places = np.arange(self._next, self._next + len(fresh)) % HELD
         self._ring[places[-HELD:]] = fresh[-HELD:]
         self._next += len(fresh)
@@ -256,25 +267,30 @@ class Recorder:
         names = BATCH.names or ()
         before = self._spent
         self._spent = _spent()
-        cpu, main_cpu, queued = (now - then for now, then in zip(self._spent, before, strict=True))
-        made_here = fresh[:, names.index("worker")] == MAIN
-        own = fresh[made_here]
-        spans = own[:, names.index("collated")] - own[:, names.index("begun")]
-        spent = own[:, names.index("cpu")]
+        cpu, main_cpu, queued = np.subtract(self._spent, before).tolist()
+
+        # Short batches are not asked for their CPU time. They keep a core busy for as long as they take.
+        made_here = fresh[fresh[:, names.index("worker")] == MAIN]
+        spans = made_here[:, names.index("collated")] - made_here[:, names.index("begun")]
+        spent = made_here[:, names.index("cpu")]
         making = float(np.nansum(np.where(np.isnan(spent), spans, spent)))
+        queued -= float(np.nansum(made_here[:, names.index("queued")]))
+
         fresh[:, names.index("loop_cpu")] = max(cpu - making, 0.0) / len(fresh)
         fresh[:, names.index("main_cpu")] = max(main_cpu - making, 0.0) / len(fresh)
-        queued -= float(np.nansum(own[:, names.index("queued")]))
         fresh[:, names.index("loop_queued")] = max(queued, 0.0) / len(fresh)
 
     def _note_first(self, rows: npt.NDArray[np.void]) -> None:
+        """Notes of epochs that have none yet when their first batch came, and how long they took to open."""
         for at, epoch in enumerate(self._epochs):
-            if math.isnan(epoch.first):
-                own = rows[rows["epoch"] == epoch.epoch]
-                if len(own):
-                    self._epochs[at] = replace(epoch, first=float(own["delivered"][0]))
-                    opening = max(float(own["asked"][0]) - epoch.began, 0.0)
-                    self._totals["opening"] = self._totals.get("opening", 0.0) + opening
+            if not math.isnan(epoch.first):
+                continue
+
+            rows_of_epoch = rows[rows["epoch"] == epoch.epoch]
+            if len(rows_of_epoch):
+                self._epochs[at] = replace(epoch, first=float(rows_of_epoch["delivered"][0]))
+                opening = max(float(rows_of_epoch["asked"][0]) - epoch.began, 0.0)
+                self._totals["opening"] = self._totals.get("opening", 0.0) + opening
 
     def _epochs_with_first(self, batches: npt.NDArray[np.void]) -> Sequence[EpochTimes]:
         """Returns the epochs; that of one that was left, or is going on, has the batches that are known of it."""
@@ -295,8 +311,13 @@ _LIVING: weakref.WeakValueDictionary[str, Recorder] = weakref.WeakValueDictionar
 
 
 def _own_name(label: str) -> str:
-    names = itertools.chain([label], (f"{label} #{number}" for number in itertools.count(2)))
-    return next(name for name in names if name not in _LIVING)
+    name = label
+    number = 1
+    while name in _LIVING:
+        number += 1
+        name = f"{label} #{number}"
+
+    return name
 
 
 def _structured(rows: npt.NDArray[np.float64], behind: npt.NDArray[np.void] | None = None) -> npt.NDArray[np.void]:

@@ -17,9 +17,9 @@ Without workers a batch is `asked` for, `begun`, `loaded`, `collated` and `deliv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -166,26 +166,40 @@ class Recording:
     def as_json(self) -> dict[str, Any]:
         """Returns it as JSON knows it: arrays as lists of their columns, NaN as None."""
         plain = asdict(self) | {"batches": _columns(self.batches), "memory": _columns(self.memory)}
-        return {name: without_nan(value) for name, value in plain.items()}
+        without: dict[str, Any] = without_nan(plain)
+        return without
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Recording:
         """Returns the recording that `as_json` returned."""
         setting = dict(given["setting"])
-        setting["traps"] = tuple(Trap(**one) for one in setting["traps"])
+        setting["traps"] = _records(Trap, setting["traps"])
+        epochs = map(_with_nan, given["epochs"])
         return cls(
             label=given["label"],
             setting=Setting(**setting),
             batches=_array(given["batches"], BATCH),
-            epochs=tuple(EpochTimes(**_with_nan(one)) for one in given["epochs"]),
+            epochs=_records(EpochTimes, epochs),
             memory=_array(given["memory"], MEMORY),
-            events=tuple(Event(**one) for one in given["events"]),
-            places=tuple(Place(**one) for one in given["places"]),
+            events=_records(Event, given["events"]),
+            places=_records(Place, given["places"]),
             totals=given["totals"],
             first_seen=_nan(given["first_seen"]),
             bad_samples=given["bad_samples"],
             restarts=given["restarts"],
         )
+
+
+def workers_seen(batches: Batches, events: Iterable[Event]) -> list[int]:
+    """Returns the numbers of the workers that made one of these batches, or to which something happened; sorted."""
+    # A row of a loader that was not timed has no worker: its number says nothing.
+    timed = np.isfinite(batches["begun"])
+    workers = set(batches["worker"][timed].tolist())
+    for event in events:
+        if event.worker is not None:
+            workers.add(event.worker)
+
+    return sorted(workers - {MAIN})
 
 
 STAGES = ("load", "collate", "send", "transport", "open", "pin", "wait", "loop")
@@ -214,7 +228,8 @@ def stage_seconds(batches: Batches) -> dict[str, npt.NDArray[np.float64]]:
         "wait": batches["delivered"] - batches["asked"],
         "loop": loop,
     }
-    return {name: np.where(values > 0, values, 0.0) for name, values in seconds.items()}  # 0 for NaN, too
+    # A comparison with NaN is false, so what was not measured becomes 0, too.
+    return {name: np.where(values > 0, values, 0.0) for name, values in seconds.items()}
 
 
 def totals_of(batches: Batches, stages: Mapping[str, npt.NDArray[np.float64]] | None = None) -> dict[str, float]:
@@ -223,16 +238,28 @@ def totals_of(batches: Batches, stages: Mapping[str, npt.NDArray[np.float64]] | 
     stages: those of the batches, if they are known.
     """
     if stages is None:
-        known: Mapping[str, npt.NDArray[np.float64]] = stage_seconds(batches)
-    else:
-        known = stages
+        stages = stage_seconds(batches)
 
-    totals = {name: float(values.sum()) for name, values in known.items()}
-    totals |= {
-        name: float(np.nansum(batches[name]))
-        for name in ("samples", "bytes", "cpu", "queued", "loop_cpu", "main_cpu", "loop_queued")
-    }
-    return totals | {"batches": float(len(batches))}
+    totals = {}
+    for name, seconds in stages.items():
+        totals[name] = float(seconds.sum())
+    for name in SUMMED:
+        totals[name] = float(np.nansum(batches[name]))
+
+    totals["batches"] = float(len(batches))
+    return totals
+
+
+SUMMED = ("samples", "bytes", "cpu", "queued", "loop_cpu", "main_cpu", "loop_queued")
+"""Columns of `BATCH` that `totals_of` sums up as they are."""
+
+
+Record = TypeVar("Record")
+
+
+def _records(kind: Callable[..., Record], given: Iterable[Mapping[str, Any]]) -> tuple[Record, ...]:
+    """Returns a record for each mapping of its fields."""
+    return tuple(kind(**fields) for fields in given)
 
 
 def _columns(rows: npt.NDArray[np.void]) -> dict[str, list[Any]]:
@@ -243,22 +270,22 @@ def _array(columns: Mapping[str, Sequence[Any]], dtype: np.dtype[np.void]) -> np
     names = dtype.names or ()
     rows = np.zeros(len(columns[names[0]]), dtype)
     for name in names:
-        rows[name] = [_nan(value) for value in columns[name]]
+        rows[name] = list(map(_nan, columns[name]))
     return rows
 
 
-def without_nan(value: Any) -> Any:
+def without_nan(value: object) -> Any:
     """Returns nested lists and dictionaries with None for NaN, which JSON does not know."""
     if isinstance(value, float) and value != value:
         return None
     if isinstance(value, (list, tuple)):
-        return [without_nan(one) for one in value]
+        return list(map(without_nan, value))
     if isinstance(value, dict):
-        return {name: without_nan(one) for name, one in value.items()}
+        return {name: without_nan(inner) for name, inner in value.items()}
     return value
 
 
-def _nan(value: Any) -> Any:
+def _nan(value: object) -> Any:
     if value is None:
         return float("nan")
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 class ReplayBar:
     """Warns at the first report, and draws on stderr while reports come, one for each of several replicas."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: object) -> None:
         self._name = type(dataset).__name__
         self._bar: Progress | None = None
         self._said = False
-        self._task: Any = None
+
         self._done: dict[int, tuple[int, int]] = {}
 
     def __enter__(self) -> ReplayBar:
@@ -44,11 +44,11 @@ class ReplayBar:
             columns = ("replaying", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=console, transient=True)
             self._bar.start()
-            self._task = self._bar.add_task("replay")
+            self._bar.add_task("replay")
 
         self._done[replica] = done, total
-        finished, everything = (sum(part) for part in zip(*self._done.values(), strict=True))
-        self._bar.update(self._task, completed=finished, total=everything)
+        finished, everything = map(sum, zip(*self._done.values(), strict=True))
+        self._bar.update(self._bar.task_ids[0], completed=finished, total=everything)
         if finished == everything:
             self._bar.stop()
 

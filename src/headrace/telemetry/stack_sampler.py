@@ -76,9 +76,11 @@ class StackSampler:
         """Returns what was seen since the last call: kind, place, times. Empty if less than a few looks were taken."""
         if self._seen.total() < 4:
             return []
-        seen = list(self._seen.items())
-        self._seen.subtract(dict(seen))
-        return [(kind, where, count) for (kind, where), count in seen if count]
+
+        # The thread goes on counting meanwhile. Subtracting what was copied loses none of its counts; `clear` would.
+        seen = dict(self._seen)
+        self._seen.subtract(seen)
+        return [(kind, where, count) for (kind, where), count in seen.items() if count]
 
 
 class _Looker:
@@ -94,19 +96,28 @@ class _Looker:
 
     def run(self) -> None:
         """The life of the thread."""
+        # Signals are for the worker itself: one that the kernel gives to this thread would not wake the worker from a
+        # system call.
         if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the worker itself
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
         chance = random.Random(os.getpid())
         looks = 0
-        while not self._ended.wait(chance.uniform(0.5, 1.5) * (EVERY if looks < SOON else LATER)):
+        pause = EVERY
+        while not self._ended.wait(chance.uniform(0.5, 1.5) * pause):
             if self._activity[STAGE] != LOAD:
                 continue
+
             looks += 1
+            if looks >= SOON:
+                pause = LATER
+
+            # The stage is read again behind the look: the worker may have gone on to collate in between.
             waits = self._waits()
             frame = sys._current_frames().get(self._target)
             if frame is not None and self._activity[STAGE] == LOAD:
                 seen = self._place(frame, waits=waits)
+                # A frame keeps all its variables alive: during the pause that would be the samples of a batch.
                 del frame
                 if seen is not None:
                     self._seen[seen] += 1
@@ -141,7 +152,8 @@ class _Looker:
                     kind = kind or "other"
                 return kind, user or where
 
-            line = current.f_lineno or code.co_firstlineno  # None where an instruction belongs to no line
+            # `f_lineno` is None where an instruction belongs to no line.
+            line = current.f_lineno or code.co_firstlineno
             where = where or _words(code, line)
             if not user and not _is_library(code.co_filename):
                 user = _words(code, line)

@@ -56,8 +56,10 @@ class Stopwatch:
         self._activity[COLLATED_FROM] = 0
         self._queued = math.nan
         if self._is_long:
+            # Made here, by the thread that works: the kernel counts for the thread that opens the file, and a stopwatch
+            # may have been made by another one.
             if self._delays is None:
-                self._delays = _Delays()  # of the thread that works, which need not be the one that made it
+                self._delays = _Delays()
             self._queued = self._delays.read()
 
         if self._is_long or not self._here:
@@ -80,8 +82,11 @@ class Stopwatch:
         if not was_long:
             return began, loaded, now, math.nan, math.nan, math.nan
 
+        # A batch that the dataset made whole was never collated: all of its time is loading.
         cpu = cpu_time()
-        load_cpu = (activity[LOAD_CPU] if activity[COLLATED_FROM] else cpu) - self._cpu
+        load_cpu = cpu - self._cpu
+        if activity[COLLATED_FROM]:
+            load_cpu = activity[LOAD_CPU] - self._cpu
         return began, loaded, now, load_cpu * 1e-9, (cpu - self._cpu) * 1e-9, self._queued_since_start()
 
     def stop(self) -> Times:
@@ -126,8 +131,9 @@ class _Delays:
         self._fd: int | None = None
         with contextlib.suppress(OSError):
             self._fd = os.open(ACCOUNT, os.O_RDONLY | os.O_CLOEXEC)
+            # Not at exit: a daemon thread may read from it to the very end, and the system closes it then.
             closing = weakref.finalize(self, os.close, self._fd)
-            closing.atexit = False  # a daemon thread may use it to the very end, and the system closes it then
+            closing.atexit = False
 
     def read(self) -> float:
         """Returns the seconds up to now."""

@@ -49,7 +49,7 @@ class Workload:
 
     def took_seconds(self) -> float:
         """Returns how long the batches took in truth, without the starts of epochs."""
-        return float(sum(took.sum() for took in self.took))
+        return float(sum(map(np.sum, self.took)))
 
     def drawn(self, chance: np.random.Generator, most: int) -> Workload:
         """Returns as many batches, `most` at most, drawn from these in blocks of neighbours (a block bootstrap).
@@ -73,9 +73,11 @@ class Workload:
 
     def changed(self, change: Change) -> Workload:
         """Returns it with something else in the place of each epoch that the change is for."""
-        first = self.is_first and not change.also_first
-        epochs = tuple(work if first and not at else change(work) for at, work in enumerate(self.epochs))
-        return replace(self, epochs=epochs)
+        epochs = list(map(change, self.epochs))
+        if self.is_first and not change.also_first:
+            epochs[0] = self.epochs[0]
+
+        return replace(self, epochs=tuple(epochs))
 
 
 class Change:
@@ -148,7 +150,9 @@ def _blocks(length: int, count: int, chance: np.random.Generator) -> npt.NDArray
 
 
 def _evened(seconds: Seconds) -> Seconds:
-    return np.full_like(seconds, seconds.mean() if len(seconds) else 0.0)
+    if not len(seconds):
+        return seconds
+    return np.full_like(seconds, seconds.mean())
 
 
 def workload_of(recording: Recording) -> Workload | None:
@@ -159,23 +163,26 @@ def workload_of(recording: Recording) -> Workload | None:
 
     setting = recording.setting
     rules = Rules(setting.num_workers, setting.prefetch_factor, setting.in_order, setting.free, max(setting.cores, 1))
-    stages = {name: seconds[-PLAYED:] for name, seconds in steady_stages(recording.batches).items()}
+    stages = _rows_of_stages(steady_stages(recording.batches), slice(-PLAYED, None))
     starts = {epoch.epoch: epoch.began for epoch in recording.epochs}
     loop = _loops(rows, stages)
     took = _took(rows, stages)
     epochs = []
     taken = []
     for epoch in np.unique(rows["epoch"]):
-        own = rows["epoch"] == epoch
-        epochs.append(
-            _work(
-                rows[own], {name: one[own] for name, one in stages.items()}, loop[own], starts.get(epoch), rules.workers
-            )
-        )
-        taken.append(took[own])
+        of_epoch = rows["epoch"] == epoch
+        stages_of_epoch = _rows_of_stages(stages, of_epoch)
+        work = _work(rows[of_epoch], stages_of_epoch, loop[of_epoch], starts.get(epoch), rules.workers)
+        epochs.append(work)
+        taken.append(took[of_epoch])
 
     is_first = int(rows["epoch"][0]) == 0
     return Workload(tuple(epochs), rules, is_first, _parts(recording, rows, stages), tuple(taken))
+
+
+def _rows_of_stages(stages: Mapping[str, Seconds], rows: slice | npt.NDArray[np.bool_]) -> dict[str, Seconds]:
+    """Returns the seconds of each stage of some batches only."""
+    return {name: seconds[rows] for name, seconds in stages.items()}
 
 
 def _took(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
@@ -204,9 +211,11 @@ def _known_loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
 def _loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
     """Returns the seconds of training behind each batch, without waiting for a core; float64 [n]."""
     loop = _known_loops(rows, stages)
-    cpu, queued = (float(np.nansum(rows[name])) for name in ("main_cpu", "loop_queued"))
+    cpu = float(np.nansum(rows["main_cpu"]))
+    queued = float(np.nansum(rows["loop_queued"]))
     total = float(loop.sum())
-    if total > 0 and queued > 0:  # it was shared out evenly, so that only its sum is known
+    # Queueing was shared out evenly among the batches, so that only its sum is known. Some of it fell into waiting.
+    if total > 0 and queued > 0:
         queued *= total / (total + float(stages["wait"].sum()))
         loop *= max(1.0 - queued / total, cpu / (cpu + queued))
 
@@ -214,36 +223,53 @@ def _loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
 
 
 def _work(rows: Batches, stages: Mapping[str, Seconds], loop: Seconds, began: float | None, workers: int) -> Work:
+    # Batches whose CPU time was not asked for are short ones, which keep a core busy.
     queued = np.nan_to_num(rows["queued"])
     made = stages["load"] + stages["collate"]
     whole = made + stages["send"]
-    cpu = np.where(np.isnan(rows["cpu"]), whole, rows["cpu"])  # short batches keep a core busy
-    ran = 1.0 - np.minimum(queued / np.maximum(whole, 1e-12), 1.0)  # share of the time in which it had a core, or slept
+    cpu = np.where(np.isnan(rows["cpu"]), whole, rows["cpu"])
+
+    # Sending took its share of the queueing. What is neither core time nor queueing was waiting for something else.
+    ran = 1.0 - np.minimum(queued / np.maximum(whole, 1e-12), 1.0)
     send = np.minimum(stages["send"] * ran, cpu)
     waits = (whole - np.minimum(cpu, whole) - queued).clip(0)
-    # what the main process does for a batch, beside training: posting, receiving, unpacking
+
+    # What the main process does for a batch, beside training: posting, receiving, unpacking.
     busy = float(np.nansum(rows["main_cpu"]) - loop.sum()) / len(rows)
     opened = np.maximum(stages["open"], busy - stages["pin"])
     loop_cpu = np.nan_to_num(rows["loop_cpu"]).sum() - stages["open"].sum()
     cores = max(loop_cpu, 0.0) / max(float(loop.sum()), 1e-9)
-    waiting = rows["asked"] < rows["sent"]  # the main process waited for it, so that nothing else held it up
-    if waiting.any():
-        latency = float(np.median(stages["transport"][waiting]))
-    else:
-        latency = 0.0
 
+    # Of batches for which the main process waited: nothing else held it up between sending and arrival.
+    latency = 0.0
+    waited_for = rows["asked"] < rows["sent"]
+    if waited_for.any():
+        latency = float(np.median(stages["transport"][waited_for]))
+
+    # Workers are started one after the other, so each has its share of the time to the first batch that was begun.
     start = 0.0
     if began is not None and rows["number"][0] == 0 and not np.isnan(rows["begun"]).all():
         start = max(float(np.nanmin(rows["begun"])) - began, 0.0) / max(workers, 1)
 
     return Work(
-        waits, (cpu - send).clip(0), send, opened, stages["pin"], loop, workers > 0, max(cores, 0.0), latency, start
+        wait=waits,
+        cpu=(cpu - send).clip(0),
+        send=send,
+        open=opened,
+        pin=stages["pin"],
+        loop=loop,
+        in_workers=workers > 0,
+        loop_cores=max(cores, 0.0),
+        latency=latency,
+        start=start,
     )
 
 
 def _parts(recording: Recording, rows: Batches, stages: Mapping[str, Seconds]) -> dict[str, float]:
     """Returns the shares of making a batch; see `Workload.parts`. All waiting while loading counts as reading."""
-    load, collate, send = (float(stages[name].sum()) for name in ("load", "collate", "send"))
+    load = float(stages["load"].sum())
+    collate = float(stages["collate"].sum())
+    send = float(stages["send"].sum())
     whole = max(load + collate + send, 1e-12)
     ran = 1.0 - min(float(np.nansum(rows["queued"])) / whole, 1.0)
     load_cpu = min(float(np.where(np.isnan(rows["load_cpu"]), stages["load"], rows["load_cpu"]).sum()), load)
@@ -251,19 +277,26 @@ def _parts(recording: Recording, rows: Batches, stages: Mapping[str, Seconds]) -
     collate = collate * ran
     send = send * ran
     whole = max(load + collate + send, 1e-12)
-    kinds: dict[str, float] = {}
+    # How often workers were seen in code that keeps a core busy. Who was seen reading waited, which CPU times tell
+    # better.
+    seen = {"decode": 0.0, "transform": 0.0, "other": 0.0}
     for place in recording.places:
-        kinds[place.kind] = kinds.get(place.kind, 0.0) + place.share
+        if place.kind != "read":
+            seen[place.kind] += place.share
 
-    busy = {kind: share for kind, share in kinds.items() if kind != "read"}
-    total = sum(busy.values())
-    parts = {"collate": collate / whole, "send": send / whole, "read": (load - load_cpu) / whole}
-    for kind in ("decode", "transform", "other"):
-        parts["load" if kind == "other" else kind] = (busy.get(kind, 0.0) / total if total else 0.0) * load_cpu / whole
-
+    total = sum(seen.values())
     if not total:
-        parts["load"] = load_cpu / whole
-    return parts
+        seen["other"] = 1.0
+        total = 1.0
+
+    return {
+        "collate": collate / whole,
+        "send": send / whole,
+        "read": (load - load_cpu) / whole,
+        "decode": seen["decode"] / total * load_cpu / whole,
+        "transform": seen["transform"] / total * load_cpu / whole,
+        "load": seen["other"] / total * load_cpu / whole,
+    }
 
 
 def percentile(values: Seconds, share: float) -> float:

@@ -73,8 +73,9 @@ class Attempts:
         return self._folder
 
     def __setstate__(self, folder: str) -> None:
+        # A copy owns nothing, even one in the same process: the original removes the folder.
         self._folder = folder
-        self._remove = None  # a copy, also one in the same process, owns nothing
+        self._remove = None
 
     def _file(self, key: Hashable) -> Path:
         with contextlib.suppress(TypeError):
@@ -83,5 +84,6 @@ class Attempts:
 
 
 def _remove(folder: str, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child has the finalizer too
+    # A forked child has the finalizer, too, and ends before its parent is done with the folder.
+    if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)

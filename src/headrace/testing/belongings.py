@@ -9,6 +9,7 @@ import os
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from itertools import filterfalse
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
@@ -33,14 +34,13 @@ class Belongings:
     @classmethod
     def now(cls, *, memory: bool = False) -> Belongings:
         """Returns what this process and its descendants hold; `memory` is 0 unless asked for: it takes milliseconds."""
+        held = 0
         if memory:
             held = tree_memory(os.getpid())
-        else:
-            held = 0
 
         return cls(
             processes=frozenset(_identified(descendants())),
-            threads=frozenset(thread for thread in threading.enumerate() if not _is_foreign(thread)),
+            threads=frozenset(filterfalse(_is_foreign, threading.enumerate())),
             descriptors=_descriptors(),
             shared=_shared_memory(),
             memory=held,
@@ -53,9 +53,14 @@ class Belongings:
             if before.descriptors.get(fd) != target:
                 opened[fd] = target
 
-        closed = Counter(target for fd, target in before.descriptors.items() if self.descriptors.get(fd) != target)
+        closed: Counter[str] = Counter()
+        for fd, target in before.descriptors.items():
+            if self.descriptors.get(fd) != target:
+                closed[target] += 1
+
+        # The same file under another number is no leak: somebody closed it and opened it again.
         for fd, target in sorted(opened.items()):
-            if closed[target]:  # the same file under another number
+            if closed[target]:
                 closed[target] -= 1
                 del opened[fd]
 
@@ -63,7 +68,7 @@ class Belongings:
             processes=self.processes - before.processes,
             threads=self.threads - before.threads,
             descriptors=opened,
-            shared=frozenset(path for path in self.shared - before.shared if _is_left(path)),
+            shared=frozenset(filter(_is_left, self.shared - before.shared)),
             memory=self.memory - before.memory,
         )
 
@@ -100,6 +105,7 @@ def command_of(pid: int) -> str:
 def _identified(pids: list[int]) -> list[Process]:
     found = []
     for pid in pids:
+        # The name of a program may have spaces and parentheses: fields are counted from behind it.
         try:
             behind_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -115,12 +121,13 @@ def _is_foreign(thread: threading.Thread) -> bool:
 
 
 def _descriptors() -> dict[int, str]:
+    # Pipes to the helpers of multiprocessing, which stay open until the interpreter exits.
     of_python = {
         getattr(resource_tracker._resource_tracker, "_fd", None),
         getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
     }
     try:
-        numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 - pathlib would sort paths first
+        numbers = list(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208 - pathlib would sort paths first
     except OSError:
         return {}
 
@@ -142,7 +149,7 @@ def _shared_memory() -> frozenset[Path]:
         entries = list(SHARED_MEMORY.iterdir())
     except OSError:
         return frozenset()
-    return frozenset(path for path in entries if _is_own(path))
+    return frozenset(filter(_is_own, entries))
 
 
 def _is_own(path: Path) -> bool:
@@ -166,7 +173,7 @@ def _belongs_to_others(path: Path) -> bool:
         try:
             if f" {path}\n" in (process / "maps").read_text():
                 return True
-            if any(_target(link) == str(path) for link in (process / "fd").iterdir()):
+            if str(path) in map(_target, (process / "fd").iterdir()):
                 return True
         except OSError:
             continue  # it ended meanwhile, or is another user's

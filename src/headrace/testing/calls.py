@@ -102,7 +102,7 @@ class FaultyPickle:
         return _arrived, (self.value, self.when, self.fault)
 
 
-def _arrived(value: Any, when: Literal["pickle", "unpickle"], fault: Fault) -> FaultyPickle:
+def _arrived(value: object, when: Literal["pickle", "unpickle"], fault: Fault) -> FaultyPickle:
     if when == "unpickle":
         fault()
     return FaultyPickle(value, when, fault)

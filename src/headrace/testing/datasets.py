@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeGuard
 
 from torch.utils.data import Dataset, IterableDataset
 
+from headrace.core.protocols import is_stateful
 from headrace.testing.attempts import Attempts
 from headrace.testing.faults import Fault
 
@@ -39,7 +40,7 @@ class Faulty(Dataset[Any]):
         self.times = times
         self.at = at
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         if self.at == "item":
             self._meet(key)
         return self.dataset[key]
@@ -48,10 +49,13 @@ class Faulty(Dataset[Any]):
         return len(self.dataset)
 
     def __getattr__(self, name: str) -> Any:
+        # Told to have `__getitems__` only if the dataset has it: loaders look for it, and read one by one without it.
         if name == "__getitems__":
             self.dataset.__getitems__  # noqa: B018 - the AttributeError, if there is none
             return self._several
 
+        # `dataset` is asked for here while the object is unpickled, before it is set. It would be asked for again and
+        # again.
         if name.startswith("__") or name in {"dataset", "fetch_batch"}:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.dataset, name)
@@ -61,8 +65,13 @@ class Faulty(Dataset[Any]):
             self._meet(key)
         return self.dataset.__getitems__(keys)
 
-    def _meet(self, key: Any) -> None:
-        for sample_key in key if isinstance(key, (list, tuple)) and not _is_known(key, self.faults) else (key,):
+    def _meet(self, key: object) -> None:
+        # A list or tuple is several keys at once, unless it is itself the key of a fault.
+        sample_keys: Sequence[object] = (key,)
+        if isinstance(key, (list, tuple)) and not _is_known(key, self.faults):
+            sample_keys = key
+
+        for sample_key in sample_keys:
             if _is_known(sample_key, self.faults):
                 _happen(self.faults[sample_key], self.attempts, sample_key, self.times)
 
@@ -95,7 +104,7 @@ class FaultyStream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         iterator = iter(self.dataset)
         for stateful in (iterator, self.dataset):
-            if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict"):
+            if is_stateful(stateful):
                 return _StatefulFaultySamples(self, iterator, stateful)
         return _FaultySamples(self, iterator)
 
@@ -144,12 +153,13 @@ class _StatefulFaultySamples(_FaultySamples):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._stateful.load_state_dict(state["wrapped"])
+        # A dataset goes on from its state in its next iterator: the one that was made before would begin anew.
         if self._stateful is self._stream.dataset and self._stateful is not self._iterator:
-            self._iterator = iter(self._stream.dataset)  # a dataset goes on from its state in its next iterator
+            self._iterator = iter(self._stream.dataset)
         self.position = state["position"]
 
 
-def _is_known(key: Any, faults: Mapping[Any, Fault]) -> bool:
+def _is_known(key: object, faults: Mapping[Any, Fault]) -> TypeGuard[Hashable]:
     return isinstance(key, Hashable) and key in faults
 
 

@@ -10,6 +10,7 @@ import select
 import threading
 import time
 from collections.abc import Iterator
+from operator import attrgetter
 
 from headrace.core.errors import explain
 from headrace.testing.belongings import Belongings, command_of
@@ -35,8 +36,9 @@ def no_leaks(*, memory: int | None = None, timeout: float = 10.0) -> Iterator[No
     gc.collect()
     before = Belongings.now(memory=memory is not None)
     yield
+    # Looking at the list of children waits for those that have ended: until then they are processes without memory.
     gc.collect()
-    multiprocessing.active_children()  # waits for those that have ended
+    multiprocessing.active_children()
     left = Belongings.now().beyond(before)
     if left.processes or left.threads:
         _wait(left, time.monotonic() + timeout)
@@ -56,12 +58,16 @@ def no_leaks(*, memory: int | None = None, timeout: float = 10.0) -> Iterator[No
 
 def describe(left: Belongings, memory: int | None = None) -> list[str]:
     """Returns a line for each thing left, and one for memory if it grew by more than `memory` bytes."""
-    lines = [f"child process {pid}: {command_of(pid)}" for pid, _ in sorted(left.processes)]
-    for name in sorted(thread.name for thread in left.threads):
-        lines.append(f"thread {name}")
+    lines = []
+    for pid, _ in sorted(left.processes):
+        lines.append(f"child process {pid}: {command_of(pid)}")
+    for thread in sorted(left.threads, key=attrgetter("name")):
+        lines.append(f"thread {thread.name}")
+    for fd, target in sorted(left.descriptors.items()):
+        lines.append(f"descriptor {fd}: {target}")
+    for path in sorted(left.shared):
+        lines.append(f"shared memory {path}")
 
-    lines += [f"descriptor {fd}: {target}" for fd, target in sorted(left.descriptors.items())]
-    lines += [f"shared memory {path}" for path in sorted(left.shared)]
     if memory is not None and left.memory > memory:
         lines.append(f"memory: {left.memory:,} bytes more than before, {memory:,} allowed")
     return lines

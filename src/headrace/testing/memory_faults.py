@@ -45,11 +45,12 @@ class Balloon:
     def __call__(self) -> None:
         """Takes the memory and frees it, also if it ends in a `MemoryError`."""
         taken: list[mmap.mmap] = []
+        # The traceback of a MemoryError keeps this frame with its variables, and so would keep the memory.
         try:
             for start in range(0, self.nbytes, STEP):
                 taken.append(_touched(min(STEP, self.nbytes - start)))
         finally:
-            for piece in taken:  # the traceback of a MemoryError keeps this frame, and would keep the memory
+            for piece in taken:
                 piece.close()
 
 
@@ -74,9 +75,11 @@ class LimitMemory:
             limit = _address_space() + self.nbytes
             if soft != resource.RLIM_INFINITY:
                 limit = min(limit, soft)
+            # As much as all memory together is asked for: no free piece of the heap is that large, so the system must
+            # be asked, and refuses.
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
             try:
-                bytearray(limit)  # no free piece of the heap is as large as all memory together
+                bytearray(limit)
             finally:
                 resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from typing import Any
+from typing import IO, Any
 
 import fsspec
 from fsspec.spec import AbstractFileSystem
@@ -20,7 +20,7 @@ class _Around(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     cachable = False
     root_marker = ""
 
-    def __init__(self, fs: Any = None, **storage_options: Any) -> None:
+    def __init__(self, fs: AbstractFileSystem | None = None, **storage_options: Any) -> None:
         super().__init__(fs=fs, **storage_options)
         if fs is not None:
             self.fs = fs
@@ -36,15 +36,14 @@ class _Around(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     def after(self, nbytes: int) -> None:
         """Is called when a read has given `nbytes`."""
 
-    def _open(self, path: str, mode: str = "rb", block_size: Any = None, **options: Any) -> Any:
+    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **options: Any) -> Any:
         if "r" not in mode or "+" in mode:
             return self.fs._open(path, mode=mode, **options)
 
         self.before("open", 0)
+        buffer = io.DEFAULT_BUFFER_SIZE
         if isinstance(block_size, int) and block_size > 0:
             buffer = block_size
-        else:
-            buffer = io.DEFAULT_BUFFER_SIZE
 
         return io.BufferedReader(_Reader(self.fs.open(path, "rb"), self), buffer)
 
@@ -76,7 +75,7 @@ class _Around(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         """Removes an empty folder."""
         return self.fs.rmdir(path)
 
-    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> Any:
+    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> Any:
         """Removes files."""
         return self.fs.rm(path, recursive=recursive, maxdepth=maxdepth)
 
@@ -107,7 +106,7 @@ class FlakyFileSystem(_Around):
 
     def __init__(
         self,
-        fs: Any = None,
+        fs: AbstractFileSystem | None = None,
         *,
         every: int = 10,
         error: BaseException | None = None,
@@ -139,7 +138,9 @@ class SlowFileSystem(_Around):
 
     protocol = "slow"
 
-    def __init__(self, fs: Any = None, *, latency: float = 0.0, rate: float | None = None) -> None:
+    def __init__(
+        self, fs: AbstractFileSystem | None = None, *, latency: float = 0.0, rate: float | None = None
+    ) -> None:
         super().__init__(fs)
         self.latency = latency
         self.rate = rate
@@ -161,7 +162,7 @@ class SlowFileSystem(_Around):
 class _Reader(io.RawIOBase):
     """The raw side of a file opened for reading; `io.BufferedReader` makes the rest of it."""
 
-    def __init__(self, file: Any, store: _Around) -> None:
+    def __init__(self, file: IO[bytes], store: _Around) -> None:
         self._file = file
         self._store = store
 
@@ -197,9 +198,11 @@ class _Reader(io.RawIOBase):
         return data
 
 
-def _flaky_again(fs: Any, every: int, error: BaseException, times: int | None, attempts: Attempts) -> FlakyFileSystem:
+def _flaky_again(
+    fs: AbstractFileSystem, every: int, error: BaseException, times: int | None, attempts: Attempts
+) -> FlakyFileSystem:
     return FlakyFileSystem(fs, every=every, error=error, times=times, attempts=attempts)
 
 
-def _slow_again(fs: Any, latency: float, rate: float | None) -> SlowFileSystem:
+def _slow_again(fs: AbstractFileSystem, latency: float, rate: float | None) -> SlowFileSystem:
     return SlowFileSystem(fs, latency=latency, rate=rate)

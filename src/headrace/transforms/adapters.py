@@ -10,7 +10,7 @@ import copy
 import json
 import random
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,10 +23,11 @@ from headrace.transforms.decoding import decode
 from headrace.transforms.entries import Names, as_array, as_names, like, refuse_missing
 
 SEEDS = 1 << 63
+"""Seeds are drawn below this, so that a signed word of 64 bits holds them."""
 
 
 def albumentations(
-    compose: Any,
+    compose: Callable[..., Any],
     image: str = "image",
     masks: Names = None,
     bboxes: str | None = None,
@@ -91,7 +92,7 @@ class Albumentations:
         self._needed = (image, *masks, *filter(None, (bboxes, keypoints)), *further)
         self._of_thread = threading.local()
 
-    def __call__(self, sample: Any) -> Any:
+    def __call__(self, sample: object) -> Any:
         """Returns the sample, transformed. Raises as `decode` and the transform do, and `UsageError` for a sample
         without the named entries."""
         if not isinstance(sample, Mapping):
@@ -100,6 +101,7 @@ class Albumentations:
         refuse_missing(sample, self._needed, "albumentations")
         given = self._given(sample)
         generator = rng()
+        # Two generators, as some of its transforms draw from `random`, and others from NumPy.
         transform = self._transform()
         transform.set_random_state(generator, random.Random(int(generator.integers(SEEDS))))
         made = transform(**given)
@@ -111,7 +113,9 @@ class Albumentations:
             else:
                 result[name] = like(mask, sample[name])
 
-        result.update({name: like(made[role], sample[name]) for name, role in self._rows()})
+        for name, role in self._rows():
+            result[name] = like(made[role], sample[name])
+
         for name in self.labels:
             if name in given:
                 result[name] = like(made[name], sample[name])
@@ -149,20 +153,16 @@ class Albumentations:
             rows = as_array(sample[name])
             if rows.size:
                 given[role] = rows
+            elif role == "bboxes":
+                # An image without boxes: of an empty list nothing says how wide its rows would be.
+                given[role] = rows.reshape(0, 4)
             else:
-                if role == "bboxes":
-                    width = 4
-                else:
-                    width = 2
+                given[role] = rows.reshape(0, 2)
 
-                given[role] = rows.reshape(0, width)
-
-        labels = {}
         for name in self.labels:
             if name in sample:
-                labels[name] = as_array(sample[name])
+                given[name] = as_array(sample[name])
 
-        given.update(labels)
         return given
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -182,6 +182,7 @@ class Albumentations:
         return self._of_thread.compose
 
     def __getstate__(self) -> dict[str, Any]:
+        # A `threading.local` cannot be pickled; the other process makes its own copies.
         state = {}
         for key, value in self.__dict__.items():
             if key != "_of_thread":
@@ -194,20 +195,33 @@ class Albumentations:
 
     def __repr__(self) -> str:
         roles = {"masks": self.masks, "bboxes": self.bboxes, "keypoints": self.keypoints, "labels": self.labels}
-        said = "".join(f", {role}={name!r}" for role, name in roles.items() if name)
-        return f"albumentations({type(self.compose).__name__}, image={self.image!r}{said})"
+        return f"albumentations({type(self.compose).__name__}, image={self.image!r}{_shown(roles)})"
 
 
-def _label_fields(compose: Any) -> tuple[str, ...]:
-    fields = (processor.params.label_fields or () for processor in getattr(compose, "processors", {}).values())
-    return tuple(dict.fromkeys(name for names in fields for name in names))
+def _shown(roles: Mapping[str, object]) -> str:
+    """Returns the entries that a step was told of, as arguments in its `repr`."""
+    text = ""
+    for role, name in roles.items():
+        if name:
+            text += f", {role}={name!r}"
+
+    return text
 
 
-def _is_pixels(image: Any) -> bool:
+def _label_fields(compose: object) -> tuple[str, ...]:
+    """Returns the names in `label_fields` of boxes and of key points, each once, in their order."""
+    names: dict[str, None] = {}
+    for processor in getattr(compose, "processors", {}).values():
+        names |= dict.fromkeys(processor.params.label_fields or ())
+
+    return tuple(names)
+
+
+def _is_pixels(image: object) -> bool:
     return isinstance(image, (np.ndarray, torch.Tensor)) and image.ndim in (2, 3)
 
 
-def _image_back(made: Any, original: Any) -> Any:
+def _image_back(made: Any, original: object) -> Any:
     if isinstance(made, torch.Tensor) or not isinstance(original, torch.Tensor):
         return made
     if made.ndim == 3:
@@ -219,7 +233,7 @@ def _image_back(made: Any, original: Any) -> Any:
 
 
 def torchvision(
-    transform: Any,
+    transform: Callable[..., Any],
     image: str = "image",
     mask: Names = None,
     boxes: str | None = None,
@@ -252,7 +266,7 @@ class Torchvision:
     random: ClassVar[bool] = True
 
     def __init__(
-        self, transform: Any, image: str, mask: tuple[str, ...], boxes: str | None, keypoints: str | None
+        self, transform: Callable[..., Any], image: str, mask: tuple[str, ...], boxes: str | None, keypoints: str | None
     ) -> None:
         if not callable(transform):
             raise UsageError.about("not a transform", found=type(transform).__name__, expected="a callable")
@@ -264,7 +278,7 @@ class Torchvision:
         self.keypoints = keypoints
         self._targets = (*mask, *filter(None, (boxes, keypoints)))
 
-    def __call__(self, sample: Any) -> Any:
+    def __call__(self, sample: object) -> Any:
         """Returns the sample, transformed. Raises as `decode` and the transform do, `UsageError` for a sample without
         the named entries, and `MissingExtraError` if targets are to be carried along without torchvision."""
         if not isinstance(sample, Mapping):
@@ -286,7 +300,11 @@ class Torchvision:
         with seeded_globals(int(rng().integers(SEEDS))):
             changed = self.transform(given)
 
-        return {**sample, **{name: _plain(changed[name], sample[name], name == self.image) for name in changed}}
+        result = dict(sample)
+        for name, value in changed.items():
+            result[name] = _plain(value, sample[name], name == self.image)
+
+        return result
 
     def _wrapped(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         kinds = _tv_tensors()
@@ -302,8 +320,11 @@ class Torchvision:
             image = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
         canvas = (image.shape[-2], image.shape[-1])
+        # Copies, as transforms may work in place, and the sample's arrays may be views of a dataset's memory.
         given = {self.image: kinds.Image(image)}
-        given.update({name: kinds.Mask(torch.from_numpy(as_array(sample[name]).copy())) for name in self.mask})
+        for name in self.mask:
+            given[name] = kinds.Mask(torch.from_numpy(as_array(sample[name]).copy()))
+
         if self.boxes is not None:
             rows = torch.from_numpy(as_array(sample[self.boxes]).copy()).reshape(-1, 4)
             given[self.boxes] = kinds.BoundingBoxes(rows, format="XYXY", canvas_size=canvas)
@@ -316,11 +337,10 @@ class Torchvision:
 
     def __repr__(self) -> str:
         roles = {"mask": self.mask, "boxes": self.boxes, "keypoints": self.keypoints}
-        said = "".join(f", {role}={name!r}" for role, name in roles.items() if name)
-        return f"torchvision({type(self.transform).__name__}, image={self.image!r}{said})"
+        return f"torchvision({type(self.transform).__name__}, image={self.image!r}{_shown(roles)})"
 
 
-def _pil(encoded: Any) -> Any:
+def _pil(encoded: object) -> Any:
     try:
         from PIL import Image
     except ImportError as error:
@@ -333,14 +353,15 @@ def _pil(encoded: Any) -> Any:
 def _tv_tensors() -> Any:
     try:
         from torchvision import tv_tensors
-    except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
+    except (ImportError, RuntimeError) as error:
+        # RuntimeError: a torchvision that was built for another torch.
         cure = "pip install torchvision, in the version that belongs to torch"
         raise MissingExtraError.about("targets need torchvision", found=str(error), cure=cure) from error
 
     return tv_tensors
 
 
-def _plain(made: Any, original: Any, is_image: bool) -> Any:
+def _plain(made: object, original: object, is_image: bool) -> object:
     if not isinstance(made, torch.Tensor):
         return made
 
@@ -357,6 +378,8 @@ def _plain(made: Any, original: Any, is_image: bool) -> Any:
 @contextlib.contextmanager
 def seeded_globals(seed: int) -> Iterator[None]:
     """Seeds the global generators of torch's CPU, NumPy and `random`, and puts them back; one thread at a time."""
+    # The generators are the process's. Without taking turns, another thread would draw from them in between, or put
+    # back a state that this one has seeded.
     with global_turn(), global_states_kept():
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)

@@ -73,7 +73,8 @@ def decode_bytes(
             fast = _by_simplejpeg(data, header, divisor, is_lent=rows is not None)
         if fast is not None:
             return fast
-        sound = False  # what simplejpeg refused, Pillow shall judge
+        # What simplejpeg refused, Pillow shall judge: OpenCV would guess without a word.
+        sound = False
 
     if sound and small:
         decoded, _ = _by_opencv(data, divisor)
@@ -127,6 +128,7 @@ def _by_opencv(data: memoryview, divisor: int) -> tuple[Pixels | None, bool]:
     except ImportError:
         return None, False
 
+    # Orientation is not applied, as by the other decoders; whoever wants it reads EXIF for all of them.
     reduced = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
     flag = reduced.get(divisor, cv2.IMREAD_REDUCED_COLOR_8) | cv2.IMREAD_IGNORE_ORIENTATION
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import torch
@@ -31,9 +31,10 @@ REDUCTIONS = (8, 4, 2)
 """Divisors of the size at which JPEG decodes faster than whole; other eighths are slower than all of it."""
 
 FIRST_BYTES = 4096
+"""Bytes of a file in which nearly every header lies; a JPEG with a long preview in front of it is read whole."""
 
 
-def decode(data: Any, *, at_least: int | Size | None = None, place: object = None) -> Pixels:
+def decode(data: object, *, at_least: int | Size | None = None, place: object = None) -> Pixels:
     """Returns an image as uint8 [height, width, 3], RGB.
 
     data: encoded bytes (anything with the buffer protocol; an array or tensor uint8 [bytes] too), a path (`str` or
@@ -63,7 +64,7 @@ def decode(data: Any, *, at_least: int | Size | None = None, place: object = Non
     return source.pixels(reduction(source.header, (height, width)))
 
 
-def size_of(data: Any) -> Size:
+def size_of(data: object) -> Size:
     """Returns height and width in pixels of what `decode` takes, from the header alone. Raises as `decode` does."""
     if isinstance(data, (str, os.PathLike)):
         with open(data, "rb") as file:
@@ -139,7 +140,7 @@ class EncodedImage:
         return memoryview(b"")
 
 
-def open_source(data: Any, place: object) -> EncodedImage:
+def open_source(data: object, place: object) -> EncodedImage:
     """Reads a file, or takes what is in memory; see `decode` for `data` and errors. Decodes nothing yet."""
     if isinstance(data, (str, os.PathLike)):
         if place is None:
@@ -157,6 +158,7 @@ def open_source(data: Any, place: object) -> EncodedImage:
     else:
         encoded = _buffer(data)
 
+    # Decoders want plain bytes; a buffer of another type may come from `array.array` or a ctypes array.
     if encoded.format != "B" or encoded.ndim != 1:
         encoded = encoded.cast("B")
     return EncodedImage(place, encoded, read_header(encoded))
@@ -195,7 +197,7 @@ def _channels_last(data: NDArray[Any] | torch.Tensor) -> NDArray[Any]:
     return array
 
 
-def _is_pil(data: Any) -> bool:
+def _is_pil(data: object) -> TypeGuard[Image]:
     """Tells whether this is a PIL image, without importing Pillow where nobody has."""
     return any(kind.__module__ == "PIL.Image" and kind.__name__ == "Image" for kind in type(data).__mro__)
 
@@ -227,6 +229,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     except FormatError as error:
         raise SampleError(str(error)) from error
     except OSError as error:
+        # `read` raises without a path, say when a disk fails: whoever reads the log wants to know which file it was.
         error.filename = os.fspath(path)
         raise
 

@@ -36,6 +36,12 @@ class Jitter(NamedTuple):
     hue: Range
 
 
+UNCHANGED = Jitter((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
+
+LIMITS = Jitter((0.0, math.inf), (0.0, math.inf), (0.0, math.inf), (-0.5, 0.5))
+"""What ranges must lie in. Half a turn of hue in either direction reaches every colour."""
+
+
 class Shift(NamedTuple):
     """One draw from a `Jitter`. `order`: the places in the tuple of what is applied, in that order."""
 
@@ -57,6 +63,7 @@ def draw_crop(generator: np.random.Generator, size: tuple[int, int], scale: Rang
     lowest = math.log(ratio[0])
     highest = math.log(ratio[1])
     for _ in range(ATTEMPTS):
+        # One call for four numbers: a call costs more than the numbers.
         share, shape, down, right = generator.random(4).tolist()
         area = height * width * (scale[0] + (scale[1] - scale[0]) * share)
         aspect = math.exp(lowest + (highest - lowest) * shape)
@@ -82,13 +89,17 @@ def draw_crop(generator: np.random.Generator, size: tuple[int, int], scale: Rang
 
 def draw_shift(generator: np.random.Generator, jitter: Jitter) -> Shift:
     """Draws the factors and, as torchvision does, the order in which they are applied."""
-    order = tuple(position for position in generator.permutation(4).tolist() if jitter[position] != _NONE[position])
-    drawn = generator.random(4).tolist()
-    values = [low + (high - low) * share for (low, high), share in zip(jitter, drawn, strict=True)]
-    return Shift(order, *values)
+    order = []
+    for step in generator.permutation(4).tolist():
+        if jitter[step] != UNCHANGED[step]:
+            order.append(step)
 
+    # All four are drawn, needed or not: what comes after them in the stream is the same for any jitter.
+    factors = []
+    for (low, high), share in zip(jitter, generator.random(4).tolist(), strict=True):
+        factors.append(low + (high - low) * share)
 
-_NONE = Jitter((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
+    return Shift(tuple(order), *factors)
 
 
 def as_jitter(strengths: tuple[float | Range, ...]) -> Jitter:
@@ -97,27 +108,22 @@ def as_jitter(strengths: tuple[float | Range, ...]) -> Jitter:
     if len(strengths) > 4:
         raise _bad_jitter(strengths)
 
-    ranges: list[Range] = list(_NONE)
+    ranges: list[Range] = list(UNCHANGED)
     for position, strength in enumerate(strengths):
-        is_hue = position == 3
-        if is_hue:
-            lowest, highest = -0.5, 0.5
-        else:
-            lowest, highest = 0.0, math.inf
-
-        if isinstance(strength, (int, float)):
-            if strength < 0:
-                raise _bad_jitter(strengths)
-            if is_hue:
-                ranges[position] = (-float(strength), float(strength))
-            else:
-                ranges[position] = (max(lowest, 1.0 - strength), 1.0 + strength)
-        else:
+        unchanged, _ = UNCHANGED[position]
+        lowest, highest = LIMITS[position]
+        if not isinstance(strength, (int, float)):
             low, high = strength
-            ranges[position] = (float(low), float(high))
-
-        if not lowest <= ranges[position][0] <= ranges[position][1] <= highest:
+        elif strength < 0:
             raise _bad_jitter(strengths)
+        else:
+            # A strength above 1 reaches down to black, not to negative light.
+            low = max(lowest, unchanged - strength)
+            high = unchanged + strength
+
+        if not lowest <= low <= high <= highest:
+            raise _bad_jitter(strengths)
+        ranges[position] = (float(low), float(high))
 
     return Jitter(*ranges)
 
@@ -134,7 +140,10 @@ def checked_range(name: str, value: Range, lowest: float, highest: float = math.
     low = float(value[0])
     high = float(value[1])
     if not lowest < low <= high <= highest:
-        expected = f"(low, high) with {lowest} < low <= high" + ("" if highest == math.inf else f" <= {highest}")
+        expected = f"(low, high) with {lowest} < low <= high"
+        if highest != math.inf:
+            expected += f" <= {highest}"
+
         raise UsageError.about(f"{name} is no such range", found=value, expected=expected)
 
     return low, high

@@ -36,7 +36,7 @@ def refuse_missing(sample: Mapping[str, Any], names: Sequence[str], adapter: str
         raise UsageError.about(f"no entry {missing[0]!r} in a sample", found=found, cure=cure)
 
 
-def as_array(value: Any) -> NDArray[Any]:
+def as_array(value: object) -> NDArray[Any]:
     """Returns an array for an array, a tensor on the CPU or a list; memory is shared where it can be."""
     if isinstance(value, torch.Tensor):
         array: NDArray[Any] = value.numpy()
@@ -45,7 +45,7 @@ def as_array(value: Any) -> NDArray[Any]:
     return array
 
 
-def like(changed: Any, original: Any) -> Any:
+def like(changed: Any, original: object) -> Any:
     """Returns `changed` as what `original` is: a tensor, an array or a list, its numbers of the same type.
 
     Where nothing is left of rows [n, ...], the shape is [0, ...].

@@ -61,13 +61,12 @@ def segments(data: memoryview) -> Iterator[tuple[int, int]]:
     end = len(data)
     while offset + 3 < end and data[offset] == 0xFF:
         marker = data[offset + 1]
-        if marker == 0xFF or marker in BARE:  # filling, or a marker alone
-            if marker == 0xFF:
-                width = 1
-            else:
-                width = 2
-
-            offset += width
+        # B.1.1.2: any number of bytes 0xFF may stand in front of a marker.
+        if marker == 0xFF:
+            offset += 1
+            continue
+        if marker in BARE:
+            offset += 2
             continue
 
         yield marker, offset
@@ -79,6 +78,7 @@ def segments(data: memoryview) -> Iterator[tuple[int, int]]:
 def _jpeg(data: memoryview) -> Header | None:
     for marker, offset in segments(data):
         if marker in FRAMES and offset + 9 < len(data):
+            # B.2.2: marker (2), length (2), precision (1), height (2), width (2), number of components (1).
             precision = data[offset + 4]
             channels = data[offset + 9]
             height = number_at(data, offset + 5)
@@ -95,6 +95,8 @@ def _png(data: memoryview) -> Header | None:
     if len(data) < 26 or bytes(data[12:16]) != b"IHDR":
         return None
 
+    # 11.2.1: IHDR is the first chunk; behind its length and name come width and height (4 each), depth and colour type
+    # (1 each), of which 0 is gray and 2 RGB.
     width = int.from_bytes(data[16:20], "big")
     height = int.from_bytes(data[20:24], "big")
     depth = data[24]

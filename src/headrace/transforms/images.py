@@ -52,14 +52,14 @@ class IntoArray(ABC):
         """Type of the result's numbers: uint8."""
         return np.dtype(np.uint8)
 
-    def __call__(self, value: Any) -> Pixels:
+    def __call__(self, value: object) -> Pixels:
         """Returns what `into` writes: uint8 [3, height, width], contiguous; the memory is the caller's."""
         out = np.empty(self.shape, np.uint8)
         self.into(value, out)
         return out
 
     @abstractmethod
-    def into(self, value: Any, out: NDArray[Any]) -> None:
+    def into(self, value: object, out: NDArray[Any]) -> None:
         """Writes what `__call__` returns to `out`, uint8 [3, height, width], writable, of any strides from 0 up."""
 
 
@@ -103,12 +103,14 @@ class TrainImages(IntoArray):
         else:
             jitter = as_jitter(self.jitter)
 
+        # Worked out once, not for each image; no field, so that equality and `repr` are of the arguments.
         object.__setattr__(self, "_jitter", jitter)
 
-    def into(self, value: Any, out: NDArray[Any]) -> None:
+    def into(self, value: object, out: NDArray[Any]) -> None:
         """Writes what `__call__` returns to `out`, uint8 [3, height, width], writable, of any strides from 0 up."""
         check_out(out, self.shape)
         generator = rng()
+        # All that is random is drawn in one order, before anything depends on how the image is decoded.
         source = open_source(value, None)
         target = out.shape[1], out.shape[2]
         box = draw_crop(generator, source.size, self.scale, self.ratio)
@@ -167,10 +169,11 @@ class EvalImages(IntoArray):
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "resize", shorter)
 
-    def into(self, value: Any, out: NDArray[Any]) -> None:
+    def into(self, value: object, out: NDArray[Any]) -> None:
         """Writes what `__call__` returns to `out`, uint8 [3, height, width], writable, of any strides from 0 up."""
         check_out(out, self.shape)
         source = open_source(value, None)
+        # Only the middle square is left in the end: of a panorama, nearly all would be decoded and resized in vain.
         height, width = source.size
         longest = LONGEST * min(height, width)
         part = central(source.size, (min(height, longest), min(width, longest)))
@@ -202,7 +205,11 @@ def central(size: Size, crop: Size) -> Box:
 
 def spare(box: Box, target: Size) -> int:
     """Returns the largest divisor (8, 4, 2 or 1) by which `box` shrinks to no less than `target`."""
-    return next((by for by in REDUCTIONS if box.height >= by * target[0] and box.width >= by * target[1]), 1)
+    for divisor in REDUCTIONS:
+        if box.height >= divisor * target[0] and box.width >= divisor * target[1]:
+            return divisor
+
+    return 1
 
 
 def on_grid(box: Box, divisor: int, size: Size) -> Box:
@@ -211,13 +218,20 @@ def on_grid(box: Box, divisor: int, size: Size) -> Box:
     So a crop lies between the pixels of the reduced image, and is the same whether that or the whole is decoded. An
     edge moves by no more than half a pixel of the reduced image, by less than one where the image ends.
     """
-    top, bottom = (_nearest(edge, divisor, size[0]) for edge in (box.top, box.top + box.height))
-    left, right = (_nearest(edge, divisor, size[1]) for edge in (box.left, box.left + box.width))
+    top = _nearest(box.top, divisor, size[0])
+    bottom = _nearest(box.top + box.height, divisor, size[0])
+    left = _nearest(box.left, divisor, size[1])
+    right = _nearest(box.left + box.width, divisor, size[1])
     return Box(top, left, bottom - top, right - left)
 
 
 def _nearest(edge: int, divisor: int, end: int) -> int:
     return min(edge + divisor // 2, end) // divisor * divisor
+
+
+def _reduced(edge: int, divisor: int) -> int:
+    """Returns the pixel of a reduced image that is nearest to an edge in the whole one."""
+    return (edge + divisor // 2) // divisor
 
 
 def cropped(source: EncodedImage, box: Box, divisor: int) -> Tensor:
@@ -232,18 +246,21 @@ def cropped(source: EncodedImage, box: Box, divisor: int) -> Tensor:
 
     image = source.lent_pixels(reduction, box.top + box.height)
     if image.shape[1] != size[1]:
-        top, bottom, left, right = (
-            (edge + divisor // 2) // divisor for edge in (box.top, box.top + box.height, box.left, box.left + box.width)
-        )
+        # Decoded at a part of its size: the box in pixels of that.
+        top = _reduced(box.top, divisor)
+        bottom = _reduced(box.top + box.height, divisor)
+        left = _reduced(box.left, divisor)
+        right = _reduced(box.left + box.width, divisor)
         box = Box(top, left, bottom - top, right - left)
 
+    # torch warns of arrays that cannot be written, and its kernels are slow on rows with gaps.
     part = image[box.top : box.top + box.height, box.left : box.left + box.width]
-    if not (part.flags.c_contiguous and part.flags.writeable):  # torch takes no other, or slowly
+    if not (part.flags.c_contiguous and part.flags.writeable):
         part = part.copy()
     return torch.from_numpy(part)[None].permute(0, 3, 1, 2)
 
 
-def check_out(out: Any, shape: tuple[int, ...]) -> None:
+def check_out(out: object, shape: tuple[int, ...]) -> None:
     """Raises `UsageError` unless `out` is a writable array uint8 of this shape."""
     if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != np.uint8 or not out.flags.writeable:
         if isinstance(out, np.ndarray):

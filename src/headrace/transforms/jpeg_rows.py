@@ -41,10 +41,16 @@ def layout_of(data: memoryview) -> Layout | None:
     frame = None
     for marker, place in segments(data):
         if marker in SEQUENTIAL and place + 9 < end:
+            # B.2.2: marker, length, precision (1), height (2), width (2), number of components (1), and for each of
+            # these its name, its sampling factors (four bits across, four down) and its table.
             channels = data[place + 9]
             if frame is not None or place + 10 + 3 * channels > end:
                 return None
-            unit = 8 * max((data[place + 11 + 3 * channel] & 15 for channel in range(channels)), default=0)
+            tallest = 0
+            for channel in range(channels):
+                tallest = max(tallest, data[place + 11 + 3 * channel] & 15)
+
+            unit = 8 * tallest
             frame = place + 5, channels, unit
         elif marker == SCAN:
             if frame is None or frame[2] == 0 or place + 4 >= end or data[place + 4] != frame[1]:
@@ -87,6 +93,7 @@ def _decoded(
 ) -> NDArray[np.uint8] | None:
     import simplejpeg
 
+    # A copy: the bytes are the caller's, and may be shared with other threads.
     shorter = bytearray(data)
     shorter[layout.height_at : layout.height_at + 2] = upper.to_bytes(2, "big")
     pixels = memory((-(-upper // divisor), -(-size[1] // divisor), 3))
@@ -96,6 +103,8 @@ def _decoded(
         height = 0
         width = 0
 
+    # It always raises here, since rows are left over behind the last one. If that is all it has to say, the rows are
+    # good. If it has found a fault before, it says that instead, and the whole is decoded by others.
     try:
         simplejpeg.decode_jpeg(shorter, "RGB", buffer=pixels, min_height=height, min_width=width)
     except ValueError as error:

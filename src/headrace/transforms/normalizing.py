@@ -33,13 +33,15 @@ class Normalize:
     def __init__(
         self, mean: Sequence[float] = MEAN, std: Sequence[float] = STD, dtype: torch.dtype = torch.float32
     ) -> None:
-        self.mean, self.std, self.dtype = tuple(map(float, mean)), tuple(map(float, std)), dtype
+        self.mean = tuple(map(float, mean))
+        self.std = tuple(map(float, std))
+        self.dtype = dtype
         if not self.mean or len(self.mean) != len(self.std) or not min(self.std) > 0 or not dtype.is_floating_point:
             expected = "as many means as standard deviations, these above 0, and a floating-point type"
             raise UsageError.about("cannot normalize so", found=repr(self), expected=expected)
         self._on: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
-    def __call__(self, images: Any) -> Any:
+    def __call__(self, images: object) -> Any:
         """Returns the images in `dtype`, on their device."""
         if isinstance(images, np.ndarray):
             return self._tensor(torch.from_numpy(np.array(images))).numpy()
@@ -56,8 +58,9 @@ class Normalize:
             cure = "leave images as uint8 up to here: no ToDtype, no division by 255"
             raise UsageError.about("cannot normalize", found=found, expected=expected, cure=cure)
 
+        # On the CPU `addcmul` would convert into a copy, and calculate into a third place.
         scale, offset = self._constants(images.device)
-        if images.device.type == "cpu":  # conversion apart: there torch would copy, then calculate in a third place
+        if images.device.type == "cpu":
             return images.to(scale.dtype).mul_(scale).add_(offset).to(self.dtype)
 
         out = torch.empty_like(images, dtype=self.dtype)
@@ -71,8 +74,12 @@ class Normalize:
             else:
                 wide = torch.float32
 
-            mean, std = (torch.tensor(numbers, dtype=torch.float64)[:, None, None] for numbers in (self.mean, self.std))
-            self._on[device] = (1 / (255 * std)).to(device, wide), (-mean / std).to(device, wide)
+            # (x / 255 - mean) / std = x / (255 std) - mean / std, in float64 before it is rounded once.
+            mean = torch.tensor(self.mean, dtype=torch.float64)[:, None, None]
+            std = torch.tensor(self.std, dtype=torch.float64)[:, None, None]
+            scale = 1 / (255 * std)
+            offset = -mean / std
+            self._on[device] = (scale.to(device, wide), offset.to(device, wide))
 
         return self._on[device]
 

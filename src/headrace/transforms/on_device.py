@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +20,9 @@ KINDS = {IMAGE: 4, "image": 4, "mask": 4, "bbox": 4, "bbox_xyxy": 3, "bbox_xywh"
 """Kornia's names of what it carries along, and how many dimensions it wants them to have."""
 
 
-def kornia(augmentation: Any, data_keys: Mapping[str, str] | None = None, seed: int | None = None) -> Kornia:
+def kornia(
+    augmentation: Callable[..., Any], data_keys: Mapping[str, str] | None = None, seed: int | None = None
+) -> Kornia:
     """Wraps an augmentation of Kornia for batches: a dictionary of tensors, or one tensor of images.
 
     augmentation: `AugmentationSequential` where targets are carried along; else any augmentation.
@@ -54,7 +56,7 @@ class Kornia:
 
     random: ClassVar[bool] = True
 
-    def __init__(self, augmentation: Any, data_keys: dict[str, str], seed: int | None) -> None:
+    def __init__(self, augmentation: Callable[..., Any], data_keys: dict[str, str], seed: int | None) -> None:
         unknown = []
         for kind in data_keys.values():
             if kind not in KINDS:
@@ -69,7 +71,7 @@ class Kornia:
         self.seed = seed
         self.calls = 0
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: object) -> Any:
         """Returns the batch, augmented, in memory of its own. Raises `UsageError` for a batch without those entries."""
         names = list(self.data_keys)
         if not isinstance(batch, Mapping):
@@ -79,7 +81,11 @@ class Kornia:
             return self({names[0]: batch})[names[0]]
 
         refuse_missing(batch, names, "kornia")
-        given = [_entering(batch[name], self.data_keys[name]) for name in names]
+        given = []
+        for name in names:
+            given.append(_entering(batch[name], self.data_keys[name]))
+
+        # Only `AugmentationSequential` takes `data_keys`; any augmentation takes images alone.
         with _seeded(self._next_seed(), given[0].device):
             if len(given) == 1 and self.data_keys[names[0]] in (IMAGE, "image"):
                 made: Any = [self.augmentation(given[0])]
@@ -89,12 +95,16 @@ class Kornia:
         if not isinstance(made, (list, tuple)):
             made = [made]
 
-        changed = zip(names, made, strict=True)
-        return {**batch, **{name: _leaving(value, batch[name], self.data_keys[name]) for name, value in changed}}
+        result = dict(batch)
+        for name, value in zip(names, made, strict=True):
+            result[name] = _leaving(value, batch[name], self.data_keys[name])
+
+        return result
 
     def _next_seed(self) -> int:
         if self.seed is None:
             return int(rng().integers(SEEDS))
+        # A generator would have a state to save; a count is one number, and the seed of any call can be told from it.
         self.calls += 1
         return stream_key(self.seed, self.calls) % SEEDS
 
@@ -117,12 +127,12 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _values(entry: Any) -> Tensor:
-    values = getattr(entry, "values", entry)  # of a Padded; a tensor's `values` is a method
+def _values(entry: object) -> Tensor:
+    # A `Padded` has its numbers in `values`. A tensor has a method of that name.
     if isinstance(entry, Tensor):
         tensor: Any = entry
     else:
-        tensor = values
+        tensor = getattr(entry, "values", entry)
 
     if not isinstance(tensor, Tensor):
         cure = "stack or pad the entry in the loader first"
@@ -131,7 +141,7 @@ def _values(entry: Any) -> Tensor:
     return tensor
 
 
-def _entering(entry: Any, kind: str) -> Tensor:
+def _entering(entry: object, kind: str) -> Tensor:
     """The entry in the form that Kornia wants: floating point, with its number of dimensions."""
     tensor = _values(entry)
     if kind in (IMAGE, "image"):
@@ -146,7 +156,7 @@ def _entering(entry: Any, kind: str) -> Tensor:
     return tensor
 
 
-def _leaving(made: Any, entry: Any, kind: str) -> Any:
+def _leaving(made: Tensor, entry: Any, kind: str) -> Any:
     """What Kornia made, in the entry's own form."""
     if kind in (IMAGE, "image"):
         return made

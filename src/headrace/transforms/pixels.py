@@ -31,7 +31,9 @@ def resize(images: Tensor, size: tuple[int, int], interpolation: Interpolation =
     """
     if tuple(images.shape[-2:]) == size:
         return images
-    if images.stride(1) == 1:  # so they do, but a crop has gaps; the view has strides that say so for one image, too
+    # A crop of an image with channels last has gaps between its rows. In a batch of one, `contiguous` may leave a
+    # stride that hides where the channels lie; the view sets all strides anew.
+    if images.stride(1) == 1:
         rows = images.permute(0, 2, 3, 1).contiguous()
         images = rows.view(rows.shape).permute(0, 3, 1, 2)
 
@@ -95,6 +97,7 @@ def luma(values: Tensor) -> Tensor:
 
 def _mean(values: Tensor, highest: float) -> float:
     """The mean luma, rounded to a level of 255 as Pillow's ImageEnhance.Contrast has it."""
+    # A sum of whole numbers is the same in any order, and so for any number of threads; one of floats is not.
     levels = (luma(values) * (255 / highest)).round_().to(torch.int64)
     return round(int(levels.sum()) / levels.numel()) * (highest / 255)
 
@@ -109,6 +112,7 @@ def _turned(values: Tensor, turns: float) -> Tensor:
     highest = torch.maximum(torch.maximum(red, green), blue)
     lowest = torch.minimum(torch.minimum(red, green), blue)
     chroma = highest - lowest
+    # Where there is no chroma the hue does not matter; the 1 keeps it from being a division by 0.
     per_chroma = (chroma + (chroma == 0)).reciprocal_()
     sixths = (red - green).mul_(per_chroma).add_(4)
     sixths = torch.where(highest == green, (blue - red).mul_(per_chroma).add_(2), sixths)

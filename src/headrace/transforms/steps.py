@@ -49,7 +49,7 @@ class RandomResizedCrop:
         object.__setattr__(self, "ratio", checked_range("ratio", self.ratio, 0))
         checked_interpolation(self.interpolation)
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: object) -> Any:
         """Returns an image or a batch with height and width `size`, in memory of its own."""
         generator = rng()
         size = checked_size(self.size)
@@ -75,7 +75,7 @@ class Resize:
         checked_size(self.size)
         checked_interpolation(self.interpolation)
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: object) -> Any:
         """Returns an image or a batch of the new size, in memory of its own."""
 
         def all_of_them(images: Tensor) -> Tensor:
@@ -101,11 +101,12 @@ class CenterCrop:
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checked_size(self.size))
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: object) -> Any:
         """Returns the middle of an image or a batch, in memory of its own."""
         height, width = checked_size(self.size)
 
         def all_of_them(images: Tensor) -> Tensor:
+            # `pad` wants (left, right, top, bottom). An odd number of pixels has one more on the right and below.
             down = max(0, height - images.shape[-2])
             across = max(0, width - images.shape[-1])
             margins = (across // 2, across - across // 2, down // 2, down - down // 2)
@@ -129,10 +130,16 @@ class RandomHorizontalFlip:
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", checked_share("p", self.p))
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: object) -> Any:
         """Returns an image or a batch, mirrored or not, in memory of its own."""
         generator = rng()
-        return _each(value, lambda image: image.flip(-1) if generator.random() < self.p else image)
+
+        def apply(image: Tensor) -> Tensor:
+            if generator.random() < self.p:
+                return image.flip(-1)
+            return image
+
+        return _each(value, apply)
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,7 @@ class ColorJitter:
     def __post_init__(self) -> None:
         as_jitter((self.brightness, self.contrast, self.saturation, self.hue))
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: object) -> Any:
         """Returns a gray or RGB image, or a batch, with other colours, in memory of its own."""
         generator = rng()
         jitter = as_jitter((self.brightness, self.contrast, self.saturation, self.hue))
@@ -168,17 +175,18 @@ class ColorJitter:
         return _each(value, apply)
 
 
-def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _each(value: object, change: Callable[[Tensor], Tensor]) -> Any:
     """Applies `change` to each image [channels, height, width]."""
     return _batch(value, lambda images: torch.stack([change(image) for image in images]))
 
 
-def _batch(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _batch(value: object, change: Callable[[Tensor], Tensor]) -> Any:
     """Applies `change` to the images as one tensor [batch, channels, height, width]; see the module for `value`."""
     if isinstance(value, Tensor) and value.ndim >= 3:
         images = _checked(value)
         changed = change(images.reshape(-1, *images.shape[-3:]))
         changed = changed.reshape(*images.shape[:-3], *changed.shape[-3:])
+        # The caller may write to the result; a step that changed nothing hands back a view of what it was given.
         if changed.untyped_storage().data_ptr() == _start(value):
             return changed.clone()
         return changed.contiguous()
@@ -193,6 +201,7 @@ def _batch(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     else:
         pixels = array
 
+    # A copy: torch has no tensors that cannot be written, and arrays of a dataset are often mapped read-only.
     tensor = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
     changed = change(_checked(tensor)[None])[0].permute(1, 2, 0)
     result = np.ascontiguousarray(changed.numpy())

@@ -50,8 +50,12 @@ def make_pieces(
     with ProcessPoolExecutor(
         min(workers, len(pieces)), multiprocessing.get_context(method), _begin, (job,)
     ) as pool, _ended_at_once(pool):  # fmt: skip
-        with _interrupts_ignored():  # which workers inherit: Ctrl-C reaches this process too, and it decides
-            waiting: dict[Future[Any], int] = {pool.submit(_make, piece): piece for piece in pieces}
+        waiting: dict[Future[Any], int] = {}
+        # `submit` starts the workers, which inherit that: Ctrl-C reaches this process too, and it decides.
+        with _interrupts_ignored():
+            for piece in pieces:
+                waiting[pool.submit(_make, piece)] = piece
+
         try:
             for future in as_completed(waiting):
                 failure, result = future.result()
@@ -125,8 +129,9 @@ def _make(piece: int) -> tuple[Any, Any]:
             plain.add_note(note)
         raise plain from None
     except OSError as error:
+        # With its number and file, by which the caller knows a full disk.
         if _is_portable(error):
-            raise  # with its number and file, by which the caller knows a full disk
+            raise
         failure = wrap_exception(error, "while building")
         failure.exc_type = RuntimeError
         return failure, None

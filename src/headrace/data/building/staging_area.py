@@ -75,7 +75,8 @@ class StagingArea:
         final = self.file(piece)
         write(final.with_name(f".{final.name}"))
         files = {}
-        for path in sorted(final.parent.glob(f".{final.name}*")):  # the piece, and what belongs to it
+        # The piece, and what belongs to it: flushed under a hidden name, so that a kill leaves no half of it in place.
+        for path in sorted(final.parent.glob(f".{final.name}*")):
             sync_file(path)
             files[path.name[1:]] = checksum(path)
             path.rename(path.with_name(path.name[1:]))

@@ -33,6 +33,11 @@ def fault_of(data: bytes, place: str) -> str | None:
     try:
         decode_image(data, place)
     except SampleError as error:
-        return "; ".join(line.strip() for line in str(error).splitlines())
+        return one_line(error)
 
     return None
+
+
+def one_line(error: BaseException) -> str:
+    """Returns an error in one line."""
+    return "; ".join(map(str.strip, str(error).splitlines())) or type(error).__name__

@@ -28,6 +28,7 @@ from headrace.data.convert.resize import resized
 from headrace.data.formats.atomic_target import AtomicTarget, sync_file, sync_tree
 from headrace.data.formats.columns import Keys
 from headrace.data.formats.growing_file import GrowingFile
+from headrace.data.formats.guards.limits import stored_size
 from headrace.data.formats.manifest import write_manifest
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import check_name, format_named, open_reader, open_writer
@@ -88,7 +89,8 @@ def pack(
     plan = make_plan(reader, target, options)
     pieces = PackJob(plan, trust=trust)
     try:
-        AtomicTarget(plan.target, folder=plan.in_folder).abort()  # says now what would be in the way later
+        # Says now what would be in the way after hours of work.
+        AtomicTarget(plan.target, folder=plan.in_folder).abort()
         with pieces.staging.locked():
             missing = pieces.staging.prepare()
             _make(pieces, missing, workers or min(cores(), len(missing)), report or _silent)
@@ -109,7 +111,7 @@ def pack(
     else:
         files = [path]
 
-    total = sum(path.stat().st_size for path in files)
+    total = stored_size(files)
     seconds = time.perf_counter() - began
     return Packed(
         target,
@@ -131,8 +133,15 @@ def _silent(done: int, total: int) -> None:
 
 def _check_apart(source: str, target: str) -> None:
     other = Path(os.path.realpath(target))
-    files = [Path(os.path.realpath(path)) for path in (source, *stored_files(source))]
-    if not Path(target).name or any(path == other or other in path.parents or path in other.parents for path in files):
+    # The target is exchanged as a whole: a source in it would be gone, and a source around it would change as it is
+    # read.
+    overlap = not Path(target).name
+    for file in (source, *stored_files(source)):
+        path = Path(os.path.realpath(file))
+        if path == other or other in path.parents or path in other.parents:
+            overlap = True
+
+    if overlap:
         cure = "choose another target"
         raise UsageError.about(
             "source and target overlap", place=target, found=source, expected="two places", cure=cure
@@ -198,7 +207,8 @@ class PackJob:
         note = self._bad_file(piece)
         note.parent.mkdir(exist_ok=True)
         note.write_text(json.dumps(bad), "utf-8")
-        sync_file(note)  # before the piece is noted as done: a later run relies on both
+        # Before the piece is noted as done: a later run relies on both.
+        sync_file(note)
 
     def _bad_file(self, piece: int) -> Path:
         return self.staging.path / "bad" / str(piece)
@@ -282,7 +292,10 @@ def _runs(plan: PackPlan, reader: Reader, piece: int) -> Iterator[Keys]:
 def _make(pieces: PackJob, missing: list[int], workers: int, report: Report) -> None:
     plan = pieces.plan
     total = plan.length
-    done = total - sum(plan.edges[piece + 1] - plan.edges[piece] for piece in missing)
+    done = total
+    for piece in missing:
+        done -= plan.edges[piece + 1] - plan.edges[piece]
+
     report(done, total)
 
     def made(piece: int, _: None) -> None:
@@ -304,7 +317,8 @@ def defaults_of(target: str) -> str:
                ".tar": "webdataset", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
                ".lmdb": "lmdb", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow"}  # fmt: skip
     ending = Path(target).suffix.lower()
-    if ending in ("", ".") or ending[1:].isdigit():  # a folder's name may end in a number: photos-1.5
+    # A folder's name may end in a number: photos-1.5.
+    if ending in ("", ".") or ending[1:].isdigit():
         return "arrow"
 
     if ending not in endings:

@@ -21,9 +21,12 @@ def resized(block: Block, keys: Keys, side: int, quality: int, place: str) -> Bl
     columns: dict[str, Column] = dict(block.columns)
     for field in block.schema:
         if holds_images(field):
-            images = [value_of(field, block.columns[field.name], index) for index in range(len(block))]
-            where = [f"{place}, sample {key}, column {field.name!r}" for key in keys.tolist()]
-            smaller = [_smaller(image, side, quality, at) for image, at in zip(images, where, strict=True)]
+            smaller = []
+            for index, key in enumerate(keys.tolist()):
+                image = value_of(field, block.columns[field.name], index)
+                where = f"{place}, sample {key}, column {field.name!r}"
+                smaller.append(_smaller(image, side, quality, where))
+
             columns[field.name] = column_from(field, smaller)
 
     return Block(block.schema, columns)

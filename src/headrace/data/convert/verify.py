@@ -14,6 +14,7 @@ from headrace.core.errors import FormatError, SampleError
 from headrace.core.printable import printable
 from headrace.core.shortage import check_shortage
 from headrace.core.urls import refuse_url
+from headrace.data.convert.bad_images import one_line
 from headrace.data.formats.columns import Block, Ragged, bytes_of, value_of
 from headrace.data.formats.manifest import checksum, files_of, read_manifest
 from headrace.data.formats.protocol import Reader
@@ -180,6 +181,7 @@ def _check_block(reader: Reader, start: int, block: Block, found: Verified, seen
             value = column[index]
             if field.dtype.kind == "f" and isinstance(column, Ragged) and not np.isfinite(value).all():
                 found.not_finite[field.name] = found.not_finite.get(field.name, 0) + 1
+            # The length goes in front: ("ab", "c") and ("a", "bc") are different samples of the same bytes.
             if isinstance(column, Ragged):
                 length = len(value).to_bytes(8, "little")
             else:
@@ -227,8 +229,3 @@ def _check_image(sample: str, place: str, data: bytes, found: Verified) -> None:
 
     if (damage := damage_in(data)) is not None:
         found.add(f"sample {sample}: an image that decodes, but perhaps to wrong pixels: {damage}")
-
-
-def one_line(error: BaseException) -> str:
-    """Returns an error in one line."""
-    return "; ".join(part.strip() for part in str(error).splitlines()) or type(error).__name__

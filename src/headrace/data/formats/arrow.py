@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.ipc
 
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Block, concatenated
-from headrace.data.formats.columns.arrays import first_bytes, plain_files, unreadable
+from headrace.data.formats.columns.arrays import files_ending_in, first_bytes, unreadable
 from headrace.data.formats.columns.arrow_columns import arrow_schema, schema_from, to_batch
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
@@ -33,7 +33,8 @@ GROUP = 1 << 28
 def claims(path: str) -> bool:
     """See `Format.claims`."""
     if Path(path).is_dir():
-        return any(name.endswith(SUFFIXES) for name in plain_files(path)) and not (Path(path) / "state.json").exists()
+        # Such a file makes it a dataset of Hugging Face, whose Arrow files lie in the folder too.
+        return bool(files_ending_in(path, SUFFIXES)) and not (Path(path) / "state.json").exists()
     return first_bytes(path, 6) == b"ARROW1" or (path.endswith(SUFFIXES) and (is_pattern(path) or Path(path).is_file()))
 
 
@@ -84,6 +85,7 @@ def _table(file: str, trust: bool) -> pa.Table:
         else:
             open_ipc = pa.ipc.open_stream
 
+        # `read_all` maps, and believes all offsets. Damaged ones would be followed out of the mapping.
         table = open_ipc(source).read_all()
         table.validate()
     except (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError, struct.error) as error:
@@ -98,10 +100,20 @@ def _table(file: str, trust: bool) -> pa.Table:
     return table
 
 
+class Sink(Protocol):
+    """A file that takes record batches."""
+
+    def write(self, batch: pa.RecordBatch, /) -> None:
+        """Adds a batch at the end."""
+
+    def close(self) -> None:
+        """Completes the file."""
+
+
 class BatchWriter:
     """Writes blocks as record batches of about `GROUP` bytes, through anything that has `write` and `close`."""
 
-    def __init__(self, schema: Schema, sink: Any) -> None:
+    def __init__(self, schema: Schema, sink: Sink) -> None:
         self._schema = schema
         self._sink = sink
         self._arrow = arrow_schema(schema)
@@ -114,6 +126,7 @@ class BatchWriter:
         if len(block) == 0:
             return
 
+        # Measured as Arrow will write them: booleans, say, take an eighth of their bytes here.
         self._waiting.append(block)
         self._bytes += to_batch(block, self._arrow).nbytes
         self.length += len(block)

@@ -35,6 +35,7 @@ class AtomicTarget:
             self._check_replaceable()
 
         self._staging = self.target.with_name(f".{self.target.name}{MARK}-{os.getpid()}")
+        # In the folder of the target, not in a temporary one: only within a file system is a rename one step.
         self.remove_abandoned()
         self.path = self._staging / self.target.name
         if folder:
@@ -52,11 +53,9 @@ class AtomicTarget:
             else:
                 found = "a folder"
         elif self._folder and not (self.target / "headrace.json").is_file():
-            others = sum(1 for _ in self.target.iterdir())
+            others = len(list(self.target.iterdir()))
             if others:
                 found = f"a folder with {others:,} files or folders, which headrace did not pack"
-            else:
-                found = None
 
         if found is not None:
             cure = "choose another target, or remove it yourself"
@@ -74,6 +73,8 @@ class AtomicTarget:
 
     def commit(self, companion: Path | None = None, *, synced: bool = False) -> None:
         """Puts what was made into place. `companion`: a second file made beside `path`; it goes beside the target."""
+        # The bytes first, then the names: a rename may reach the disk before the data, and a power cut in between would
+        # leave the new name over an empty file.
         if not synced:
             sync_tree(self._staging)
 
@@ -82,6 +83,8 @@ class AtomicTarget:
         else:
             beside = self.target.with_name(companion.name)
 
+        # The old companion goes before the new data come: between the two there is none, which is allowed. An old
+        # manifest beside new data would call them damaged.
         if beside is not None:
             beside.unlink(missing_ok=True)
 
@@ -115,13 +118,15 @@ class AtomicTarget:
 
 
 def _leads_somewhere(path: Path) -> bool:
+    # A loop of links: Python raises RuntimeError before 3.13, and OSError from then on.
     try:
         return path.exists()
-    except (OSError, RuntimeError):  # a loop of links, as Python words it before and from 3.13 on
+    except (OSError, RuntimeError):
         return False
 
 
 def _is_running(pid: int) -> bool:
+    # Signal 0 is sent to nobody; the system only checks whether it could be. A process of another user is there, too.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

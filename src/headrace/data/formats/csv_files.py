@@ -26,11 +26,14 @@ def _parse(delimiter: str, file: str, known: Schema | None) -> pa.Table:
     if known is None:
         types = None
     else:
-        types = {field.name: _csv_type(field) for field in known}
+        types = {}
+        for field in known:
+            types[field.name] = _csv_type(field)
 
     if Path(file).stat().st_size == 0:
         raise ValueError("an empty file, without a line of column names")
 
+    # Arrow takes some kilobytes for each column before it looks at the second line: a line of commas would take all.
     with Path(file).open("rb") as stream:
         names = stream.readline(BLOCK).count(delimiter.encode()) + 1
 
@@ -87,13 +90,16 @@ class CsvFile:
 
     def append(self, block: Block) -> None:
         """Adds samples at the end."""
-        columns = [_cells(field, block) for field in self._schema]
+        columns = []
+        for field in self._schema:
+            columns.append(_cells(field, block))
+
         self._write(list(zip(*columns, strict=True)))
         self.length += len(block)
 
     def _write(self, rows: Sequence[Sequence[str]]) -> None:
         # A lone carriage return ends a line for those who read, but before Python 3.13 the writer does not quote a cell
-        # for it.
+        # for it. Other blocks stay as they are, so that files without such text are the same bytes as ever.
         quoting: Literal[0, 1] = csv.QUOTE_MINIMAL
         for row in rows:
             if any("\r" in cell for cell in row):
@@ -109,15 +115,21 @@ class CsvFile:
 
 
 def _cells(field: Field, block: Block) -> list[str]:
-    column = block.columns[field.name]
+    """Returns the texts of one column, a cell for each sample. Raises `FormatError` for text that is no UTF-8."""
     if field.kind == "text":
-        return [text_at(field, block, index) for index in range(len(block))]
+        texts = []
+        for index in range(len(block)):
+            texts.append(text_at(field, block, index))
+        return texts
 
-    values = np.asarray(column)
-    if values.dtype.kind == "b":
-        words: list[str] = np.where(values, "true", "false").tolist()
+    numbers = np.asarray(block.columns[field.name])
+    if numbers.dtype.kind == "b":
+        words: list[str] = np.where(numbers, "true", "false").tolist()
         return words
-    return [str(value) for value in values]
+
+    # `str` of a NumPy scalar writes the fewest digits that give the same number of that type again; `tolist` first
+    # would widen float32 and float16, and write digits that they do not have.
+    return list(map(str, numbers))
 
 
 def _refusal(field: Field) -> str | None:

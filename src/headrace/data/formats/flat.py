@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError
 from headrace.core.regular import check_regular
@@ -22,7 +23,7 @@ COLUMN = "tokens"
 EXAMPLE = 'headrace.open("train.bin", dtype="uint16", window=1024)'
 
 
-def number_type(dtype: Any) -> np.dtype[Any]:
+def number_type(dtype: npt.DTypeLike | None) -> np.dtype[Any]:
     """Returns NumPy's type of a name or type. Raises `UsageError` if a file cannot hold plain numbers of it."""
     expected = "a type of numbers in the machine's byte order, such as 'uint16' or 'int32'"
     try:

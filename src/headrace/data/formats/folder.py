@@ -21,7 +21,7 @@ from headrace.data.formats.columns import Block, Column, Keys, column_from
 from headrace.data.formats.columns.packed_strings import PackedStrings
 from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.manifest import NAME as MANIFEST
-from headrace.data.formats.manifest import read_manifest, write_manifest
+from headrace.data.formats.manifest import commit_with_manifest, read_manifest
 from headrace.data.formats.protocol import Reader, Writer, even_blocks
 
 NAME = "folder"
@@ -42,14 +42,15 @@ def claims(path: str) -> bool:
 
 def refusal(field: Field) -> str | None:
     """See `Format.refusal`."""
-    sound = {
-        "path": field.kind == "text",
-        "label": field.kind == "fixed" and field.dtype == np.int64 and not field.shape,
-    }
-    if field.name in OTHER:
-        if sound[field.name]:
+    if field.name == "path":
+        if field.kind == "text":
             return None
-        return f"column {field.name!r} must be {'text' if field.name == 'path' else 'int64'}"
+        return "column 'path' must be text"
+
+    if field.name == "label":
+        if field.kind == "fixed" and field.dtype == np.int64 and not field.shape:
+            return None
+        return "column 'label' must be int64"
 
     if field.kind not in ("bytes", "text"):
         return "a file holds bytes or text"
@@ -65,13 +66,13 @@ def open_reader(path: str, trust: bool) -> Reader:
     manifest = read_manifest(path, NAME)
     names = sorted(_files(path))
     if not names:
-        if not manifest:
+        if manifest is None:
             cure = "correct the path"
+        elif manifest.length == 0:
+            return FolderReader(path, names, manifest.schema)
         else:
             cure = "pack the data again"
 
-        if manifest is not None and manifest.length == 0:
-            return FolderReader(path, names, manifest.schema)
         expected = "files, or sub-folders with files"
         raise DatasetNotFoundError.about("found no files", place=path, found="none", expected=expected, cure=cure)
 
@@ -82,18 +83,28 @@ def open_reader(path: str, trust: bool) -> Reader:
                 "files are missing, or too many", place=path, found=found, expected=f"{manifest.length:,}"
             )
 
+        # A writer without a `path` column numbers its files through all classes: sorted by path, samples would come
+        # class by class instead of in the order in which they were packed.
         if manifest.extra.get("order") == "name":
             names.sort(key=lambda name: name.rpartition("/")[2])
         return FolderReader(path, names, manifest.schema)
 
-    folders = set()
-    for name in names:
-        if "/" in name:
-            folders.add(name.partition("/")[0])
+    return FolderReader(path, names, _guessed(names))
 
-    labels = tuple(sorted(folders))
-    endings = Counter(Path(name).suffix.lower() for name in names).most_common(1)[0][0]
-    content = next((column for column, known in CONTENTS.items() if endings in known), "data")
+
+def _guessed(names: Sequence[str]) -> Schema:
+    """Returns the columns of a folder that nothing describes, from the names of its files."""
+    labels = set()
+    endings: Counter[str] = Counter()
+    in_folders = 0
+    for name in names:
+        endings[Path(name).suffix.lower()] += 1
+        folder, slash, _ = name.partition("/")
+        if slash:
+            labels.add(folder)
+            in_folders += 1
+
+    content = _content_of(endings.most_common(1)[0][0])
     kind: Kind
     if content == "text":
         kind = "text"
@@ -101,9 +112,29 @@ def open_reader(path: str, trust: bool) -> Reader:
         kind = "bytes"
 
     fields = [Field("path", "text"), Field(content, kind)]
-    if labels and all("/" in name for name in names):
-        fields.append(Field("label", "fixed", np.dtype(np.int64), (), labels))
-    return FolderReader(path, names, Schema(tuple(fields)))
+    # A file beside the sub-folders belongs to no class, so that the sub-folders are none.
+    if in_folders == len(names):
+        fields.append(Field("label", "fixed", np.dtype(np.int64), (), tuple(sorted(labels))))
+
+    return Schema(tuple(fields))
+
+
+def _content_of(ending: str) -> str:
+    """Returns the column that holds files of an ending."""
+    for column, endings in CONTENTS.items():
+        if ending in endings:
+            return column
+
+    return "data"
+
+
+def _ending_of(data: bytes) -> str:
+    """Returns the ending for a file of these bytes, by their first ones."""
+    for sign, ending in SIGNS.items():
+        if data.startswith(sign):
+            return ending
+
+    return ".bin"
 
 
 def _files(root: str) -> list[str]:
@@ -122,6 +153,7 @@ def _files(root: str) -> list[str]:
 
                     if entry.name.startswith(".") or entry.name == MANIFEST:
                         continue
+                    # A link to a folder above would lead round and round.
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(name)
                     elif entry.is_file():
@@ -164,19 +196,22 @@ class FolderReader:
         files = [self._names[key] for key in keys.tolist()]
         columns: dict[str, Column] = {}
         for field in schema:
+            values: list[Any]
             if field.name == "path":
-                columns["path"] = column_from(field, files)
+                values = files
             elif field.name == "label":
-                columns["label"] = column_from(field, [self._label(file) for file in files])
+                values = list(map(self._label, files))
+            elif field.kind == "text":
+                values = list(map(self._read_text, files))
             else:
-                contents = [self._read(file) for file in files]
-                if field.kind == "text":
-                    texts: list[Any] = [content.decode("utf-8", "surrogateescape") for content in contents]
-                else:
-                    texts = contents
-                columns[field.name] = column_from(field, texts)
+                values = list(map(self._read, files))
+
+            columns[field.name] = column_from(field, values)
 
         return Block(schema, columns)
+
+    def _read_text(self, file: str) -> str:
+        return self._read(file).decode("utf-8", "surrogateescape")
 
     def _read(self, file: str) -> bytes:
         return Path(self.place, file).read_bytes()
@@ -192,15 +227,6 @@ class FolderReader:
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
         return even_blocks(len(self), 64)
-
-
-def _fault_of(name: str) -> str | None:
-    """Returns why a name cannot be a file's, whatever there is already."""
-    if "\0" in name:
-        return "with a zero byte"
-    if name == MANIFEST:
-        return "which is the name of the manifest"
-    return None
 
 
 class _FolderWriter:
@@ -238,17 +264,29 @@ class _FolderWriter:
 
             name = self._name(row, data)
             target = self._target.path / on_disk(name)
-            reason = _fault_of(name)
-            if reason is None and target.exists():
-                reason = "twice"
-
-            if reason is not None or not target.resolve().is_relative_to(self._target.path.resolve()):
-                found = f"path {name!r}, {reason or 'outside of the folder'}"
+            fault = self._fault_of(name, target)
+            if fault is not None:
+                found = f"path {name!r}, {fault}"
                 raise FormatError.about("a file name cannot be used", place=self._target.target, found=found)
 
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
             self._length += 1
+
+    def _fault_of(self, name: str, target: Path) -> str | None:
+        """Returns why a sample cannot be written under its name, as the path `target`; None if it can."""
+        # A zero byte goes first: no call of the system takes such a path.
+        if "\0" in name:
+            return "with a zero byte"
+        if name == MANIFEST:
+            return "which is the name of the manifest"
+        if target.exists():
+            return "twice"
+
+        # Names come from the data: `../../.bashrc`, or a path from the root, would be written wherever it leads.
+        if not target.resolve().is_relative_to(self._target.path.resolve()):
+            return "outside of the folder"
+        return None
 
     def _name(self, row: dict[str, Any], data: bytes) -> str:
         if "path" in row:
@@ -267,11 +305,10 @@ class _FolderWriter:
 
             return path
 
-        ending = next((end for sign, end in SIGNS.items() if data.startswith(sign)), ".bin")
         if self._content.kind == "text":
             suffix = ".txt"
         else:
-            suffix = ending
+            suffix = _ending_of(data)
 
         name = f"{self._length:09d}" + suffix
         if "label" in row:
@@ -293,8 +330,7 @@ class _FolderWriter:
         else:
             extra = {"order": "name"}
 
-        write_manifest(self._target.path, NAME, self._length, self._schema, **extra)
-        self._target.commit()
+        commit_with_manifest(self._target, NAME, self._length, self._schema, **extra)
 
     def abort(self) -> None:
         self._target.abort()

@@ -9,7 +9,7 @@ from typing import Protocol
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block
 from headrace.data.formats.columns.schema import Schema
-from headrace.data.formats.manifest import write_manifest
+from headrace.data.formats.manifest import commit_with_manifest
 from headrace.data.formats.shards import shard_name
 
 
@@ -53,13 +53,7 @@ class GrowingFileWriter:
     def seal(self) -> None:
         """See `Writer.seal`."""
         self._file.close()
-        manifest = write_manifest(self._target.path, self._name, self._file.length, self._schema)
-        if self._target.path.is_dir():
-            companion = None
-        else:
-            companion = manifest
-
-        self._target.commit(companion)
+        commit_with_manifest(self._target, self._name, self._file.length, self._schema)
 
     def abort(self) -> None:
         """See `Writer.abort`."""

@@ -23,6 +23,7 @@ from headrace.data.formats.columns.arrays import (
     ColumnsReader,
     columns_from,
     first_bytes,
+    length_of,
     schema_of_text,
     to_json_text,
     unreadable,
@@ -31,7 +32,7 @@ from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.guards.limits import allowed, check_unfolding, too_large
 from headrace.data.formats.manifest import manifest_of
-from headrace.data.formats.protocol import Handle, Reader, Writer
+from headrace.data.formats.protocol import Handle, Reader, Writer, even_blocks
 
 NAME = "hdf5"
 TITLE = "HDF5 file"
@@ -74,6 +75,7 @@ def open_reader(path: str, trust: bool) -> Reader:
         try:
             datasets = _datasets(file)
             ours = schema_of_text(_text_of(datasets.pop(ABOUT, None)), path)
+            # Such a dataset could name any file that this user may read, and its bytes would be taken for samples.
             outside = []
             for name, dataset in datasets.items():
                 if dataset.external is not None or dataset.is_virtual:
@@ -86,12 +88,9 @@ def open_reader(path: str, trust: bool) -> Reader:
 
             if not datasets:
                 raise ValueError("no datasets in it")
-            if all(_is_mappable(dataset) for dataset in datasets.values()):
-                schema, columns = columns_from(
-                    {name: _mapped(dataset) for name, dataset in datasets.items()}, path, ours
-                )
-                length = len(next(iter(columns.values())))
-                return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema))
+            if all(map(_is_mappable, datasets.values())):
+                schema, columns = columns_from(_all_mapped(datasets), path, ours)
+                return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, schema))
             return _foreign(path, datasets, trust)
         except FAILURES as error:
             if isinstance(error, FormatError):
@@ -101,9 +100,11 @@ def open_reader(path: str, trust: bool) -> Reader:
 
 def _file(path: str) -> Any:
     h5py = extra("h5py", "hdf5")
+    # h5py words a missing file or permission in its own way; opened first, it fails with Python's words and its path.
     with Path(path).open("rb"):
-        pass  # the errors of the operating system, as Python words them
+        pass
 
+    # Without locks: several workers read one file, also from folders of a network that has none.
     try:
         return h5py.File(path, "r", locking=False)
     except FAILURES as error:
@@ -135,6 +136,14 @@ def _is_mappable(dataset: Any) -> bool:
     return plain and dataset.dtype in NUMBERS and (dataset.size == 0 or dataset.id.get_offset() is not None)
 
 
+def _all_mapped(datasets: Mapping[str, Any]) -> dict[str, Array]:
+    arrays = {}
+    for name, dataset in datasets.items():
+        arrays[name] = _mapped(dataset)
+
+    return arrays
+
+
 def _mapped(dataset: Any) -> Array:
     """Maps a dataset that lies in one piece in the file."""
     if dataset.size == 0:
@@ -145,6 +154,7 @@ def _mapped(dataset: Any) -> Array:
     if offset + dataset.nbytes > Path(path).stat().st_size:
         raise ValueError(f"dataset {dataset.name} ends behind the end of the file")
 
+    # HDF5 puts values wherever there is room. Only our writer begins them at addresses that suit their type.
     mapped = np.asarray(np.memmap(path, dataset.dtype, "r", offset, dataset.shape))
     if mapped.flags.aligned:
         return mapped
@@ -154,12 +164,9 @@ def _mapped(dataset: Any) -> Array:
 def _load(path: str, schema: Schema) -> dict[str, Column]:
     with _file(path) as file:
         try:
-            mapped = {}
-            for name, dataset in _datasets(file).items():
-                if name != ABOUT:
-                    mapped[name] = _mapped(dataset)
-
-            return columns_from(mapped, path, schema)[1]
+            datasets = _datasets(file)
+            datasets.pop(ABOUT, None)
+            return columns_from(_all_mapped(datasets), path, schema)[1]
         except FAILURES as error:
             if isinstance(error, FormatError):
                 raise
@@ -169,11 +176,13 @@ def _load(path: str, schema: Schema) -> dict[str, Column]:
 def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
     """Returns a reader of datasets in chunks, compressed, or of strings. All must have the same length."""
     fields = []
+    columns = {}
     lengths = {}
     for name, dataset in datasets.items():
         if dataset.ndim == 0 or name.endswith(OFFSETS):
             continue
         fields.append(_field(path, name, dataset))
+        columns[name] = dataset
         lengths[name] = len(dataset)
 
     if len(set(lengths.values())) != 1:
@@ -182,30 +191,36 @@ def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
         raise FormatError.about("datasets differ in length", place=path, found=lengths, expected=expected, cure=cure)
 
     length = next(iter(lengths.values()))
-    step = _step({name: datasets[name] for name in lengths}, length)
+    step = _step(columns, length)
     if length // step > BLOCKS:
         raise too_large(path, f"{length:,} samples", f"{BLOCKS * step:,} at most")
 
-    for name in lengths:
-        _check_dataset(path, datasets[name], min(step, length), trust)
+    for dataset in columns.values():
+        _check_dataset(path, dataset, min(step, length), trust)
 
-    blocks = [min(step, length - start) for start in range(0, length, step)]
-    return ChunkReader(path, Schema(tuple(fields)), blocks)
+    blocks = even_blocks(length, step)
+    return ChunkReader(path, Schema(tuple(fields)), list(map(len, blocks)))
 
 
 def _step(datasets: Mapping[str, Any], length: int) -> int:
     """Returns how many samples are read at a time: whole chunks, of all columns if these do not take too much."""
-    rows = {name: max(dataset.nbytes // max(length, 1), 1) for name, dataset in datasets.items()}
+    row_bytes = {}
     chunks = {}
     for name, dataset in datasets.items():
+        row_bytes[name] = max(dataset.nbytes // max(length, 1), 1)
         if dataset.chunks:
             chunks[name] = dataset.chunks[0]
 
-    row = sum(rows.values())
-    heaviest = max(chunks, key=lambda name: rows[name], default=None)
-    fitting = [chunk for name, chunk in chunks.items() if chunk * row <= MOST or name == heaviest]
-    chunk = max(fitting, default=1)
-    return int(max(math.ceil(RUN / row / chunk), 1) * chunk)
+    # A chunk is decompressed whole even for one sample, so that a step holds whole chunks of the column with the most
+    # bytes, and of others whose chunks are longer as long as that many samples of all columns fit into memory.
+    row = sum(row_bytes.values())
+    heaviest = max(chunks, key=row_bytes.__getitem__, default=None)
+    longest = 1
+    for name, chunk in chunks.items():
+        if chunk * row <= MOST or name == heaviest:
+            longest = max(longest, chunk)
+
+    return int(max(math.ceil(RUN / row / longest), 1) * longest)
 
 
 def _check_dataset(path: str, dataset: Any, step: int, trust: bool) -> None:
@@ -262,7 +277,7 @@ class ChunkReader(BlockReader):
                     part = file[name][start:stop]
 
                 if field.kind == "bytes":
-                    values = [bytes(entry) for entry in part]
+                    values = list(map(bytes, part))
                 else:
                     values = part
 
@@ -297,6 +312,8 @@ def _finish(schema: Schema, arrays: dict[str, Array], path: Path) -> None:
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
         about = np.frombuffer(to_json_text(schema).encode(), np.uint8)
         for name, array in {ABOUT: about, **arrays}.items():
+            # In one piece, its room taken at once and without times of change: so it can be mapped, and the bytes of
+            # the file depend on the samples alone.
             space = h5py.h5s.create_simple(array.shape)
             layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             layout.set_layout(h5py.h5d.CONTIGUOUS)

@@ -5,9 +5,11 @@ Needs the package (`pip install 'headrace[huggingface]'`).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import struct
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from headrace.data.formats.columns.arrow_columns import from_arrow, schema_from,
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
 from headrace.data.formats.guards.arrow_messages import check_compressed
-from headrace.data.formats.manifest import manifest_of, write_manifest
+from headrace.data.formats.manifest import commit_with_manifest, leads_outside, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
 
 NAME = "huggingface"
@@ -58,8 +60,9 @@ def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
     dataset = _from_disk(path, trust)
+    # Arrow uses the offsets and lengths of a mapped file without a look: damaged ones would make it read elsewhere.
     try:
-        dataset.data.table.validate()  # its offsets and lengths, which are used without a check
+        dataset.data.table.validate()
     except FAILURES as error:
         raise unreadable(path, "Hugging Face dataset", error) from error
 
@@ -73,7 +76,8 @@ def _from_disk(path: str, trust: bool) -> Any:
     datasets = extra("datasets", "huggingface")
     names = _check_state(path)
     try:
-        read_side_file(Path(path) / "dataset_info.json")  # which the library reads whatever it is
+        # The library reads this file whatever it is: a pipe would be waited for, and a huge one fill the memory.
+        read_side_file(Path(path) / "dataset_info.json")
         for name in names:
             check_regular(Path(path) / name)
             check_compressed(Path(path) / name, trust)
@@ -92,7 +96,9 @@ def _check_state(path: str) -> list[str]:
     """Returns the names of the files of data. No file that is named outside of the folder is opened."""
     try:
         state = json.loads(read_side_file(Path(path) / "state.json"))
-        names = [str(data_file["filename"]) for data_file in state["_data_files"]]
+        names = []
+        for data_file in state["_data_files"]:
+            names.append(str(data_file["filename"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
@@ -100,7 +106,7 @@ def _check_state(path: str) -> list[str]:
 
     outside = []
     for name in names:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+        if leads_outside(name):
             outside.append(name)
 
     if outside:
@@ -115,23 +121,20 @@ def reader_of(dataset: Any, place: str | None = None, trust: bool = True) -> Tab
     place = place or f"<{type(dataset).__name__} of {dataset.num_rows:,} rows>"
     table = dataset.data.table
     schema = schema_from(table.schema.remove_metadata(), place)
-    labels = {}
-    for name, feature in dataset.features.items():
-        if hasattr(feature, "names"):
-            labels[name] = tuple(feature.names)
+    fields = []
+    for field in schema:
+        feature = dataset.features.get(field.name)
+        fields.append(dataclasses.replace(field, labels=tuple(getattr(feature, "names", ()))))
 
-    fields = (Field(f.name, f.kind, f.dtype, f.shape, labels.get(f.name, ())) for f in schema)
-    if dataset._indices is None:
-        indices = None
-    else:
-        indices = dataset._indices.column(0)
-
+    schema = Schema(tuple(fields))
     load = functools.partial(_table_of, dataset)
-    if indices is None:
-        return TableReader(NAME, place, Schema(tuple(fields)), dataset.num_rows, load, trust)
+    if dataset._indices is None:
+        return TableReader(NAME, place, schema, dataset.num_rows, load, trust)
 
+    # After `shuffle`, `select` or `filter` the table is the old one, and a column of row numbers says what is left.
+    indices = dataset._indices.column(0)
     order = from_arrow(Field("indices", "fixed", np.dtype(np.uint64)), indices, place)
-    return _Reordered(place, Schema(tuple(fields)), len(indices), load, np.asarray(order).astype(np.int64))
+    return _Reordered(place, schema, len(indices), load, np.asarray(order).astype(np.int64))
 
 
 def _table_of(dataset: Any) -> pa.Table:
@@ -141,7 +144,7 @@ def _table_of(dataset: Any) -> pa.Table:
 class _Reordered(TableReader):
     """A table whose samples come in another order."""
 
-    def __init__(self, place: str, schema: Schema, length: int, load: Any, order: Keys) -> None:
+    def __init__(self, place: str, schema: Schema, length: int, load: Callable[[], pa.Table], order: Keys) -> None:
         super().__init__(NAME, place, schema, length, load)
         self._order = order
 
@@ -149,7 +152,7 @@ class _Reordered(TableReader):
         """See `Reader.column`: there is no column in this order without a copy."""
         return
 
-    def fetch(self, keys: Keys, names: Any) -> Block:
+    def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`."""
         return super().fetch(self._order[keys], names)
 
@@ -161,13 +164,20 @@ class _HuggingFaceWriter:
         datasets = extra("datasets", "huggingface")
         self._schema = schema
         self._length = 0
-        self._features = datasets.Features({field.name: _feature(datasets, field) for field in schema})
+        features = {}
+        for field in schema:
+            features[field.name] = _feature(datasets, field)
+
+        self._features = datasets.Features(features)
         self._target = AtomicTarget(path, folder=True)
         self._spool_target = AtomicTarget(f"{path}.spool", folder=False)
         self._stream = pa.ipc.new_stream(str(self._spool_target.path), self._features.arrow_schema)
 
     def append(self, block: Block) -> None:
-        arrays = [_nested(field, block.columns[field.name]) for field in self._schema]
+        arrays = []
+        for field in self._schema:
+            arrays.append(_nested(field, block.columns[field.name]))
+
         self._stream.write(pa.RecordBatch.from_arrays(arrays, schema=self._features.arrow_schema))
         self._length += len(block)
 
@@ -175,16 +185,17 @@ class _HuggingFaceWriter:
         self._stream.close()
         datasets = extra("datasets", "huggingface")
         dataset = datasets.Dataset.from_file(str(self._spool_target.path), split=None)
-        dataset._fingerprint = "headrace"  # otherwise drawn at random, and the bytes would differ each time
+        # Otherwise the library draws one at random, and the bytes would differ each time.
+        dataset._fingerprint = "headrace"
         datasets.disable_progress_bars()
         try:
             dataset.save_to_disk(str(self._target.path), num_shards=1)
         finally:
             datasets.enable_progress_bars()
 
+        # The dataset maps the spool, which is removed below.
         del dataset
-        write_manifest(self._target.path, NAME, self._length, self._schema)
-        self._target.commit()
+        commit_with_manifest(self._target, NAME, self._length, self._schema)
         self._spool_target.abort()
 
     def abort(self) -> None:
@@ -195,8 +206,10 @@ class _HuggingFaceWriter:
 
 def _feature(datasets: Any, field: Field) -> Any:
     """Returns how `datasets` calls the type of a field."""
-    if field.kind in ("bytes", "text"):
-        return datasets.Value("large_binary" if field.kind == "bytes" else "large_string")
+    if field.kind == "bytes":
+        return datasets.Value("large_binary")
+    if field.kind == "text":
+        return datasets.Value("large_string")
 
     element = datasets.Value(field.dtype.name)
     if field.kind == "ragged":

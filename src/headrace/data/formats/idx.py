@@ -21,10 +21,17 @@ import numpy as np
 
 from headrace.core.errors import DatasetNotFoundError, FormatError
 from headrace.data.formats.columns import Array, Column
-from headrace.data.formats.columns.arrays import ArraysWriter, ColumnsReader, columns_from, plain_files, unreadable
+from headrace.data.formats.columns.arrays import (
+    ArraysWriter,
+    ColumnsReader,
+    columns_from,
+    length_of,
+    plain_files,
+    unreadable,
+)
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
-from headrace.data.formats.manifest import check_size, read_manifest
+from headrace.data.formats.manifest import check_size, known_schema, read_manifest
 from headrace.data.formats.protocol import Reader, Writer
 
 NAME = "idx"
@@ -34,6 +41,7 @@ TYPES = {0x08: ("ubyte", ">u1"), 0x09: ("byte", ">i1"), 0x0B: ("short", ">i2"), 
 CODES = {np.dtype(code).newbyteorder("="): (number, word) for number, (word, code) in TYPES.items()}
 FILE = re.compile(r"(?:(?P<prefix>.*)-)?(?P<column>[^-]+?)[-.]idx(?P<dims>\d)-(?P<type>[a-z]+)(?P<gz>\.gz)?$")
 SINGULAR = {"images": "image", "labels": "label"}
+PLURAL = {"image": "images", "label": "labels"}
 
 LONGEST_HEADER = 4 + 4 * 255
 """Bytes of a header with as many dimensions as its one byte for them can count."""
@@ -64,8 +72,8 @@ def files_of(path: str) -> dict[str, Path]:
             found.setdefault(match["prefix"] or "", {}).setdefault(column, folder / name)
 
     if prefix is None and len(found) > 1:
-        names = ", ".join(str(folder / match) for match in sorted(found))
-        cure = f"open one of them: {names}"
+        choices = [str(folder / name) for name in sorted(found)]
+        cure = f"open one of them: {', '.join(choices)}"
         raise FormatError.about("several datasets in one folder", place=path, found=", ".join(found), cure=cure)
 
     if prefix is None:
@@ -83,12 +91,14 @@ def claims(path: str) -> bool:
     else:
         folder = Path(path).parent
 
-    matches = []
+    prefixes = set()
     for name in plain_files(str(folder)):
         if match := FILE.match(name):
-            matches.append(match)
+            prefixes.add(match["prefix"])
 
-    return bool(matches) and (Path(path).is_dir() or any(match["prefix"] == Path(path).name for match in matches))
+    if Path(path).is_dir():
+        return bool(prefixes)
+    return Path(path).name in prefixes
 
 
 def refusal(field: Field) -> str | None:
@@ -120,24 +130,22 @@ def open_reader(path: str, trust: bool) -> Reader:
         for file in files.values():
             check_size(manifest, file.name, file)
 
+    # The headers say all there is to know so far: one zero stands in for each array, and nothing is unpacked yet.
     arrays = {}
     for name, (dtype, shape) in _headers(files, trust).items():
         arrays[name] = np.broadcast_to(np.zeros((), dtype), shape)
 
-    if manifest is None:
-        known = None
-    else:
-        known = manifest.schema
-
-    schema, columns = columns_from(arrays, path, known)
-    length = len(next(iter(columns.values())))
-    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, files, path, schema, trust))
+    schema, columns = columns_from(arrays, path, known_schema(manifest))
+    return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, files, path, schema, trust))
 
 
 def _headers(files: dict[str, Path], trust: bool) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    headers = {name: _header_of(file, _beginning(file)) for name, file in files.items()}
-    for name, (dtype, shape) in headers.items():
-        _check_size(files[name], dtype, shape, trust)
+    headers = {}
+    for name, file in files.items():
+        dtype, shape = _header_of(file, _beginning(file))
+        _check_size(file, dtype, shape, trust)
+        headers[name] = dtype, shape
+
     return headers
 
 
@@ -181,6 +189,7 @@ def read_idx(file: Path, trust: bool = False) -> Array:
     count = math.prod(shape)
     _check_size(file, dtype, shape, trust)
     if file.suffix != ".gz":
+        # An empty mapping is refused by the system.
         if count == 0:
             return np.empty(shape, dtype)
         mapped = np.asarray(np.memmap(file, dtype.newbyteorder(">"), "r", start, shape))
@@ -188,6 +197,7 @@ def read_idx(file: Path, trust: bool = False) -> Array:
             return mapped
         return mapped.astype(dtype)
 
+    # One byte more than there should be tells a file to which something was added; no more of it is unpacked.
     try:
         with gzip.open(file) as stream:
             body = stream.read(start + count * dtype.itemsize + 1)[start:]
@@ -208,7 +218,11 @@ def _wrong_size(file: Path, found: int, shape: tuple[int, ...], dtype: np.dtype[
 
 
 def _load(files: dict[str, Path], path: str, schema: Schema, trust: bool) -> dict[str, Column]:
-    return columns_from({name: read_idx(file, trust) for name, file in files.items()}, path, schema)[1]
+    arrays = {}
+    for name, file in files.items():
+        arrays[name] = read_idx(file, trust)
+
+    return columns_from(arrays, path, schema)[1]
 
 
 def open_writer(path: str, schema: Schema) -> Writer:
@@ -217,10 +231,9 @@ def open_writer(path: str, schema: Schema) -> Writer:
 
 
 def _finish(arrays: dict[str, Array], path: Path) -> None:
-    plural = {singular: plural_word for plural_word, singular in SINGULAR.items()}
     for name, array in arrays.items():
         code, word = CODES[array.dtype]
-        with (path / f"{plural.get(name, name)}-idx{array.ndim}-{word}").open("wb") as file:
+        with (path / f"{PLURAL.get(name, name)}-idx{array.ndim}-{word}").open("wb") as file:
             file.write(struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape))
             for start in range(0, len(array), 4096):
                 file.write(array[start : start + 4096].astype(array.dtype.newbyteorder(">")).tobytes())

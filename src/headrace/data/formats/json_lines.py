@@ -6,7 +6,6 @@ import json
 import mmap
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +24,7 @@ LONG_ROW = 10 * DEPTH
 ROW_END = re.compile(rb"\}\r?\n\{")
 """What stands between two rows, and never within one."""
 
+# The last `+` is possessive: a string that does not end is given up at once, instead of tried from each of its bytes.
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 KEY = re.compile(rb'("(?:[^"\\]|\\.)*+")\s*:')
 
@@ -34,13 +34,12 @@ def _parse(file: str, known: Schema | None) -> pa.Table:
     if Path(file).stat().st_size == 0:
         if known is None:
             raise ValueError("an empty file")
-        return pa.schema([(field.name, _json_type(field)) for field in known]).empty_table()
+        return _arrow_schema(known).empty_table()
 
     _check_depth(file)
     options = pyarrow.json.ParseOptions(newlines_in_values=False)
     if known is not None:
-        explicit = pa.schema([(field.name, _json_type(field)) for field in known])
-        options = pyarrow.json.ParseOptions(explicit_schema=explicit, unexpected_field_behavior="error")
+        options = pyarrow.json.ParseOptions(explicit_schema=_arrow_schema(known), unexpected_field_behavior="error")
 
     table = pyarrow.json.read_json(file, pyarrow.json.ReadOptions(block_size=BLOCK), options)
     if known is None:
@@ -48,13 +47,24 @@ def _parse(file: str, known: Schema | None) -> pa.Table:
     return table
 
 
+def _arrow_schema(schema: Schema) -> pa.Schema:
+    """Returns how Arrow's parser of JSON is told the types of columns."""
+    fields = []
+    for field in schema:
+        fields.append(pa.field(field.name, _json_type(field)))
+
+    return pa.schema(fields)
+
+
 def _check_depth(file: str) -> None:
     """Raises `ValueError` for rows nested so deep that the parser, which calls itself, would end the process."""
     with Path(file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         start = 0
         while start + LONG_ROW < len(data):
-            found = max(data.rfind(end, start, start + LONG_ROW) for end in (b"}\n{", b"}\r\n{"))
-            if found < start:  # a long row: all others are passed many at a time
+            stop = start + LONG_ROW
+            found = max(data.rfind(b"}\n{", start, stop), data.rfind(b"}\r\n{", start, stop))
+            # Rows that end within so many bytes are too short to be deep, and are passed many at a time.
+            if found < start:
                 end = ROW_END.search(data, start)
                 if end is None:
                     found = len(data)
@@ -69,15 +79,19 @@ def _check_row(row: bytes) -> None:
     plain = np.frombuffer(STRING.sub(b"", row), np.uint8)
     depth = 0
     for start in range(0, len(plain), BLOCK):
+        # The bit 0x20 turns [ into { and ] into }.
         part = plain[start : start + BLOCK]
-        brackets = part | 0x20  # [ and ] as { and }
+        brackets = part | 0x20
         depths = depth + np.cumsum((brackets == ord("{")).astype(np.int32) - (brackets == ord("}")), dtype=np.int32)
         depth = int(depths[-1])
         if depths.max() > DEPTH:
             raise ValueError(f"a row of {depths.max():,} levels of lists and objects, of {DEPTH:,} at most")
 
-    if row.count(b":") > COLUMNS and (keys := len({match[1] for match in KEY.finditer(row)})) > COLUMNS:
-        raise ValueError(f"{keys:,} different keys, of {COLUMNS:,} at most")
+    # Each key has a colon behind it: counting colons is quick, and tells that nearly no row need be searched.
+    if row.count(b":") > COLUMNS:
+        keys = {match[1] for match in KEY.finditer(row)}
+        if len(keys) > COLUMNS:
+            raise ValueError(f"{len(keys):,} different keys, of {COLUMNS:,} at most")
 
 
 def _json_type(field: Field) -> pa.DataType:
@@ -118,10 +132,14 @@ class JsonFile:
                 raise FormatError.about("JSON cannot hold this", place=f"column {field.name!r}", found=found)
 
         for index in range(len(block)):
-            row = {name: _plain(value) for name, value in block.row(index).items()}
+            row = {}
+            for name, value in block.row(index).items():
+                row[name] = _plain(value)
+
             for field in self._schema:
                 if field.kind == "text":
                     text_at(field, block, index)
+
             self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
         self.length += len(block)
@@ -131,7 +149,7 @@ class JsonFile:
         self._file.close()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     return value

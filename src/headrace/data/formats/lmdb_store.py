@@ -27,13 +27,14 @@ from headrace.data.formats.columns import Block, Column, Keys, Ragged
 from headrace.data.formats.columns.arrays import first_bytes, schema_of_text, to_json_text, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.lmdb_pages import check_pages
-from headrace.data.formats.manifest import manifest_of, write_manifest
+from headrace.data.formats.manifest import commit_with_manifest, manifest_of
 from headrace.data.formats.protocol import Handle, Reader, Writer, even_blocks
 
 NAME = "lmdb"
 TITLE = "LMDB database"
 ABOUT = b"__headrace__"
 FIRST_MAP = 64 << 20
+"""Bytes of address space that a database gets at first; a write that needs more doubles them."""
 FOREIGN = Schema((Field("key", "bytes"), Field("value", "bytes")))
 
 
@@ -59,6 +60,7 @@ def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     lmdb = extra("lmdb", "lmdb")
     manifest_of(path, NAME)
+    # Before LMDB opens it: the library follows numbers of pages wherever they lead, and the process dies of SIGBUS.
     check_pages(data_file(path))
     try:
         environment = _open(path)
@@ -70,13 +72,14 @@ def open_reader(path: str, trust: bool) -> Reader:
                 if schema is None:
                     raise ValueError("no description of columns")
                 length = int(plain["length"])
+                # The description itself is one entry, therefore `<`. A made-up length would ask for keys without end.
                 entries = transaction.stat()["entries"]
                 if not 0 <= length * len(schema) < entries:
                     raise ValueError(f"{entries:,} values, too few for {length:,} samples of {len(schema)} columns")
                 return LmdbReader(path, schema, length, None)
 
             with transaction.cursor() as cursor:
-                keys = [bytes(key) for key in cursor.iternext(values=False)]
+                keys = list(map(bytes, cursor.iternext(values=False)))
     except (lmdb.Error, ValueError, KeyError, TypeError) as error:
         if isinstance(error, FormatError):
             raise
@@ -118,6 +121,7 @@ _opening = threading.Lock()
 
 def _forget_all() -> None:
     """Closes, in a forked child, what it has inherited: only then can it open the same databases itself."""
+    # A thread of the parent may have held the lock at the fork. It does not exist here and would never release it.
     global _opening
     _opening = threading.Lock()
     for environment in list(_environments.values()):
@@ -203,20 +207,22 @@ class LmdbReader:
 
     def _joined(self, field: Field, values: list[Any]) -> Column:
         row = field.dtype.itemsize * math.prod(field.shape)
-        sizes = np.array([len(value) for value in values], np.int64)
+        sizes = np.fromiter(map(len, values), np.int64, len(values))
         if field.kind == "fixed":
             wrong = sizes != row
+            expected = f"{row} for {field}"
         else:
+            # Elements of no bytes (a shape with a 0) leave no length but 0.
             if row:
                 remainders = sizes % row
             else:
                 remainders = sizes
 
             wrong = remainders != 0
+            expected = f"a multiple of {row} for {field}"
 
         if wrong.any():
             size = int(sizes[wrong][0])
-            expected = f"{'' if field.kind == 'fixed' else 'a multiple of '}{row} for {field}"
             raise FormatError.about(
                 "a value is of the wrong size",
                 place=f"{self.place}, column {field.name!r}",
@@ -260,6 +266,7 @@ class _LmdbWriter:
         )
 
     def append(self, block: Block) -> None:
+        # LMDB keeps keys in order: sorted ones fill page after page, others split pages that are then half empty.
         pairs = []
         for field in self._schema:
             column = block.columns[field.name]
@@ -279,6 +286,7 @@ class _LmdbWriter:
                         cursor.put(name, value)
                     return
             except self._full:
+                # The transaction was rolled back as it left the block; all pairs are put once more into a larger map.
                 self._size *= 2
                 self._environment.set_mapsize(self._size)
 
@@ -286,9 +294,9 @@ class _LmdbWriter:
         about = {"length": self._length, "schema": json.loads(to_json_text(self._schema))}
         self._put([(ABOUT, json.dumps(about).encode())])
         self._environment.close()
+        # The manifest would list this file, which LMDB changes with every process that reads.
         (self._target.path / "lock.mdb").unlink(missing_ok=True)
-        write_manifest(self._target.path, NAME, self._length, self._schema)
-        self._target.commit()
+        commit_with_manifest(self._target, NAME, self._length, self._schema)
 
     def abort(self) -> None:
         self._environment.close()

@@ -16,6 +16,7 @@ from typing import Any
 from headrace.core.disk_names import as_text, on_disk
 from headrace.core.errors import FormatError
 from headrace.core.regular import SIDE_FILE, open_regular, read_side_file
+from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns.schema import Schema
 
 NAME = "headrace.json"
@@ -62,7 +63,8 @@ def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **
         plain["extra"] = extra
 
     text = json.dumps(plain, indent=1) + "\n"
-    if len(text) > SIDE_FILE:  # as many bytes: JSON writes ASCII here
+    # As many characters as bytes, since `json.dumps` writes ASCII.
+    if len(text) > SIDE_FILE:
         found = f"{len(files):,} files, whose names and checksums take {len(text):,} bytes"
         cure = "choose a format with fewer files: arrow, memmap or webdataset"
         what = "these are too many files for a manifest"
@@ -70,6 +72,23 @@ def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **
 
     target.write_text(text, "utf-8")
     return target
+
+
+def commit_with_manifest(target: AtomicTarget, format_name: str, length: int, schema: Schema, **extra: Any) -> None:
+    """Writes the manifest of complete data, and puts both into place."""
+    manifest = write_manifest(target.path, format_name, length, schema, **extra)
+    # The manifest of a folder lies in it, that of a file beside it.
+    if target.path.is_dir():
+        target.commit()
+    else:
+        target.commit(manifest)
+
+
+def known_schema(manifest: Manifest | None) -> Schema | None:
+    """Returns the columns that a manifest tells of; None without one: they are then guessed."""
+    if manifest is None:
+        return None
+    return manifest.schema
 
 
 def read_manifest(path: str, format_name: str | None = None) -> Manifest | None:
@@ -90,14 +109,23 @@ def read_manifest(path: str, format_name: str | None = None) -> Manifest | None:
         if format_name is not None and plain["format"] != format_name:
             return None
         schema = Schema.from_json(plain["schema"], place)
-        files = {on_disk(str(name)): (int(size), int(crc)) for name, (size, crc) in plain["files"].items()}
-        if int(plain["length"]) < 0 or any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
+        files = {}
+        for name, (size, crc) in plain["files"].items():
+            files[on_disk(str(name))] = (int(size), int(crc))
+
+        # `headrace verify` reads what a manifest lists: a stranger's could list files that are none of the data.
+        if int(plain["length"]) < 0 or any(map(leads_outside, files)):
             raise damaged(place, "a negative length, or files outside of the folder")
         return Manifest(str(plain["format"]), int(plain["length"]), schema, files, dict(plain.get("extra", {})))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, FormatError):
             raise
         raise damaged(place, f"{type(error).__name__}: {error}") from error
+
+
+def leads_outside(name: str) -> bool:
+    """Tells whether a path that data name leads out of their folder."""
+    return Path(name).is_absolute() or ".." in Path(name).parts
 
 
 def damaged(place: object, found: str) -> FormatError:

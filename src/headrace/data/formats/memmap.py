@@ -19,11 +19,12 @@ from headrace.data.formats.columns.arrays import (
     array_names,
     columns_from,
     file_name,
+    files_ending_in,
+    length_of,
     map_npy,
-    plain_files,
 )
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.manifest import check_size, read_manifest, write_manifest
+from headrace.data.formats.manifest import check_size, commit_with_manifest, known_schema, read_manifest
 from headrace.data.formats.protocol import Reader, Writer
 
 NAME = "memmap"
@@ -33,7 +34,7 @@ TITLE = "folder of .npy files, memory-mapped"
 def claims(path: str) -> bool:
     """See `Format.claims`."""
     if Path(path).is_dir():
-        return any(name.endswith(".npy") for name in plain_files(path))
+        return bool(files_ending_in(path, ".npy"))
     return False
 
 
@@ -45,11 +46,7 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     manifest = read_manifest(path, NAME)
-    names = []
-    for name in plain_files(path):
-        if name.endswith(".npy"):
-            names.append(name)
-
+    names = files_ending_in(path, ".npy")
     if manifest is not None:
         expected = []
         for field in manifest.schema:
@@ -67,22 +64,16 @@ def open_reader(path: str, trust: bool) -> Reader:
     if not names:
         raise DatasetNotFoundError.about("found no .npy files", place=path, found="none", expected="one a column")
 
-    if manifest is None:
-        schema = None
-    else:
-        schema = manifest.schema
-
-    schema, columns = columns_from(_map(path, names), path, schema)
-    if columns:
-        length = len(next(iter(columns.values())))
-    else:
-        length = 0
-
-    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, tuple(names), schema))
+    schema, columns = columns_from(_map(path, names), path, known_schema(manifest))
+    return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, tuple(names), schema))
 
 
 def _map(path: str, names: list[str]) -> dict[str, Array]:
-    return {array_name(name): map_npy(Path(path) / name) for name in names}
+    arrays = {}
+    for name in names:
+        arrays[array_name(name)] = map_npy(Path(path) / name)
+
+    return arrays
 
 
 def _load(path: str, names: tuple[str, ...], schema: Schema) -> dict[str, Column]:
@@ -100,8 +91,7 @@ class _MemmapWriter:
 
     def seal(self) -> None:
         self._spool.finish()
-        write_manifest(self._target.path, NAME, self._spool.length, self._schema)
-        self._target.commit()
+        commit_with_manifest(self._target, NAME, self._spool.length, self._schema)
 
     def abort(self) -> None:
         self._spool.finish()

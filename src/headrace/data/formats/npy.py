@@ -13,11 +13,12 @@ from headrace.data.formats.columns.arrays import (
     ColumnsReader,
     columns_from,
     first_bytes,
+    length_of,
     map_npy,
     unreadable,
 )
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.manifest import known_schema, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
 
 NAME = "npy"
@@ -38,15 +39,9 @@ def refusal(field: Field) -> str | None:
 
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
-    manifest = manifest_of(path, NAME)
-    if manifest is None:
-        known = None
-    else:
-        known = manifest.schema
-
+    known = known_schema(manifest_of(path, NAME))
     schema, columns = columns_from(_arrays(path), path, known)
-    length = len(next(iter(columns.values())))
-    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema))
+    return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, schema))
 
 
 def _arrays(path: str) -> dict[str, Array]:
@@ -71,8 +66,12 @@ def _finish(arrays: dict[str, Array], path: Path) -> None:
     if list(arrays) == ["data"]:
         whole = arrays["data"]
     else:
-        dtype = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in arrays.items()])
-        whole = np.lib.format.open_memmap(path, "w+", dtype, (len(next(iter(arrays.values()))),))
+        columns = []
+        for name, array in arrays.items():
+            columns.append((name, array.dtype, array.shape[1:]))
+
+        # The records are written through a mapping: in memory, all columns would be there a second time.
+        whole = np.lib.format.open_memmap(path, "w+", np.dtype(columns), (length_of(arrays),))
         for name, array in arrays.items():
             whole[name] = array
         return

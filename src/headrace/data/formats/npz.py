@@ -20,13 +20,14 @@ from headrace.data.formats.columns.arrays import (
     columns_from,
     cure_of,
     first_bytes,
+    length_of,
     npy_from,
     npy_head,
     unreadable,
 )
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
-from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.manifest import known_schema, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
 
 NAME = "npz"
@@ -50,18 +51,8 @@ def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
     headers = _headers(path, trust)
-    if manifest is None:
-        known = None
-    else:
-        known = manifest.schema
-
-    schema, columns = columns_from(headers, path, known)
-    if columns:
-        length = len(next(iter(columns.values())))
-    else:
-        length = 0
-
-    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema, trust))
+    schema, columns = columns_from(headers, path, known_schema(manifest))
+    return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, schema, trust))
 
 
 def _headers(path: str, trust: bool) -> dict[str, Array]:
@@ -72,6 +63,7 @@ def _headers(path: str, trust: bool) -> dict[str, Array]:
             for name, info in _members(path, archive, trust).items():
                 with archive.open(info) as file:
                     shape, _, dtype = npy_head(file)
+                # One zero for all values: no member is unpacked before a sample is asked for.
                 stand_in = np.broadcast_to(np.zeros((), dtype), shape)
                 if stand_in.size * dtype.itemsize > info.file_size:
                     raise ValueError(f"member {info.filename} is too short for shape {shape}")
@@ -94,6 +86,7 @@ def _members(path: str, archive: zipfile.ZipFile, trust: bool) -> dict[str, zipf
         if member.filename.endswith(".npy"):
             members[member.filename.removesuffix(".npy")] = member
 
+    # Bit 0 of the flags: encrypted (PKWARE's APPNOTE, 4.4.4).
     encrypted = []
     for member in members.values():
         if member.flag_bits & 1:
@@ -120,6 +113,8 @@ def _mapped(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> Array
     if info.compress_type != zipfile.ZIP_STORED:
         return None
 
+    # In front of the content lies a local header (APPNOTE, 4.3.7), whose name and extra field may be longer or shorter
+    # than those of the directory: where the content begins stands here only.
     with Path(path).open("rb") as raw:
         raw.seek(info.header_offset)
         magic, name_length, extra_length = LOCAL_HEADER.unpack(raw.read(LOCAL_HEADER.size))
@@ -156,6 +151,7 @@ def open_writer(path: str, schema: Schema) -> Writer:
 
 def _finish(arrays: dict[str, Array], path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        for name, array in arrays.items():  # as np.savez, which has no room for some names
+        # As `np.savez`, which takes the names as arguments of its own, and so has no room for `file` among others.
+        for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)

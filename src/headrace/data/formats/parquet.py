@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from headrace.core.errors import FormatError
 from headrace.data.formats.arrow import BatchWriter
 from headrace.data.formats.columns import Column, joined
-from headrace.data.formats.columns.arrays import first_bytes, plain_files, unreadable
+from headrace.data.formats.columns.arrays import files_ending_in, first_bytes, unreadable
 from headrace.data.formats.columns.arrow_columns import arrow_schema, check_decoded, from_arrow, schema_from
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import BlockReader
@@ -42,7 +42,7 @@ FAILURES = (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError,
 def claims(path: str) -> bool:
     """See `Format.claims`."""
     if Path(path).is_dir():
-        return any(name.endswith(SUFFIXES) for name in plain_files(path))
+        return bool(files_ending_in(path, SUFFIXES))
     return first_bytes(path, 4) == b"PAR1" or (path.endswith(SUFFIXES) and (is_pattern(path) or Path(path).is_file()))
 
 
@@ -70,11 +70,12 @@ def open_reader(path: str, trust: bool) -> Reader:
             raise FormatError.about("files differ", place=file, found=found, expected=expected)
 
     groups = []
+    lengths = []
     for number, file in enumerate(opened):
         for group in range(file.num_row_groups):
             groups.append((number, group))
+            lengths.append(file.metadata.row_group(group).num_rows)
 
-    lengths = [opened[number].metadata.row_group(group).num_rows for number, group in groups]
     close(opened)
     return ParquetReader(path, files, schema_from(schemas[0], path), groups, lengths, trust)
 
@@ -140,10 +141,13 @@ class ParquetReader(BlockReader):
             raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", wrong)
 
         place = f"{self._paths[file]}, row group {group}"
+        columns = {}
         for name in names:
-            check_decoded(table.column(name).chunks, place, self._trust)
+            stored = table.column(name)
+            check_decoded(stored.chunks, place, self._trust)
+            columns[name] = from_arrow(self.schema[name], stored, place)
 
-        return {name: from_arrow(self.schema[name], table.column(name), place) for name in names}
+        return columns
 
     def _table(self, file: int, group: int, names: Sequence[str]) -> pa.Table:
         """Reads columns of a row group, those with strings that could grow too long a few rows at a time."""
@@ -154,6 +158,8 @@ class ParquetReader(BlockReader):
         else:
             found = self._look_at(file, group, names)
 
+        # Headers of pages tell what strings could become at worst: one word of a megabyte, named by each value. They do
+        # not tell whether they do. Such columns are read a few rows at a time, and given up once they are too large.
         slow = {}
         for name, pages in found.items():
             if pages.repeated > allowed(pages.stored):
@@ -166,6 +172,7 @@ class ParquetReader(BlockReader):
 
         table = opened.read_row_group(group, columns=quick, use_threads=False)
         for name, pages in slow.items():
+            # At worst each row holds the longest word.
             total = 0
             batches = []
             step = max(AT_ONCE // pages.longest, 1)

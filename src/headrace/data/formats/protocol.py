@@ -95,8 +95,10 @@ class Handle(Generic[T]):
         value = self._value
         if value is not None and self._pid == os.getpid():
             return value
+        # This is a forked child. A thread of the parent may have held the lock at the fork; it does not exist here, and
+        # nobody would release it. What the parent has opened is left alone: a file descriptor shares its position.
         if self._pid not in (-1, os.getpid()):
-            self._lock = threading.Lock()  # the one of the parent may be held there
+            self._lock = threading.Lock()
 
         with self._lock:
             if self._value is None or self._pid != os.getpid():

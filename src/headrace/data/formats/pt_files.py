@@ -9,9 +9,11 @@ from __future__ import annotations
 import pickle
 import struct
 import zipfile
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -19,15 +21,16 @@ import torch
 from headrace.core.errors import FormatError
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, column_from, field_of
-from headrace.data.formats.columns.arrays import plain_files, unreadable
+from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.packed_strings import PackedStrings
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
-from headrace.data.formats.manifest import read_manifest, write_manifest
+from headrace.data.formats.manifest import commit_with_manifest, read_manifest
 from headrace.data.formats.protocol import Reader, Writer, even_blocks
 
 NAME = "pt"
 TITLE = "folder of .pt files, one a sample"
+SUFFIXES = (".pt", ".pth")
 LOOKED_AT = 16
 """Samples from which the columns are guessed."""
 
@@ -52,11 +55,12 @@ STORED = 0
 """The method of a member that is not compressed: it takes no more than its file."""
 
 ENDLESS = 1 << 62
+"""A size above every limit: of a member that hides its own, and of a list that holds itself."""
 
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    return Path(path).is_dir() and any(name.endswith((".pt", ".pth")) for name in plain_files(path))
+    return Path(path).is_dir() and bool(files_ending_in(path, SUFFIXES))
 
 
 def refusal(field: Field) -> str | None:
@@ -66,11 +70,7 @@ def refusal(field: Field) -> str | None:
 
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
-    names = []
-    for name in plain_files(path):
-        if name.endswith((".pt", ".pth")):
-            names.append(name)
-
+    names = files_ending_in(path, SUFFIXES)
     manifest = read_manifest(path, NAME)
     if manifest is not None:
         if len(names) != manifest.length:
@@ -82,16 +82,19 @@ def open_reader(path: str, trust: bool) -> Reader:
         raise FormatError.about("found no .pt files", place=path, found="none", expected="one a sample")
 
     step = max(len(names) // LOOKED_AT, 1)
-    samples = [_read(str(Path(path) / name), trust) for name in names[::step][:LOOKED_AT]]
-    for name, sample in zip(names[::step], samples, strict=False):
-        if list(sample) != list(samples[0]):
+    samples: list[dict[str, Any]] = []
+    for name in names[::step][:LOOKED_AT]:
+        file = Path(path) / name
+        sample = _read(str(file), trust)
+        if samples and list(sample) != list(samples[0]):
             found = f"keys {list(sample)}"
-            place = Path(path) / name
-            raise FormatError.about("samples differ", place=place, found=found, expected=f"{list(samples[0])}")
+            raise FormatError.about("samples differ", place=file, found=found, expected=f"{list(samples[0])}")
+        samples.append(sample)
 
     fields = []
     for key in samples[0]:
-        fields.append(field_of(key, [sample[key] for sample in samples], path))
+        values = list(map(itemgetter(key), samples))
+        fields.append(field_of(key, values, path))
 
     return PtReader(path, names, Schema(tuple(fields)), trust)
 
@@ -118,11 +121,18 @@ def _read(file: str, trust: bool) -> dict[str, Any]:
         raise
 
 
-def _columns_of(sample: Any) -> dict[str, Any]:
-    if isinstance(sample, Mapping) and all(isinstance(key, str) for key in sample) and sample:
+def _columns_of(sample: object) -> dict[str, Any]:
+    """Returns the columns of what a file holds: by the keys of a dictionary, or the places in a tuple."""
+    if isinstance(sample, Mapping) and sample and all(isinstance(key, str) for key in sample):
         return dict(sample)
+
+    # A list of nothing but numbers is one array; with a tensor or a string among its entries it is a sample in parts.
     if isinstance(sample, (tuple, list)) and any(isinstance(part, (torch.Tensor, str)) for part in sample):
-        return {str(number): part for number, part in enumerate(sample)}
+        columns = {}
+        for number, part in enumerate(sample):
+            columns[str(number)] = part
+        return columns
+
     return {"data": sample}
 
 
@@ -133,44 +143,59 @@ def _check_packed(file: str) -> int:
     """
     with open(file, "rb", buffering=0) as stream:
         size = stream.seek(0, 2)
-        start = stream.seek(max(size - AT_END, 0))
-        tail = stream.read(AT_END)
-        end = tail.rfind(b"PK\5\6", 0, max(len(tail) + 4 - DIRECTORY_END.size, 0))
-        if end < 0:
-            stream.seek(0)
-            if stream.read(2) == b"PK":
-                raise ValueError("an archive without a directory at its end")
-            return size
+        directory = _directory(stream, size)
 
-        length, first = DIRECTORY_END.unpack_from(tail, end)
-        if tail[max(end - 20, 0) : end].startswith(b"PK\6\7"):  # one with numbers of 64 bits, which goes first
-            stream.seek(struct.unpack_from("<Q", tail, end - 12)[0])
-            wide = struct.unpack("<QQ", stream.read(56)[40:])
-            if first != WIDE and wide != (length, first):
-                raise ValueError("an archive with two directories")
-            length, first = wide
-
-        stream.seek(first)
-        if first >= start:
-            directory = tail[first - start : first - start + length]
-        else:
-            directory = stream.read(length)
-
-    unpacked = at = 0
-    while at + ENTRY.size <= len(directory):
-        method, whole, name, extra, comment = ENTRY.unpack_from(directory, at)
-        if method != STORED and whole < WIDE:
-            unpacked += whole
-        elif method != STORED:
-            unpacked += ENDLESS  # the size is in a further field; no honest file that is compressed needs that
-
-        at += ENTRY.size + name + extra + comment
-
-    check_unfolding(file, "an archive", unpacked, size)
+    check_unfolding(file, "an archive", _unpacked_size(directory), size)
     return size
 
 
-def _bytes_of(value: Any) -> int:
+def _directory(stream: BinaryIO, size: int) -> bytes:
+    """Returns the directory of a .zip of `size` bytes; nothing of a file that is none, as `torch.save` made before 1.6.
+
+    Raises `ValueError` and `struct.error` where it makes no sense. Layout: PKWARE's APPNOTE, 4.3.
+    """
+    start = stream.seek(max(size - AT_END, 0))
+    tail = stream.read(AT_END)
+    end = tail.rfind(b"PK\5\6", 0, max(len(tail) + 4 - DIRECTORY_END.size, 0))
+    if end < 0:
+        stream.seek(0)
+        if stream.read(2) == b"PK":
+            raise ValueError("an archive without a directory at its end")
+        return b""
+
+    length, first = DIRECTORY_END.unpack_from(tail, end)
+    # In front of the end may lie a locator (4.3.15), which leads to an end with numbers of 64 bits (4.3.14). Were the
+    # two ends allowed to differ, this check might read one directory, and torch the other.
+    if tail[max(end - 20, 0) : end].startswith(b"PK\6\7"):
+        stream.seek(struct.unpack_from("<Q", tail, end - 12)[0])
+        wide = struct.unpack("<QQ", stream.read(56)[40:])
+        if first != WIDE and wide != (length, first):
+            raise ValueError("an archive with two directories")
+        length, first = wide
+
+    stream.seek(first)
+    if first >= start:
+        return tail[first - start : first - start + length]
+    return stream.read(length)
+
+
+def _unpacked_size(directory: bytes) -> int:
+    """Returns the bytes that the compressed members of a .zip take once they are unpacked, as its directory says."""
+    total = at = 0
+    while at + ENTRY.size <= len(directory):
+        method, size, name, extra, comment = ENTRY.unpack_from(directory, at)
+        if method != STORED and size == WIDE:
+            # The size is in a further field, which is not read: no honest member that is compressed needs one.
+            total += ENDLESS
+        elif method != STORED:
+            total += size
+
+        at += ENTRY.size + name + extra + comment
+
+    return total
+
+
+def _bytes_of(value: object) -> int:
     """Returns the bytes that a value takes as an array: a tensor may repeat its own, lists hold one list many times."""
     if isinstance(value, (list, tuple)):
         return 8 * _entries(value, {})
@@ -181,17 +206,24 @@ def _bytes_of(value: Any) -> int:
     return 0
 
 
-def _entries(value: Any, known: dict[int, int]) -> int:
+def _entries(value: object, known: dict[int, int]) -> int:
     """Returns how many numbers nested lists stand for. `known`: those counted already; one within itself is endless."""
     if isinstance(value, torch.Tensor):
         return value.numel()
     if not isinstance(value, (list, tuple)):
         return 1
     if not value or not isinstance(value[0], (list, tuple, torch.Tensor)):
-        return len(value)  # NumPy refuses lists behind numbers
+        # NumPy refuses lists behind numbers, so that the first entry tells of all.
+        return len(value)
+
+    # The attack: ten lists, each of which holds the one before it ten times, are a few bytes of pickle and ten thousand
+    # million numbers. A list counts once, however often it comes.
     if id(value) not in known:
         known[id(value)] = ENDLESS
-        known[id(value)] = sum(_entries(entry, known) for entry in value)
+        total = 0
+        for entry in value:
+            total += _entries(entry, known)
+        known[id(value)] = total
 
     return known[id(value)]
 
@@ -217,14 +249,18 @@ class PtReader:
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`."""
         schema = self.schema.only(names)
-        values: dict[str, list[Any]] = {name: [] for name in schema.names}
+        values: dict[str, list[Any]] = defaultdict(list)
         for key in keys.tolist():
             file = str(Path(self.place) / self._names[key])
             sample = _read(file, self._trust)
             for field in schema:
                 values[field.name].append(_value(field, sample, file))
 
-        return Block(schema, {field.name: column_from(field, values[field.name]) for field in schema})
+        columns = {}
+        for field in schema:
+            columns[field.name] = column_from(field, values[field.name])
+
+        return Block(schema, columns)
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
@@ -236,7 +272,8 @@ def _value(field: Field, sample: Mapping[str, Any], file: str) -> Any:
     if isinstance(value, torch.Tensor):
         try:
             value = value.detach().numpy()
-        except (TypeError, RuntimeError) as error:  # sparse, of a type that NumPy has not, without values
+        except (TypeError, RuntimeError) as error:
+            # Sparse, of a type that NumPy has not, or without values, as meta tensors.
             raise unreadable(file, f"tensor {field.name!r}", error, "store it as a dense tensor of numbers") from error
 
     if field.kind == "bytes" and isinstance(value, np.ndarray):
@@ -282,20 +319,22 @@ class _PtWriter:
 
     def append(self, block: Block) -> None:
         for row in block:
-            sample = {name: _stored(value) for name, value in row.items()}
+            sample = {}
+            for name, value in row.items():
+                sample[name] = _stored(value)
+
             with (self._target.path / f"{self._length:09d}.pt").open("wb") as file:
                 torch.save(sample, file)
             self._length += 1
 
     def seal(self) -> None:
-        write_manifest(self._target.path, NAME, self._length, self._schema)
-        self._target.commit()
+        commit_with_manifest(self._target, NAME, self._length, self._schema)
 
     def abort(self) -> None:
         self._target.abort()
 
 
-def _stored(value: Any) -> Any:
+def _stored(value: object) -> object:
     if isinstance(value, bytes):
         if value:
             return torch.frombuffer(bytearray(value), dtype=torch.uint8)

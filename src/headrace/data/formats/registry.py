@@ -86,7 +86,7 @@ def format_of(path: str) -> Format:
         parent = given.parent
         siblings: list[str]
         if parent.is_dir():
-            siblings = [entry.name for entry in parent.iterdir()]
+            siblings = os.listdir(parent)  # noqa: PTH208 - names alone are wanted
         else:
             siblings = []
 
@@ -117,7 +117,11 @@ def _unknown(path: Path) -> FormatError:
     except OSError as error:
         found = error.strerror or str(error)
 
-    expected = "; ".join(f"{name}: {format_named(name).TITLE}" for name in MODULES)
+    known = []
+    for name in MODULES:
+        known.append(f"{name}: {format_named(name).TITLE}")
+
+    expected = "; ".join(known)
     cure = "name the format: open(..., format=...), or --format on the command line"
     if path.suffix == ".bin":
         cure += f"; for a flat file of tokens say their type: {EXAMPLE}, headrace inspect {path.name} --dtype uint16"
@@ -166,7 +170,8 @@ def _check_kind(place: str) -> None:
     try:
         mode = os.stat(place).st_mode  # noqa: PTH116 - the same for text that is no path
     except (OSError, ValueError):
-        return  # a pattern, a prefix, or nothing: what looks for the data says so
+        # A pattern, a prefix, or nothing: whoever looks for the data says so.
+        return
 
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise not_regular(place, mode, "a regular file, or a folder")
@@ -209,7 +214,9 @@ def check_holds(format: str, schema: Schema, place: object) -> None:
             cure="leave such columns out, or choose memmap or arrow, which hold them all",
         )
 
-    if format == "npy" and len(schema) > 1 and any(not name.isprintable() for name in schema.names):
+    # With several columns an .npy file is an array of records, whose names NumPy writes into the header as a literal of
+    # Python and reads back; it does not get all characters back.
+    if format == "npy" and len(schema) > 1 and not "".join(schema.names).isprintable():
         raise FormatError.about("a column name cannot be stored", place=place, found=", ".join(map(repr, schema.names)))
 
 

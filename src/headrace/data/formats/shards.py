@@ -5,10 +5,11 @@ from __future__ import annotations
 import glob
 import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.core.errors import DatasetNotFoundError
-from headrace.data.formats.columns.arrays import plain_files
+from headrace.data.formats.columns.arrays import files_ending_in
 
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 LARGEST_RANGE = 1_000_000
@@ -43,15 +44,14 @@ def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
 
     if Path(path).is_dir():
         files = []
-        for name in plain_files(path):
-            if name.endswith(suffixes):
-                files.append(str(Path(path) / name))
+        for name in files_ending_in(path, suffixes):
+            files.append(str(Path(path) / name))
 
+    elif Path(path).is_file():
+        # Before it is taken for a pattern: a name may hold brackets.
+        files = [path]
     else:
-        if Path(path).is_file():
-            files = [path]
-        else:
-            files = sorted(file for file in glob.glob(path) if Path(file).is_file())  # noqa: PTH207 - a pattern
+        files = sorted(_only_files(glob.glob(path)))  # noqa: PTH207 - a pattern
 
     if not files:
         expected = "a file, a folder or a pattern of files ending in " + " or ".join(suffixes)
@@ -68,9 +68,11 @@ def expanded(path: str) -> list[str]:
 
     first = int(match[1])
     last = int(match[2])
+    # A slip of the finger, `{0..10000000000}`, would otherwise take all memory for names.
     if last - first >= LARGEST_RANGE or last < first:
         raise DatasetNotFoundError.about("no such range of files", place=path, found=match[0], expected="{000..011}")
 
+    # As in a shell: `{000..011}` has three digits in each name, `{0..11}` as many as it needs.
     if match[1].startswith("0"):
         width = len(match[1])
     else:
@@ -88,14 +90,24 @@ def expanded(path: str) -> list[str]:
 def stored_files(place: str) -> list[str]:
     """Returns all files of data at a path: a file, a folder, a pattern, or a prefix of file names; sorted."""
     if RANGE.search(place):
-        return [path for path in expanded(place) if Path(path).is_file()]
+        return _only_files(expanded(place))
 
     path = Path(place)
     if path.is_dir():
-        return sorted(str(file) for file in path.rglob("*") if file.is_file())
+        return sorted(_only_files(map(str, path.rglob("*"))))
     if path.is_file():
         return [place]
     return sorted(glob.glob(place) or glob.glob(f"{glob.escape(place)}*"))  # noqa: PTH207
+
+
+def _only_files(paths: Iterable[str]) -> list[str]:
+    """Returns those of the paths that are files; not folders, and nothing that is not there."""
+    files = []
+    for path in paths:
+        if Path(path).is_file():
+            files.append(path)
+
+    return files
 
 
 def stamp_of(place: str) -> str:

@@ -17,8 +17,14 @@ from headrace.data.formats.columns.arrays import unreadable
 MAGIC = b"HRTARIX1"
 RECORD = 512
 REGULAR = b"0\x007"
+"""Kinds of entries that are plain files: of ustar, of the tar before it, and one that ought to lie in one piece."""
+
 LONGER = b"Lx"
+"""Kinds of entries that hold the long name of the next one: GNU's, and the records of pax."""
+
 AT_ONCE = 1024
+"""Headers whose checksums are compared at a time."""
+
 NEAR = 4096
 """Bytes between headers, on average, up to which they are read in windows."""
 
@@ -79,7 +85,10 @@ def keep_index(file: Path) -> None:
     endings, each followed by a zero byte.
     """
     index = index_of(str(file))
-    endings = b"".join(ending.encode("utf-8", "surrogateescape") + b"\0" for ending in index.endings)
+    endings = b""
+    for ending in index.endings:
+        endings += ending.encode("utf-8", "surrogateescape") + b"\0"
+
     head = [file.stat().st_size, *index.starts.shape, len(index.names), len(endings)]
     numbers = [np.array(head), index.name_ends, index.starts.reshape(-1), index.sizes.reshape(-1)]
     body = np.concatenate(numbers).astype("<i8").tobytes() + index.names.tobytes() + endings
@@ -95,12 +104,14 @@ def _kept(file: str) -> TarIndex | None:
     except FileNotFoundError:
         return None
 
+    # A checksum tells damage, not intent: what the numbers say is checked again below, for an index of a stranger.
     start = len(MAGIC) + 8
     if data[:8] != MAGIC or int.from_bytes(data[8:start], "little") != zlib.crc32(memoryview(data)[start:]):
         error = ValueError(f"{len(data):,} bytes whose checksum is wrong")
         raise unreadable(path, "index of a shard", error, "delete it: it is only there to save time")
 
     head = np.frombuffer(data, "<i8", 5, start).tolist()
+    # A shard that was written anew has an old index beside it: its headers are walked instead.
     length, samples, columns, names, endings = head
     if length != Path(file).stat().st_size:
         return None
@@ -113,8 +124,12 @@ def _kept(file: str) -> TarIndex | None:
 
     starts, sizes = table[samples + 1 :].reshape(2, samples, columns)
     parts = data[text + names : text + names + endings].split(b"\0")[:columns]
-    found = tuple(ending.decode("utf-8", "surrogateescape") for ending in parts)
+    found = tuple(map(_as_text, parts))
     return TarIndex(np.frombuffer(data, np.uint8, names, text), table[: samples + 1], found, starts, sizes)
+
+
+def _as_text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
 
 
 def _hang_together(table: Array, length: int, samples: int, names: int) -> bool:
@@ -149,8 +164,9 @@ class _TarSamples:
         else:
             ending = name[len(self.prefix) :]
 
+        # `seen` has a bit for each column of the sample so far. The same name once more begins another sample.
         column = self.columns.setdefault(ending, len(self.columns))
-        if self.seen >> column & 1:  # the same name once more: another sample
+        if self.seen >> column & 1:
             self.names.append(self.prefix[:-1])
             self.seen = 0
 
@@ -158,6 +174,8 @@ class _TarSamples:
         self.files.append((len(self.names) - 1, column, start, size))
 
     def index(self, place: str) -> TarIndex:
+        # The attack: a million small files, each a sample of its own with an ending of its own, are a table of a
+        # million times a million places.
         shape = len(self.names), len(self.columns)
         if shape[0] * shape[1] > max(CELLS, EMPTY * len(self.files)):
             found = f"{len(self.files):,} files of {shape[0]:,} samples with {shape[1]:,} different endings"
@@ -172,7 +190,7 @@ class _TarSamples:
         starts[table[:, 0], table[:, 1]] = table[:, 2]
         sizes[table[:, 0], table[:, 1]] = table[:, 3]
         ends = np.cumsum([0, *map(len, self.names)])
-        endings = tuple(ending.decode("utf-8", "surrogateescape") for ending in self.columns)
+        endings = tuple(map(_as_text, self.columns))
         return TarIndex(np.frombuffer(b"".join(self.names), np.uint8), ends, endings, starts, sizes)
 
 
@@ -190,6 +208,8 @@ def _walk(descriptor: int, place: str) -> TarIndex:
     long_name: bytes | None = None
     while True:
         inner = position - origin
+        # Small files lie close together, so that one read brings many headers; between large ones only headers are
+        # read.
         if inner <= len(window) - RECORD:
             header = window[inner : inner + RECORD]
         elif position < NEAR * count:
@@ -213,6 +233,7 @@ def _walk(descriptor: int, place: str) -> TarIndex:
             _compare(headers, places, place)
             raise _damaged(place, start, f"a file of {size:,} bytes, of which {max(length - start, 0):,} are there")
 
+        # The content is filled up with zeros to a whole record.
         position = start + (size + RECORD - 1) // RECORD * RECORD
         kind = header[156]
         if kind in REGULAR:
@@ -233,6 +254,8 @@ def _walk(descriptor: int, place: str) -> TarIndex:
 
 
 def _check_end(header: bytes, position: int, place: str, length: int) -> None:
+    # An archive ends in two records of zeros. One will do; a file that just stops, after a whole entry, will do as
+    # well, since some writers leave the end out.
     if header and header.count(0) == RECORD:
         return
 
@@ -257,8 +280,10 @@ def _compare(headers: list[bytes], places: list[int], place: str) -> None:
 
 
 def _size(header: bytes, place: str, position: int) -> int:
+    # Octal digits, as nearly all are written. From 8 GiB on GNU's tar sets the highest bit, and writes the number in
+    # base 256.
     try:
-        return int(header[124:135], 8)  # as nearly all are written
+        return int(header[124:135], 8)
     except ValueError:
         if header[124] == 0x80:
             size: int | None = int.from_bytes(header[125:136], "big")
@@ -278,6 +303,7 @@ def _number(digits: bytes) -> int | None:
 
 
 def _name(header: bytes) -> bytes:
+    # ustar: a name of 100 bytes, and at 345 a prefix of 155 for longer ones. GNU's own format has times at that place.
     name = header[:100].partition(b"\0")[0]
     if header[345] and header[257:263] == b"ustar\0":
         return header[345:500].partition(b"\0")[0] + b"/" + name

@@ -14,8 +14,8 @@ import numpy as np
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, column_from, joined
 from headrace.data.formats.columns.arrays import NPY_FAILURES, cure_of, npy_from, unreadable
+from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.columns.tables import grouped
 from headrace.data.formats.protocol import Handle
 from headrace.data.formats.tar_index import TarIndex, index_of
 
@@ -56,7 +56,10 @@ class TarReader:
     def _starts(self) -> Keys:
         opened = self._opened.get()
         if opened.starts is None:
-            counts = [self.index(number).count for number in range(len(self.files))]
+            counts = []
+            for number in range(len(self.files)):
+                counts.append(self.index(number).count)
+
             opened.starts = np.cumsum([0, *counts])
         return opened.starts
 
@@ -100,13 +103,19 @@ class TarReader:
 
     def fetch_pieces(self, pieces: Sequence[tuple[int, Keys]], names: Sequence[str], empty: Empty) -> Block:
         """See `Sharded.fetch_pieces`."""
-        edges = np.cumsum([0, *(len(keys) for _, keys in pieces)])
-        groups = [(number, keys, np.arange(edges[i], edges[i + 1])) for i, (number, keys) in enumerate(pieces)]
-        indices = self._opened.get().indices
-        for number in [number for number in indices if number < pieces[0][0]]:
-            del indices[number]  # a stream does not come back
+        groups = []
+        count = 0
+        for number, keys in pieces:
+            groups.append((number, keys, np.arange(count, count + len(keys))))
+            count += len(keys)
 
-        return self._fetch(groups, int(edges[-1]), self.schema.only(names), empty)
+        # A stream does not come back to earlier shards: their indices would pile up, of thousands of shards in the end.
+        indices = self._opened.get().indices
+        for number in list(indices):
+            if number < pieces[0][0]:
+                del indices[number]
+
+        return self._fetch(groups, count, self.schema.only(names), empty)
 
     def _fetch(self, groups: Sequence[tuple[int, Keys, Keys]], count: int, schema: Schema, empty: Empty) -> Block:
         """Reads the samples of `groups`, each (shard, keys within it, positions in the result), into one buffer."""
@@ -131,6 +140,7 @@ class TarReader:
             if wanted:
                 first = starts[:, positions].min(axis=0)
                 last = (starts + sizes)[:, positions].max(axis=0)
+                # From here on `starts` are places in the buffer, into which the runs are read one behind the other.
                 for start, stop, members in _runs(first, last):
                     starts[:, positions[members]] += total - start
                     runs.append((number, start, stop))
@@ -159,10 +169,7 @@ class TarReader:
         if len(parts) == 1:
             return parts[0]  # type: ignore[return-value]
 
-        order = np.empty(count, np.int64)
-        if groups:
-            order[np.concatenate([positions for _, _, positions in groups])] = np.arange(count)
-        return joined(Field(KEY, "text"), parts).take(order)  # type: ignore[return-value]
+        return joined(Field(KEY, "text"), parts).take(rows_of(groups, count))  # type: ignore[return-value]
 
     def _read(self, runs: Sequence[tuple[int, int, int]], buffer: Array) -> Array:
         """Reads runs of bytes, each (shard, start, stop), one behind the other."""
@@ -194,6 +201,7 @@ class TarReader:
         )
 
     def _pread(self, descriptor: int, number: int, target: Array, start: int) -> None:
+        # One call reads 2 GiB at most, and may read less than it was asked for.
         done = 0
         while done < len(target):
             got = os.preadv(descriptor, [target[done : done + READ].data], start + done)
@@ -237,11 +245,13 @@ class _OpenTar:
         self._descriptors: dict[int, int] = {}
         self._lock = threading.Lock()
         closing = weakref.finalize(self, _close_all, self._descriptors)
-        closing.atexit = False  # the system closes them then
+        # At the end of the process the system closes them, and other finalizers may still want to read.
+        closing.atexit = False
 
     def descriptor(self, number: int, file: str) -> int:
         with self._lock:
             if number not in self._descriptors:
+                # The oldest goes: a stream has left it behind, and a process may have 1,024 files open.
                 while len(self._descriptors) >= 64:
                     os.close(self._descriptors.pop(next(iter(self._descriptors))))
                 self._descriptors[number] = os.open(file, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
@@ -257,6 +267,7 @@ def _runs(starts: Array, stops: Array) -> list[tuple[int, int, Array]]:
     """Groups samples into runs of bytes to read: (start, stop, samples), with small gaps read along."""
     order = np.argsort(starts, kind="stable")
     firsts = starts[order]
+    # The furthest end so far, as an earlier sample may reach further than the one before this.
     ends = np.maximum.accumulate(stops[order])
     edges = [0, *(np.flatnonzero(firsts[1:] - ends[:-1] > GAP) + 1).tolist(), len(order)]
     runs = []
@@ -267,7 +278,7 @@ def _runs(starts: Array, stops: Array) -> list[tuple[int, int, Array]]:
     return runs
 
 
-def decoded(ending: str, data: Any, place: str) -> Any:
+def decoded(ending: str, data: bytes | memoryview, place: str) -> Any:
     """Returns what a file holds, by its ending. Raises `FormatError`."""
     last = ending.rpartition(".")[2]
     try:

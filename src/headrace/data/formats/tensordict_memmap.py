@@ -19,9 +19,9 @@ from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.core.regular import read_side_file
 from headrace.data.formats.columns import Array, Column
-from headrace.data.formats.columns.arrays import ArraysWriter, ColumnsReader, columns_from, unreadable
+from headrace.data.formats.columns.arrays import ArraysWriter, ColumnsReader, columns_from, length_of, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.manifest import known_schema, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
 
 NAME = "tensordict"
@@ -54,19 +54,9 @@ def refusal(field: Field) -> str | None:
 
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
-    manifest = manifest_of(path, NAME)
-    if manifest is None:
-        schema = None
-    else:
-        schema = manifest.schema
-
-    schema, columns = columns_from(_arrays(path, trust), path, schema)
-    if columns:
-        length = len(next(iter(columns.values())))
-    else:
-        length = 0
-
-    return ColumnsReader(NAME, path, schema, length, functools.partial(_load, path, schema, trust))
+    known = known_schema(manifest_of(path, NAME))
+    schema, columns = columns_from(_arrays(path, trust), path, known)
+    return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, schema, trust))
 
 
 def _arrays(path: str, trust: bool) -> dict[str, Array]:
@@ -99,6 +89,7 @@ def _folders(path: str) -> Iterator[Path]:
     seen = set[Path]()
     while pending:
         folder = pending.pop()
+        # A link may lead to a folder above it; without `seen` the walk would go round for ever.
         real = folder.resolve()
         if real not in seen:
             seen.add(real)
@@ -134,6 +125,7 @@ def _entries(folder: Path) -> dict[str, Any]:
     meta = folder / "meta.json"
     try:
         plain = json.loads(read_side_file(meta))
+        # The library joins the names to the folder: `../x` would map a file that lies elsewhere.
         outside = []
         for name in plain:
             if {"/", "\\", "\0"} & set(name) or name in (".", ".."):
@@ -157,12 +149,14 @@ def _check_sizes(folder: Path) -> None:
         for name, entry in _entries(folder).items():
             if not isinstance(entry, dict) or "shape" not in entry or "dtype" not in entry:
                 continue
+            # Any name of torch may stand there; what is no dtype has no `itemsize`, and ends in the error below.
             dtype = getattr(torch, str(entry["dtype"]).removeprefix("torch."))
             expected = math.prod(entry["shape"]) * dtype.itemsize
             if min(entry["shape"], default=0) < 0:
                 raise ValueError(f"entry {name!r} of shape {entry['shape']}")
+            # An empty tensor has no file.
             if expected == 0:
-                continue  # no file is written
+                continue
             file = folder / f"{name}.memmap"
             if file.stat().st_size < expected:
                 found = f"{file.stat().st_size:,} bytes"
@@ -189,12 +183,7 @@ def open_writer(path: str, schema: Schema) -> Writer:
 
 def _finish(arrays: dict[str, Array], path: Path) -> None:
     tensordict = extra("tensordict", "tensordict")
-    if arrays:
-        length = len(next(iter(arrays.values())))
-    else:
-        length = 0
-
-    stored = tensordict.TensorDict({}, batch_size=[length])
+    stored = tensordict.TensorDict({}, batch_size=[length_of(arrays)])
     for name, array in arrays.items():
         if not array.flags.writeable:
             writable = array.copy()

@@ -22,7 +22,7 @@ import numpy as np
 
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Block, field_of
-from headrace.data.formats.columns.arrays import first_bytes, plain_files, unreadable
+from headrace.data.formats.columns.arrays import files_ending_in, first_bytes, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.growing_file import GrowingFileWriter
 from headrace.data.formats.manifest import manifest_of
@@ -43,7 +43,7 @@ MEDIA = re.compile(r"(?:jpe?g|png|webp|ppm|pgm|bmp|gif|tiff?|wav|flac|mp3|ogg|mp
 def claims(path: str) -> bool:
     """See `Format.claims`."""
     if Path(path).is_dir():
-        return any(name.endswith(SUFFIXES) for name in plain_files(path))
+        return bool(files_ending_in(path, SUFFIXES))
     return first_bytes(path, 262)[257:] == b"ustar" or (
         path.endswith(SUFFIXES) and (is_pattern(path) or Path(path).is_file())
     )
@@ -170,6 +170,8 @@ class _TarFile:
         """Adds samples at the end. Raises `FormatError` for names of samples that a tar file cannot hold."""
         for row in block:
             key = row.get(KEY, f"{self.length:09d}")
+            # A dot would move the border between the sample's name and the column. `..` and a path from the root would
+            # let whoever unpacks the shard write elsewhere.
             stem = key.rpartition("/")[2]
             if not stem or "." in stem or "\0" in key or key.startswith("/") or ".." in key.split("/"):
                 expected = "a relative path without dots"
@@ -181,6 +183,7 @@ class _TarFile:
             self.length += 1
 
     def _add(self, name: str, data: bytes) -> None:
+        # No time, no owner: the bytes of a shard depend on the samples alone.
         info = tarfile.TarInfo(name)
         info.size = len(data)
         info.mode = 0o644

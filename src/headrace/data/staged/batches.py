@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,23 +11,30 @@ from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import SampleError
 from headrace.core.torch_internals import torch_default_collate
 from headrace.data import gather
-from headrace.data.formats.columns import Ragged
+from headrace.data.formats.columns import Array, Keys, Ragged
 from headrace.data.staged.layout import SHAPE, SHAPED, Leaf, Node, leaves
-from headrace.data.staged.running import Columns, Data, Pipeline, Place, Rows, as_columns, named
+from headrace.data.staged.running import Columns, Data, Pipeline, Rows, as_columns, named
+from headrace.data.staged.sample_columns import Place
 from headrace.data.staged.steps import Step
 
 if TYPE_CHECKING:
     from headrace.data.staged.staged import Staged
 
 
-def fetch(staged: Staged, keys: Any, out: BatchMemory) -> Any:
+def fetch(staged: Staged, keys: Sequence[Any] | Keys, out: BatchMemory) -> Any:
     """See `Staged.fetch_batch`."""
     if staged.stored is not None and staged.cached is not None and not staged.get_item_transform:
         node = staged.cached.node
+        # Arrays of which any dimension may differ lie in two columns, which `collate` puts together.
         if not any(leaf.form == SHAPED for leaf in leaves(node)):
             columns = staged.stored.fetch_batch(keys, out)
-            count = len(keys)
-            return built(node, lambda leaf: [None] * count if leaf.type == "none" else columns[leaf.name])
+
+            def column_of(leaf: Leaf) -> Any:
+                if leaf.type == "none":
+                    return [None] * len(keys)
+                return columns[leaf.name]
+
+            return built(node, column_of)
 
     pipeline = staged.pipeline(batches=True)
     data = staged.before_steps(keys)
@@ -50,7 +57,7 @@ def _written(
     tensor, array = gather.allocate(out, (len(data), *function.shape), np.dtype(function.dtype))
     rows = iter(array)
 
-    def write(value: Any) -> int:
+    def write(value: object) -> int:
         function.into(value, next(rows))
         return 0
 
@@ -66,14 +73,13 @@ def _written(
 
 def _direct(steps: tuple[Step, ...]) -> Step | None:
     """Returns the last step, if it is one that writes arrays of one size where it is told to."""
-    if steps:
-        last = steps[-1]
-    else:
-        last = None
-
-    if last is None or last.batched or not all(hasattr(last.function, word) for word in ("into", "shape", "dtype")):
+    if not steps or steps[-1].batched:
         return None
-    return last
+
+    last = steps[-1]
+    if all(hasattr(last.function, word) for word in ("into", "shape", "dtype")):
+        return last
+    return None
 
 
 def collate(columns: Columns, ragged: gather.RaggedAs, out: BatchMemory) -> Any:
@@ -87,9 +93,10 @@ def collate(columns: Columns, ragged: gather.RaggedAs, out: BatchMemory) -> Any:
         if leaf.type == "str" and leaf.name in columns.lists:
             return list(columns.lists[leaf.name])
 
-        column = columns.block.columns[leaf.name]
+        column: Any = columns.block.columns[leaf.name]
         if leaf.form == SHAPED:
-            return _shaped(leaf, column, columns.block.columns[leaf.name + SHAPE], ragged, out)
+            shapes: Any = columns.block.columns[leaf.name + SHAPE]
+            return _shaped(leaf, column, shapes, ragged, out)
 
         field = leaf.fields()[0]
         return gather.whole(field, column, field.dtype, ragged, out, padder)
@@ -108,12 +115,13 @@ def built(node: Node, make: Callable[[Leaf], Any]) -> Any:
     return parts
 
 
-def _shaped(leaf: Leaf, column: Any, shapes: Any, ragged: gather.RaggedAs, out: BatchMemory) -> Any:
+def _shaped(leaf: Leaf, column: Ragged, shapes: Array, ragged: gather.RaggedAs, out: BatchMemory) -> Any:
     """Returns arrays of which any dimension may differ: stacked if they are equal, otherwise as a list."""
     dtype = np.dtype(leaf.dtype)
     distinct = np.unique(shapes, axis=0)
     if ragged != "list" and len(distinct) > 1:
-        found = ", ".join("x".join(map(str, shape)) for shape in distinct[:4].tolist())
+        some = ["x".join(map(str, shape)) for shape in distinct[:4].tolist()]
+        found = ", ".join(some)
         cure = 'crop or resize them in a step, or set ragged="list"'
         raise SampleError.about(
             "arrays of one batch differ in shape", place=f"column {leaf.name!r}", found=found, cure=cure

@@ -22,7 +22,7 @@ from headrace.core.machine import cores
 from headrace.core.rng import SampleStreams, begin_stream, comparable_states, drawing, global_states_kept
 from headrace.data.building.pool import Report, make_pieces
 from headrace.data.building.staging_area import StagingArea
-from headrace.data.formats.columns import Block, Keys, concatenated
+from headrace.data.formats.columns import Block, Column, Keys, Ragged, concatenated
 from headrace.data.formats.columns import joined as end_to_end
 from headrace.data.formats.registry import open_writer
 from headrace.data.staged.layout import Node, from_json, joined, schema_of, to_json
@@ -84,10 +84,12 @@ class BuildJob:
         with global_states_kept():
             begin_stream(None)
             keys = self.keys(piece)
-            spans = [keys[at : at + self.block] for at in range(0, len(keys), self.block)]
+            parts = []
             try:
-                parts = [self.computed(span) for span in spans]
-            except OSError as error:  # to be told from those of the disk that the cache is written to
+                for at in range(0, len(keys), self.block):
+                    parts.append(self.computed(keys[at : at + self.block]))
+            except OSError as error:
+                # To be told from errors of the disk that the cache is written to.
                 error.of_a_step = True  # type: ignore[attr-defined]
                 raise
 
@@ -109,7 +111,7 @@ class BuildJob:
         staging.keep(piece, write)
         return None
 
-    def computed(self, keys: Any) -> Columns:
+    def computed(self, keys: Sequence[int] | Keys) -> Columns:
         """Returns some samples with all steps done. Raises `UsageError` if a step draws random numbers."""
 
         place = named(keys)
@@ -163,8 +165,11 @@ def one_layout(parts: Sequence[Columns]) -> Columns:
     if len(parts) == 1:
         return parts[0]
     node = joined([part.node for part in parts])
-    blocks = [fitted(part.block, part.node, node) for part in parts]
-    return Columns(node, concatenated(schema_of(node), blocks), sum(len(part) for part in parts))
+    blocks = []
+    for part in parts:
+        blocks.append(fitted(part.block, part.node, node))
+
+    return Columns(node, concatenated(schema_of(node), blocks), sum(map(len, parts)))
 
 
 # -- before the work ---------------------------------------------------------------------------------------------------
@@ -266,7 +271,7 @@ def _near(first: Any, other: Any) -> bool:
     if isinstance(first, dict):
         return first.keys() == other.keys() and all(_near(first[key], other[key]) for key in first)
     if isinstance(first, (tuple, list)):
-        return len(first) == len(other) and all(_near(*pair) for pair in zip(first, other, strict=True))
+        return len(first) == len(other) and all(map(_near, first, other))
     if not isinstance(first, (np.ndarray, float, np.floating, torch.Tensor)):
         return bool(first == other)
 
@@ -295,8 +300,8 @@ def _same(first: Data, other: Data) -> bool:
     return True
 
 
-def _packed(column: Any) -> Any:
-    if hasattr(column, "packed"):
+def _packed(column: Column) -> object:
+    if isinstance(column, Ragged):
         return column.packed()
     return np.ascontiguousarray(column)
 
@@ -311,6 +316,7 @@ def workers_for(work: BuildJob, missing: int, seconds: float) -> tuple[int, str]
     if seconds < ALONE or multiprocessing.current_process().daemon:
         return 1, method
 
+    # A forked process inherits the steps. Others get them pickled, which a lambda, say, cannot be.
     if method != "fork":
         try:
             pickle.dumps(work)
@@ -325,7 +331,10 @@ def compute(work: BuildJob, missing: Sequence[int], seconds: float, place: objec
     """Makes the missing pieces. Returns them, in order, unless they are kept in a staging."""
     workers, method = workers_for(work, len(missing), seconds)
     made: dict[int, Columns] = {}
-    done = work.length - sum(len(work.keys(piece)) for piece in missing)
+    done = work.length
+    for piece in missing:
+        done -= len(work.keys(piece))
+
     report(done, work.length)
 
     def count(piece: int, columns: Columns | None) -> None:
@@ -336,19 +345,25 @@ def compute(work: BuildJob, missing: Sequence[int], seconds: float, place: objec
         report(done, work.length)
 
     make_pieces(work, missing, workers, method=method, place=place, made=count)
+    # Pieces come in the order in which processes end with them.
     return [made[piece] for piece in sorted(made)]
 
 
 def into_memory(parts: list[Columns]) -> Columns:
     """Returns samples end to end, allocated once for each column; empties the list as it goes."""
     node = joined([part.node for part in parts])
-    blocks = [dict(fitted(part.block, part.node, node).columns) for part in parts]
-    count = sum(len(part) for part in parts)
+    blocks = []
+    for part in parts:
+        blocks.append(dict(fitted(part.block, part.node, node).columns))
+
+    # Column by column the pieces are let go: at any time one column is there twice, not all of them.
+    count = sum(map(len, parts))
     parts.clear()
     schema = schema_of(node)
     columns = {}
     for field in schema:
-        columns[field.name] = end_to_end(field, [block.pop(field.name) for block in blocks])
+        pieces = [block.pop(field.name) for block in blocks]
+        columns[field.name] = end_to_end(field, pieces)
 
     return Columns(node, Block(schema, columns), count)
 

@@ -100,8 +100,11 @@ def cached_block(node: Node, block: Block, length: int) -> Cached:
         else:
             values = column
 
+        # Samples are views: a step that changes one in place would change it for all epochs.
         values.flags.writeable = False
-    load: Any = functools.partial(dict, block.columns)  # which goes to other processes with what it returns
+
+    # A partial, not a lambda: it is pickled together with the columns that it returns.
+    load: Any = functools.partial(dict, block.columns)
     return Cached(node, ColumnsReader("memory", "a cache in memory", block.schema, length, load), length)
 
 
@@ -179,29 +182,28 @@ class Folder:
             raise FormatError.about("a cache is damaged", place=data, found="; ".join(lines), cure=ANEW) from error
 
         if reader is not None and (len(reader) != note.length or not _holds(reader, note.node)):
-            found = f"{len(reader):,} samples of {', '.join(f'{field.name} ({field})' for field in reader.schema)}"
-            wanted = ", ".join(f"{field.name} ({field})" for field in schema_of(note.node))
-            expected = f"{note.length:,} samples of {wanted}"
+            found = f"{len(reader):,} samples of {_listed(reader.schema)}"
+            expected = f"{note.length:,} samples of {_listed(schema_of(note.node))}"
             raise FormatError.about("a cache is damaged", place=data, found=found, expected=expected, cure=ANEW)
 
         return Cached(note.node, reader, note.length)
 
     def _check_free(self) -> None:
+        # A build removes what it does not know: never in a folder with files of the user's.
+        others = []
         if self.path.is_dir():
-            others = []
             for entry in self.path.iterdir():
                 if not _is_ours(entry.name):
                     others.append(entry.name)
-
-            others = sorted(others)
-        else:
-            if os.path.lexists(self.path):
-                others = [self.path.name]
-            else:
-                others = []
+        elif os.path.lexists(self.path):
+            others.append(self.path.name)
 
         if others:
-            found = f"{', '.join(others[:3])}{' ...' if len(others) > 3 else ''}, which is no cache"
+            shown = ", ".join(sorted(others)[:3])
+            if len(others) > 3:
+                shown += " ..."
+
+            found = f"{shown}, which is no cache"
             cure = "choose another folder, or remove what is there"
             raise UsageError.about("there is something already", place=self.path, found=found, cure=cure)
 
@@ -259,16 +261,18 @@ class Folder:
 
     def _tidy(self, note: CacheNote) -> None:
         """Removes what a build has left that was killed when its data were in place already."""
-        beside = []
+        left = []
         for entry in self.path.iterdir():
-            if OURS.fullmatch(entry.name):
-                beside.append(entry.name)
+            if OURS.fullmatch(entry.name) and not entry.name.startswith(note.data):
+                left.append(entry.name)
 
-        if all(name.startswith(note.data) for name in beside):
+        if not left:
             return
 
+        # Whoever builds holds the lock, and what is left may be what it is writing: then nothing is removed. With the
+        # lock, the note is read again, since another process may have put new data in place.
         with contextlib.suppress(OSError), locked(self.path / LOCK, _give_up):
-            if now := self._data_now():  # another process may have put new data in place since
+            if now := self._data_now():
                 self._remove_others(now)
 
     def _data_now(self) -> str:
@@ -284,13 +288,20 @@ class Folder:
 
     def _remove_others(self, *names: str) -> None:
         """Removes data that nothing points to: of an older cache, or of a build that was given up."""
+        kept = []
+        for name in filter(None, names):
+            kept += [name, f".{name}.partial"]
+
         for entry in self.path.iterdir():
-            is_kept = any(name and entry.name.startswith((name, f".{name}.partial")) for name in names)
-            if OURS.fullmatch(entry.name) and not is_kept:
+            if OURS.fullmatch(entry.name) and not entry.name.startswith(tuple(kept)):
                 if entry.is_dir():
                     shutil.rmtree(entry)
                 else:
                     entry.unlink()
+
+
+def _listed(schema: Schema) -> str:
+    return ", ".join(f"{field.name} ({field})" for field in schema)
 
 
 def _holds(reader: Reader, node: Node) -> bool:
@@ -320,6 +331,8 @@ def write_note(folder: Path, note: CacheNote) -> None:
         "headrace": VERSION, "data": note.data, "format": note.format, "length": note.length,
         "layout": to_json(note.node), "parts": note.fingerprint.parts, "libraries": note.fingerprint.libraries,
     }  # fmt: skip
+    # The data are on the disk by now. The note points to them, so that it comes last: flushed, renamed, and then the
+    # folder's list of names flushed. A kill anywhere leaves the old note with the old data.
     new = folder / f".{NOTE}"
     new.write_text(json.dumps(plain, indent=1) + "\n", "utf-8")
     sync_file(new)

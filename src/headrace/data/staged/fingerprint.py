@@ -22,7 +22,7 @@ import platform
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,7 @@ class Fingerprint:
         """Returns what is different, each in a few words."""
         said = []
         for old, new, what in ((before.parts, self.parts, ""), (before.libraries, self.libraries, "version of ")):
-            for name in [*old, *(name for name in new if name not in old)]:
+            for name in dict.fromkeys([*old, *new]):
                 if name not in new:
                     said.append(f"{what}{name} is gone")
                 elif name not in old:
@@ -94,43 +94,60 @@ class Incomparable(TypeError):
     """An object has neither state nor code that can be compared."""
 
 
-def _opened(thing: Any) -> list[tuple[str, Any]]:
+def _opened(thing: object) -> list[tuple[str, Any]]:
     """Returns the parts of an object under which a user would look for a change, each with its name."""
     if isinstance(thing, types.MethodType):
         return [*_opened(thing.__func__), *_opened(thing.__self__)]
 
     if isinstance(thing, functools.partial):
-        named = [(f", argument {name}", value) for name, value in sorted(thing.keywords.items())]
-        listed = [(f", argument {place}", value) for place, value in enumerate(thing.args)]
-        return [*_opened(thing.func), *listed, *named]
+        parts = _opened(thing.func)
+        for place, value in enumerate(thing.args):
+            parts.append((f", argument {place}", value))
+        for name, value in sorted(thing.keywords.items()):
+            parts.append((f", argument {name}", value))
+
+        return parts
 
     if isinstance(thing, types.FunctionType) and not is_installed(thing.__module__):
-        used = [(f", value of {name}", value) for name, value in values_used(thing)]
-        return [(", code", thing.__code__), *used]
+        parts = [(", code", thing.__code__)]
+        for name, value in values_used(thing):
+            parts.append((f", value of {name}", value))
+
+        return parts
 
     state = getattr(thing, "__dict__", None)
     kind = type(thing)
     if not isinstance(state, dict) or isinstance(thing, type) or _is_own(thing) or is_installed(kind.__module__):
         return [("", thing)]
-    return [(", class", kind), *((f", {name}", value) for name, value in state.items())]
+
+    parts = [(", class", kind)]
+    for name, value in state.items():
+        parts.append((f", {name}", value))
+
+    return parts
 
 
-def _is_own(thing: Any) -> bool:
+def _is_own(thing: object) -> bool:
+    """Tells whether a class of the user's says itself what an object stands for."""
     return any({"fingerprint", "__getstate__"} & vars(kind).keys() for kind in type(thing).__mro__[:-1])
 
 
 def values_used(function: types.FunctionType) -> list[tuple[str, Any]]:
     """Returns the names and values that a function gets from outside: defaults, closure, globals."""
-    defaults = [(f"default {place}", value) for place, value in enumerate(function.__defaults__ or ())]
-    defaults += [(f"default {name}", value) for name, value in sorted((function.__kwdefaults__ or {}).items())]
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    closed = []
-    for name, cell in cells:
-        if _is_filled(cell):
-            closed.append((name, cell.cell_contents))
-
-    named = dict.fromkeys(_names_in(function.__code__))
     found: list[tuple[str, Any]] = []
+    for place, value in enumerate(function.__defaults__ or ()):
+        found.append((f"default {place}", value))
+    for name, value in sorted((function.__kwdefaults__ or {}).items()):
+        found.append((f"default {name}", value))
+
+    # A function that calls itself, and was not assigned yet, has an empty cell.
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if _is_filled(cell):
+            found.append((name, cell.cell_contents))
+
+    # The bytecode does not tell names of globals from names of attributes: both are looked up, and of a module of the
+    # user's only those parts count whose names appear, too, so that another function there may change.
+    named = dict.fromkeys(_names_in(function.__code__))
     for name in named:
         if name not in function.__globals__:
             continue
@@ -139,14 +156,13 @@ def values_used(function: types.FunctionType) -> list[tuple[str, Any]]:
             for part in named:
                 if part in vars(value):
                     found.append((f"{name}.{part}", getattr(value, part)))
-
         else:
             found.append((name, value))
 
-    return [*defaults, *closed, *found]
+    return found
 
 
-def _is_filled(cell: Any) -> bool:
+def _is_filled(cell: types.CellType) -> bool:
     try:
         cell.cell_contents  # noqa: B018 - asking is what raises
     except ValueError:
@@ -155,13 +171,13 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _names_in(code: types.CodeType) -> list[str]:
-    inner = []
+    # Functions and comprehensions within a function are constants of it.
+    names = list(code.co_names)
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            for name in _names_in(const):
-                inner.append(name)
+            names += _names_in(const)
 
-    return [*code.co_names, *inner]
+    return names
 
 
 @functools.cache
@@ -176,7 +192,7 @@ def is_installed(module: str | None) -> bool:
     file = getattr(sys.modules.get(module or ""), "__file__", None) or getattr(sys.modules.get(top), "__file__", None)
     if file is None:
         return getattr(sys.modules.get(top), "__spec__", None) is not None
-    return any(folder in pathlib.Path(file).parts for folder in INSTALLED)
+    return not set(INSTALLED).isdisjoint(pathlib.Path(file).parts)
 
 
 @functools.cache
@@ -197,10 +213,11 @@ class _Digester:
 
     def __init__(self) -> None:
         self.libraries: dict[str, str] = {}
+        # By `id`, each with its object: kept alive, or another object could get the same address.
         self._done: dict[int, tuple[bytes, Any]] = {}
         self._open: set[int] = set()
 
-    def shown(self, value: Any) -> str:
+    def shown(self, value: object) -> str:
         """Returns a value as text, if that is short, otherwise its checksum."""
         if type(value) in PLAIN and len(repr(value)) <= SHOWN:
             return repr(value)
@@ -217,32 +234,40 @@ class _Digester:
             return _hash(kind.__name__, content)
         if id(value) in self._done:
             return self._done[id(value)][0]
-        if id(value) in self._open:  # it contains itself
+        # It contains itself, and is being looked at already.
+        if id(value) in self._open:
             return _hash("again", kind.__qualname__.encode())
 
         self._open.add(id(value))
         try:
-            digest = next((rule(self, value) for kinds, rule in RULES if isinstance(value, kinds)), None)
-            if digest is None:
-                digest = self._object(value)
+            digest = self._by_rule(value)
         finally:
             self._open.discard(id(value))
 
         self._done[id(value)] = digest, value
         return digest
 
+    def _by_rule(self, value: object) -> bytes:
+        for kinds, rule in RULES:
+            if isinstance(value, kinds):
+                return rule(self, value)
+
+        return self._object(value)
+
     def several(self, what: str, values: Iterable[Any]) -> bytes:
         """Returns the checksum of values in their order."""
+        # Lists of plain values may be as long as a dataset: marshal writes them in C. Its version 2 writes no
+        # references to parts that come again, so that equal lists are equal bytes.
         listed = list(values)
-        if all(type(part) in PLAIN or (type(part) in NESTED and PLAIN.issuperset(map(type, part))) for part in listed):
-            return _hash(what, marshal.dumps(listed, 2))  # version 2 writes no references, so equal lists are equal
-        return _hash(what, *(self._digest(part) for part in listed))
+        if all(map(_is_plain, listed)):
+            return _hash(what, marshal.dumps(listed, 2))
+        return _hash(what, *map(self._digest, listed))
 
     def unordered(self, value: Iterable[Any]) -> bytes:
         """Returns the checksum of values in any order."""
-        return _hash("set", *sorted(self._digest(entry) for entry in value))
+        return _hash("set", *sorted(map(self._digest, value)))
 
-    def mapping(self, value: Any) -> bytes:
+    def mapping(self, value: Mapping[Any, Any]) -> bytes:
         """Returns the checksum of a dict, in its order."""
         return _hash("dict", self.several("keys", value.keys()), self.several("values", value.values()))
 
@@ -258,15 +283,20 @@ class _Digester:
         counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         names = (*code.co_names, "/", *code.co_varnames, "/", *code.co_freevars, "/", *code.co_cellvars)
         return _hash("code", code.co_code, self.several("counts", counts), self.several("names", names),
-                     *(self._digest(const) for const in code.co_consts))  # fmt: skip
+                     *map(self._digest, code.co_consts))  # fmt: skip
 
     def function(self, value: types.FunctionType) -> bytes:
         """Returns the checksum of a function and of what it uses."""
         if is_installed(value.__module__):
             return self.installed(value.__module__, value.__qualname__)
-        used = values_used(value)
-        return _hash("function", self.code(value.__code__), self.several("names", [name for name, _ in used]),
-                     self.several("values", [value for _, value in used]))  # fmt: skip
+        names = []
+        values = []
+        for name, used in values_used(value):
+            names.append(name)
+            values.append(used)
+
+        code = self.code(value.__code__)
+        return _hash("function", code, self.several("names", names), self.several("values", values))
 
     def kind(self, value: type) -> bytes:
         """Returns the checksum of a class: its code, where it is the user's own, and that of the classes above it."""
@@ -304,6 +334,7 @@ class _Digester:
                 raise Incomparable(f"fingerprint() of {type(value).__name__} returned {type(text).__name__}, not text")
             return _hash("fingerprint", text.encode("utf-8", "surrogatepass"))
 
+        # As `pickle` takes it apart, without pickling: what makes it, its state, and the items of lists and dicts.
         try:
             registered = copyreg.dispatch_table.get(type(value))
             if registered is None:
@@ -325,7 +356,12 @@ class _Digester:
         return self.several("object", [reduced[0], *parts])
 
 
-def _is_member(member: Any) -> bool:
+def _is_plain(value: Any) -> bool:
+    """Tells whether this is a plain value, or a tuple or list of nothing else."""
+    return type(value) in PLAIN or (type(value) in NESTED and PLAIN.issuperset(map(type, value)))
+
+
+def _is_member(member: object) -> bool:
     return not isinstance(member, (types.GetSetDescriptorType, types.MemberDescriptorType, types.GenericAlias))
 
 
@@ -342,7 +378,7 @@ def _hash(what: str, *parts: Any) -> bytes:
     return digest.digest()
 
 
-def _named(value: Any) -> tuple[str | None, str]:
+def _named(value: object) -> tuple[str | None, str]:
     module = getattr(value, "__module__", None)
     return module, str(getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__))
 

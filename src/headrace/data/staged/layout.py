@@ -109,7 +109,10 @@ def _joined(first: Node, second: Node) -> Node:
     if isinstance(first, Branch) and isinstance(second, Branch):
         if first.type == second.type and set(first.keys) == set(second.keys):
             theirs = dict(zip(second.keys, second.parts, strict=True))
-            parts = (_joined(part, theirs[key]) for key, part in zip(first.keys, first.parts, strict=True))
+            parts = []
+            for key, part in zip(first.keys, first.parts, strict=True):
+                parts.append(_joined(part, theirs[key]))
+
             return Branch(first.type, first.keys, tuple(parts))
     elif isinstance(first, Leaf) and isinstance(second, Leaf):
         alike = (first.type, first.dtype) == (second.type, second.dtype) and _ndim(first) == _ndim(second)
@@ -175,7 +178,7 @@ def to_json(node: Node) -> Any:
     """Returns a layout as plain values."""
     if isinstance(node, Leaf):
         return [node.name, node.type, node.dtype, node.form, list(node.shape)]
-    return {"type": node.type, "keys": list(node.keys), "parts": [to_json(part) for part in node.parts]}
+    return {"type": node.type, "keys": list(node.keys), "parts": list(map(to_json, node.parts))}
 
 
 def from_json(plain: Any, place: object) -> Node:
@@ -183,18 +186,21 @@ def from_json(plain: Any, place: object) -> Node:
     try:
         if isinstance(plain, list):
             name, kind, dtype, form, shape = plain
-            sizes = tuple(int(length) for length in shape)
+            sizes = tuple(map(int, shape))
             if kind not in TYPES or form not in (FIXED, RAGGED, SHAPED) or min(sizes, default=0) < 0:
                 raise ValueError(f"a column {plain!r}")
             if np.dtype(dtype) not in NUMBERS:
                 raise ValueError(f"a column of {dtype!r}")
             return Leaf(str(name), kind, np.dtype(dtype).name, form, sizes)
 
-        parts = tuple(from_json(part, place) for part in plain["parts"])
+        parts = []
+        for part in plain["parts"]:
+            parts.append(from_json(part, place))
+
         keys = tuple(plain["keys"])
         if plain["type"] not in ("dict", "tuple", "list") or len(set(keys)) != len(parts) or len(keys) != len(parts):
             raise ValueError(f"a {plain['type']!r} of {keys!r}")
-        node = Branch(plain["type"], keys, parts)
+        node = Branch(plain["type"], keys, tuple(parts))
         names = [leaf.name for leaf in leaves(node)]
         if len(set(names)) != len(names):
             raise ValueError(f"columns {names!r}, one of them twice")

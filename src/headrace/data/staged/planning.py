@@ -29,6 +29,7 @@ from headrace.core.errors import SampleError, UsageError
 from headrace.core.machine import cores
 from headrace.core.memory import machine_memory
 from headrace.core.rng import begin_stream, global_states_kept
+from headrace.data.formats.columns import Keys
 from headrace.data.staged.batches import collate
 from headrace.data.staged.build import one_layout, plan_work
 from headrace.data.staged.cache import cached_block
@@ -94,13 +95,16 @@ class CutPlan:
     @property
     def recommended(self) -> Cut:
         """The cut to take."""
+        # Cut 0 is always possible: nothing is kept.
         possible = []
+        costs = []
         for cut in self.cuts:
             if cut.refused is None and cut.bytes <= 0.9 * self.free:
                 possible.append(cut)
+                costs.append(cut.total(self.epochs))
 
-        best = min(cut.total(self.epochs) for cut in possible)
-        return next(cut for cut in possible if cut.total(self.epochs) <= best * ALIKE)
+        alike = [cut for cut, cost in zip(possible, costs, strict=True) if cost <= min(costs) * ALIKE]
+        return alike[0]
 
     @property
     def advice(self) -> str:
@@ -125,34 +129,38 @@ class CutPlan:
         """Returns all figures as plain values."""
         return {
             "samples": self.samples, "looked_at": self.looked_at, "epochs": self.epochs, "batch": self.batch,
-            "steps": [vars(step) for step in self.steps], "cuts": [vars(cut) for cut in self.cuts],
+            "steps": list(map(vars, self.steps)), "cuts": list(map(vars, self.cuts)),
             "recommended": self.recommended.cut, "advice": self.advice,
         }  # fmt: skip
 
     def tables(self) -> list[Table]:
         """Returns the tables that it prints."""
-        from rich.box import SIMPLE_HEAD
-        from rich.filesize import decimal
-        from rich.table import Table
+        return [self._table_of_steps(), self._table_of_cuts()]
 
-        steps = Table(
-            box=SIMPLE_HEAD, title=f"Measured on {self.looked_at:,} of {self.samples:,} samples", title_justify="left"
-        )
-        for name in ("step", "us a sample", "bytes a sample"):
-            steps.add_column(name, justify="left" if name == "step" else "right")
-
+    def _table_of_steps(self) -> Table:
+        title = f"Measured on {self.looked_at:,} of {self.samples:,} samples"
+        table = _table(title, "step", "us a sample", "bytes a sample")
         for number, step in enumerate(self.steps):
+            if number:
+                name = f"{number} {step.name}"
+            else:
+                name = step.name
+
             if step.bytes is None:
                 size = "-"
             else:
                 size = f"{step.bytes:,.0f}"
-            steps.add_row(f"{number} {step.name}" if number else step.name, f"{step.seconds * 1e6:,.1f}", size)
 
-        steps.add_row("into a batch", f"{self.batch * 1e6:,.1f}", "")
-        cuts = Table(box=SIMPLE_HEAD, title="Predicted for each cut, without workers", title_justify="left")
-        for name in ("cut behind", "build", "disk or RAM", "epoch", f"{self.epochs} epochs and build"):
-            cuts.add_column(name, justify="left" if name == "cut behind" else "right")
+            table.add_row(name, f"{step.seconds * 1e6:,.1f}", size)
 
+        table.add_row("into a batch", f"{self.batch * 1e6:,.1f}", "")
+        return table
+
+    def _table_of_cuts(self) -> Table:
+        from rich.filesize import decimal
+
+        title = "Predicted for each cut, without workers"
+        table = _table(title, "cut behind", "build", "disk or RAM", "epoch", f"{self.epochs} epochs and build")
         for cut in self.cuts:
             if cut.cut:
                 name = f"{cut.cut} {self.steps[cut.cut].name}"
@@ -160,7 +168,7 @@ class CutPlan:
                 name = "nothing kept"
 
             if cut.refused is not None:
-                cuts.add_row(name, "-", "-", "-", "not possible")
+                table.add_row(name, "-", "-", "-", "not possible")
                 continue
 
             if cut == self.recommended:
@@ -174,9 +182,9 @@ class CutPlan:
                 build = in_words(cut.build)
                 size = decimal(int(cut.bytes))
 
-            cuts.add_row(name, build, size, in_words(cut.epoch), in_words(cut.total(self.epochs)) + mark)
+            table.add_row(name, build, size, in_words(cut.epoch), in_words(cut.total(self.epochs)) + mark)
 
-        return [steps, cuts]
+        return table
 
     def show(self, console: Console) -> None:
         """Prints the tables, why some cuts are not possible, and the advice."""
@@ -192,6 +200,19 @@ class CutPlan:
 
     def __str__(self) -> str:
         return plain_text(self.show, 110)
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    """Returns an empty table with a column of names, and columns of numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
+    table.add_column(first, justify="left")
+    for name in others:
+        table.add_column(name, justify="right")
+
+    return table
 
 
 def plan(staged: Staged, *, batch_size: int, epochs: int) -> CutPlan:
@@ -212,13 +233,20 @@ def plan(staged: Staged, *, batch_size: int, epochs: int) -> CutPlan:
         for keys in batches:
             measured.batch(functools.partial(_loaded, source, keys), staged)
         refused = _refused(staged)
-        caches = [_through_cache(parts, batch_size, staged, Path(folder)) for parts in measured.columns]
+        caches = []
+        for parts in measured.columns:
+            caches.append(_through_cache(parts, batch_size, staged, Path(folder)))
 
     seconds = [float(np.median(times)) for times in measured.seconds]
     per_batch = float(np.median(measured.collating))
-    names = [f"the dataset ({type(staged.dataset).__name__})", *(str(step) for step in steps)]
-    sizes = [cache[0] if cache else None for cache in caches]
-    costs = tuple(StepCost(*cost) for cost in zip(names, seconds, sizes, strict=True))
+    names = [f"the dataset ({type(staged.dataset).__name__})", *map(str, steps)]
+    costs = []
+    for name, taken, cache in zip(names, seconds, caches, strict=True):
+        if cache is None:
+            costs.append(StepCost(name, taken, None))
+        else:
+            costs.append(StepCost(name, taken, cache[0]))
+
     cuts = [Cut(0, None, epoch=length * (sum(seconds) + per_batch))]
     for cut in range(1, len(steps) + 1):
         cache = caches[cut]
@@ -237,14 +265,14 @@ def plan(staged: Staged, *, batch_size: int, epochs: int) -> CutPlan:
         cuts.append(Cut(cut, None, build, size * length, length * (read + rest)))
 
     free = shutil.disk_usage(tempfile.gettempdir()).free
-    return CutPlan(length, sum(map(len, batches)), epochs, costs, per_batch, tuple(cuts), free, machine_memory())
+    return CutPlan(length, sum(map(len, batches)), epochs, tuple(costs), per_batch, tuple(cuts), free, machine_memory())
 
 
-def _loaded(source: StepSource, keys: Any) -> Data:
+def _loaded(source: StepSource, keys: Keys) -> Data:
     return copied(source.load(keys))
 
 
-def _batches(length: int, size: int) -> list[Any]:
+def _batches(length: int, size: int) -> list[Keys]:
     """Returns the keys of some batches, spread over the data."""
     count = min(BATCHES, max(length // size, 1))
     starts = np.linspace(0, max(length - size, 0), count).astype(np.int64)
@@ -257,8 +285,11 @@ class _Measured:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         count = len(pipeline.steps) + 1
-        self.seconds: list[list[float]] = [[] for _ in range(count)]
-        self.columns: list[list[Columns] | None] = [[] for _ in range(count)]
+        self.seconds: list[list[float]] = []
+        self.columns: list[list[Columns] | None] = []
+        for _ in range(count):
+            self.seconds.append([])
+            self.columns.append([])
         self.collating: list[float] = []
 
     def batch(self, load: Callable[[], Data], staged: Staged) -> None:
@@ -270,7 +301,8 @@ class _Measured:
             data = self._timed(index + 1, functools.partial(self._pipeline.part, (step,), number, before, str))
 
         began = time.perf_counter()
-        with contextlib.suppress(SampleError):  # torch collates such samples, which costs about as much
+        # Samples that columns cannot hold are collated by torch, which costs about as much.
+        with contextlib.suppress(SampleError):
             collate(self._pipeline.columns(data, self._pipeline.last, str), staged.ragged, OwnMemory())
 
         self.collating.append((time.perf_counter() - began) / len(data))
@@ -295,10 +327,15 @@ def _refused(staged: Staged) -> list[str | None]:
     steps = staged.steps
     length = len(staged.dataset)
     refused: list[str | None] = [None] * (len(steps) + 1)
-    declared = next((place for place, step in enumerate(steps) if step.random), len(steps))
+    declared = 0
+    while declared < len(steps) and not steps[declared].random:
+        declared += 1
+
     for cut in range(declared + 1, len(steps) + 1):
         refused[cut] = f"step {declared + 1} ({steps[declared].name}) is random"
 
+    # From the last cut that may be possible downwards: a cut behind steps that give the same each time is possible for
+    # fewer of them, too.
     for cut in range(declared, 0, -1):
         try:
             plan_work(source, steps[:cut], length, freeze_random=False)
@@ -306,12 +343,13 @@ def _refused(staged: Staged) -> list[str | None]:
         except SampleError:
             continue
         except UsageError as error:
-            pairs = []
+            # The text of an error has a line "place: ..." and one "found: ...".
+            lines = {}
             for line in str(error).splitlines()[1:]:
-                if ":" in line:
-                    pairs.append(line.strip().split(":", 1))
+                word, colon, text = line.strip().partition(":")
+                if colon:
+                    lines[word] = text
 
-            lines = dict(pairs)
             refused[cut] = f"{lines.get('place', '').strip()}: {lines.get('found', str(error)).strip()}"
 
     return refused
@@ -339,7 +377,8 @@ def _through_cache(
     file = arrow.write_file(path, whole.block.schema)
     file.append(whole.block)
     file.close()
-    write = 2 * (time.perf_counter() - began)  # pieces are written, and then put together
+    # Twice: pieces are written, and then put together.
+    write = 2 * (time.perf_counter() - began)
     cached = cached_block(whole.node, whole.block, len(whole))
     if cached.reader is None:
         return None

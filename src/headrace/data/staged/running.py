@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -12,14 +12,11 @@ import torch
 
 from headrace.core.errors import FormatError, SampleError
 from headrace.core.rng import enter_step, follows_streams
-from headrace.data.formats.columns import Array, Block, Column, Ragged
+from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged
 from headrace.data.formats.columns.schema import NUMBERS
 from headrace.data.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, joined, leaves, schema_of
-from headrace.data.staged.sample_columns import Names, columns_of_samples, fitted, samples_of
+from headrace.data.staged.sample_columns import Names, Place, columns_of_samples, fitted, path_text, samples_of
 from headrace.data.staged.steps import Step
-
-Place = Callable[[int], str]
-"""What to call sample number i of those that are made together, in messages."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +46,14 @@ class Columns:
 Data = Rows | Columns
 
 
-def named(keys: Any) -> Place:
+def named(keys: Sequence[Any] | Keys) -> Place:
     """Returns what names samples by their keys."""
 
     def place(index: int) -> str:
         key = keys[index]
-        return f"sample {key.item() if isinstance(key, np.generic) else key!r}"
+        if isinstance(key, np.generic):
+            key = key.item()
+        return f"sample {key!r}"
 
     return place
 
@@ -105,7 +104,11 @@ class Pipeline:
                 at += 1
                 continue
 
-            stop = next((number for number in range(at, len(steps)) if steps[number].batched), len(steps))
+            # All steps up to the next batched one go over the samples together: a sample stays in the cache of a core.
+            stop = at
+            while stop < len(steps) and not steps[stop].batched:
+                stop += 1
+
             data = Rows(_one_by_one(steps[at:stop], first + at, as_rows(data), place))
             at = stop
 
@@ -123,11 +126,7 @@ class Pipeline:
 
         both = joined([known, found.node])
         if both != known:
-            differ = next(leaf for leaf, expected in zip(leaves(both), leaves(known), strict=True) if leaf != expected)
-            what = "some samples differ in shape, those that were looked at beforehand did not"
-            cure = "have the step before it return arrays of one shape, or declare that as batched and return "
-            raise SampleError.about(what, place=f"column {differ.name!r}", found=str(differ),
-                                      expected="one shape for all", cure=cure + "headrace.Ragged")  # fmt: skip
+            raise _differ_now(both, known)
 
         return Columns(known, fitted(found.block, found.node, known), found.count)
 
@@ -146,8 +145,24 @@ class Pipeline:
             data = self.part((step,), number, data, place)
 
         if isinstance(data, Rows):
-            with contextlib.suppress(SampleError):  # samples that columns cannot hold may leave a pipeline, one by one
+            # Samples that columns cannot hold may leave a pipeline, one by one.
+            with contextlib.suppress(SampleError):
                 self.known[self.last] = as_columns(data, place).node
+
+
+def _differ_now(both: Node, known: Node) -> SampleError:
+    """Returns the error for samples that need the layout `both`, where those that were looked at fit into `known`."""
+    name = ""
+    found = ""
+    for leaf, expected in zip(leaves(both), leaves(known), strict=True):
+        if leaf != expected:
+            name = leaf.name
+            found = str(leaf)
+            break
+
+    what = "some samples differ in shape, those that were looked at beforehand did not"
+    cure = "have the step before it return arrays of one shape, or declare that as batched and return headrace.Ragged"
+    return SampleError.about(what, place=f"column {name!r}", found=found, expected="one shape for all", cure=cure)
 
 
 def _one_by_one(steps: Sequence[Step], first: int, samples: list[Any], place: Place) -> list[Any]:
@@ -183,6 +198,7 @@ def _on_columns(step: Step, number: int, data: Columns, place: Place) -> Columns
     if step.random is not False:
         enter_step(0, number)
 
+    # By `id`: a column that the step hands back as it was given keeps its type, though an array says nothing of it.
     shown: dict[int, Shown] = {}
     tree = _shown(data.node, data, shown)
     try:
@@ -223,6 +239,7 @@ def _shown(node: Node, data: Columns, shown: dict[int, Shown]) -> Any:
         shown_column = data.lists.get(node.name)
         if shown_column is None:
             shown_column = samples_of(node, data.block, data.count)
+        # The step may change the list in place; only a copy tells whether it has.
         copy: list[Any] | None
         if node.type in ("str", "bytes"):
             copy = list(shown_column)
@@ -292,8 +309,11 @@ class _Taken:
         return Leaf(name, _kind_of(tree), column.dtype.name, FIXED, column.shape[1:])
 
     def _branch(self, tree: Any, keys: tuple[Any, ...], path: tuple[Any, ...]) -> Branch:
-        parts = tuple(self.take(tree[key], (*path, key)) for key in keys)
-        return Branch(type(tree).__name__, keys, parts)
+        parts = []
+        for key in keys:
+            parts.append(self.take(tree[key], (*path, key)))
+
+        return Branch(type(tree).__name__, keys, tuple(parts))
 
     def _ragged(self, name: str, values: Ragged, path: tuple[Any, ...]) -> Leaf:
         dtype = values.values.dtype
@@ -325,7 +345,11 @@ class _Taken:
         node, block = columns_of_samples(values, self._place)
         new_names = {}
         for leaf in leaves(node):
-            new_names[leaf.name] = self._names.take((*path, leaf.name) if leaf.name != "value" else path)
+            # A list of plain values has one column, which is called "value".
+            if leaf.name == "value":
+                new_names[leaf.name] = self._names.take(path)
+            else:
+                new_names[leaf.name] = self._names.take((*path, leaf.name))
 
         for leaf in leaves(node):
             for suffix in ("", SHAPE):
@@ -335,14 +359,18 @@ class _Taken:
         return _renamed(node, new_names)
 
     def _wrong(self, path: tuple[Any, ...], found: str, expected: str) -> SampleError:
-        place = f"{self._step.name!r}, result" + "".join(f"[{key!r}]" for key in path)
+        place = f"{self._step.name!r}, result{path_text(path)}"
         return SampleError.about("a batched step returned no columns", place=place, found=found, expected=expected)
 
 
 def _renamed(node: Node, names: dict[str, str]) -> Node:
     if isinstance(node, Leaf):
         return Leaf(names[node.name], node.type, node.dtype, node.form, node.shape)
-    return Branch(node.type, node.keys, tuple(_renamed(part, names) for part in node.parts))
+    parts = []
+    for part in node.parts:
+        parts.append(_renamed(part, names))
+
+    return Branch(node.type, node.keys, tuple(parts))
 
 
 def _kind_of(tree: np.ndarray | torch.Tensor) -> Literal["tensor", "array", "scalar"]:

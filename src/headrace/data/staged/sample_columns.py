@@ -18,6 +18,9 @@ from headrace.data.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Le
 
 DTYPE, SHAPE_OF = operator.attrgetter("dtype"), operator.attrgetter("shape")
 
+Place = Callable[[int], str]
+"""What to call sample i of those that are made together, in messages."""
+
 
 class Names:
     """Names for columns, each once, also as names of arrays in files."""
@@ -27,7 +30,7 @@ class Names:
 
     def take(self, path: tuple[Any, ...]) -> str:
         """Returns the name of the column of what lies at a path in a sample."""
-        name = ".".join(str(part) for part in path) or "value"
+        name = ".".join(map(str, path)) or "value"
         while not self._taken(name):
             name += "_"
         return name
@@ -52,7 +55,7 @@ def _parts_of(name: str) -> frozenset[str]:
     return frozenset((name, name + SHAPE, *names))
 
 
-def columns_of_samples(samples: Sequence[Any], place: Callable[[int], str]) -> tuple[Node, Block]:
+def columns_of_samples(samples: Sequence[Any], place: Place) -> tuple[Node, Block]:
     """Returns the layout of samples (one or more), and their columns. `place`: what to call sample i in messages.
 
     Raises `SampleError` if they differ in more than lengths, or hold what no column can.
@@ -62,7 +65,7 @@ def columns_of_samples(samples: Sequence[Any], place: Callable[[int], str]) -> t
     return node, Block(schema_of(node), columns)
 
 
-def _built(values: list[Any], path: tuple[Any, ...], names: Names, columns: dict[str, Column], place: Any) -> Node:
+def _built(values: list[Any], path: tuple[Any, ...], names: Names, columns: dict[str, Column], place: Place) -> Node:
     first = values[0]
     kind = type(first)
     if kind is np.memmap:
@@ -83,7 +86,8 @@ def _built(values: list[Any], path: tuple[Any, ...], names: Names, columns: dict
         keys = _keys(values, path, place)
         parts = []
         for key in keys:
-            parts.append(_built([value[key] for value in values], (*path, key), names, columns, place))
+            parts_of_key = list(map(operator.itemgetter(key), values))
+            parts.append(_built(parts_of_key, (*path, key), names, columns, place))
 
         return Branch(kind.__name__, keys, tuple(parts))
 
@@ -97,18 +101,26 @@ def _built(values: list[Any], path: tuple[Any, ...], names: Names, columns: dict
         raise _differ(path, found, "the same type in each sample")
 
     if kind is torch.Tensor:
-        return _arrays([_array_of(value, path, place(i)) for i, value in enumerate(values)], "tensor", path, names,
-                       columns, place)  # fmt: skip
+        arrays = []
+        for index, value in enumerate(values):
+            arrays.append(_array_of(value, path, place(index)))
+        return _arrays(arrays, "tensor", path, names, columns, place)
 
     return _plain(values, kind, path, names, columns, place)
 
 
-def _keys(values: list[Any], path: tuple[Any, ...], place: Any) -> tuple[Any, ...]:
+def _keys(values: list[Any], path: tuple[Any, ...], place: Place) -> tuple[Any, ...]:
     """Returns the keys of dicts, or the places in tuples or lists, which must be those of the first one."""
     first = values[0]
     kind = type(first)
     for index, value in enumerate(values):
-        if type(value) is not kind or (value.keys() != first.keys() if kind is dict else len(value) != len(first)):
+        alike = type(value) is kind
+        if alike and kind is dict:
+            alike = value.keys() == first.keys()
+        elif alike:
+            alike = len(value) == len(first)
+
+        if not alike:
             found = f"{_kind_of(value)} in {place(index)}, {_kind_of(first)} in {place(0)}"
             raise _differ(path, found, "the same parts in each sample")
 
@@ -117,9 +129,13 @@ def _keys(values: list[Any], path: tuple[Any, ...], place: Any) -> tuple[Any, ..
     else:
         keys = tuple(range(len(first)))
 
-    if not all(type(key) is int or (type(key) is str and is_name(key)) for key in keys):
+    if not all(map(_is_key, keys)):
         raise _unfit(path, place(0), f"keys {list(keys)!r}", "keys that are whole numbers, or strings of valid text")
     return keys
+
+
+def _is_key(key: object) -> bool:
+    return type(key) is int or (type(key) is str and is_name(key))
 
 
 @functools.lru_cache(1024)
@@ -133,7 +149,7 @@ def is_name(key: str) -> bool:
 
 
 def _plain(
-    values: list[Any], kind: type, path: tuple[Any, ...], names: Names, columns: dict[str, Column], place: Any
+    values: list[Any], kind: type, path: tuple[Any, ...], names: Names, columns: dict[str, Column], place: Place
 ) -> Leaf:
     """Builds the column of numbers, strings, or nothing."""
     first = values[0]
@@ -144,15 +160,18 @@ def _plain(
         columns[name] = _texts(values, path, place)
         return Leaf(name, kind.__name__)
 
-    dtype = PLAIN.get(kind) or (first.dtype.name if isinstance(first, np.generic) and first.dtype in NUMBERS else None)
+    dtype = PLAIN.get(kind)
+    if isinstance(first, np.generic) and first.dtype in NUMBERS:
+        dtype = first.dtype.name
+
     if dtype is None:
         raise _unfit(path, place(0), _kind_of(first), "dicts, tuples and lists of arrays, tensors, numbers and strings")
 
     try:
         columns[name] = np.array(values, dtype)
     except OverflowError as error:
-        wrong = next(index for index, value in enumerate(values) if not -(1 << 63) <= value < 1 << 63)
-        raise _unfit(path, place(wrong), str(error), "whole numbers that fit into 64 bits") from error
+        too_large = place(_first_too_large(values))
+        raise _unfit(path, too_large, str(error), "whole numbers that fit into 64 bits") from error
 
     if kind in PLAIN:
         type_name = kind.__name__
@@ -162,7 +181,15 @@ def _plain(
     return Leaf(name, type_name, dtype)
 
 
-def _texts(values: list[Any], path: tuple[Any, ...], place: Any) -> Ragged:
+def _first_too_large(numbers: Sequence[int]) -> int:
+    for index, number in enumerate(numbers):
+        if not -(1 << 63) <= number < 1 << 63:
+            return index
+
+    return 0
+
+
+def _texts(values: list[Any], path: tuple[Any, ...], place: Place) -> Ragged:
     texts = []
     for index, value in enumerate(values):
         try:
@@ -175,17 +202,17 @@ def _texts(values: list[Any], path: tuple[Any, ...], place: Any) -> Ragged:
         except UnicodeEncodeError as error:
             raise _unfit(path, place(index), str(error), "text that can be written as UTF-8") from error
 
-    return Ragged(
-        np.frombuffer(b"".join(texts), np.uint8), offsets_of(np.array([len(text) for text in texts], np.int64))
-    )
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    return Ragged(np.frombuffer(b"".join(texts), np.uint8), offsets_of(lengths))
 
 
 PLAIN: dict[type, str] = {int: "int64", float: "float64", bool: "bool"}
 
 
 def _arrays(
-    arrays: list[Any], kind: str, path: tuple[Any, ...], names: Names, columns: dict[str, Column], place: Any
+    arrays: list[Any], kind: str, path: tuple[Any, ...], names: Names, columns: dict[str, Column], place: Place
 ) -> Leaf:
+    # Each of these loops runs in C: a batch of small arrays is built for every step of a training run.
     first = arrays[0]
     dtype = first.dtype
     ndim = first.ndim
@@ -197,10 +224,9 @@ def _arrays(
         shapes = []
 
     distinct = set(shapes)
-    if not shapes or list(map(DTYPE, arrays)).count(dtype) < count or {len(array) for array in distinct} != {ndim}:
-        index, odd = next((index, array) for index, array in enumerate(arrays)
-                          if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != ndim)  # fmt: skip
-        found = f"{_kind_of(odd)} in {place(index)}, {_kind_of(first)} in {place(0)}"
+    if not shapes or list(map(DTYPE, arrays)).count(dtype) < count or set(map(len, distinct)) != {ndim}:
+        odd = _first_odd(arrays)
+        found = f"{_kind_of(arrays[odd])} in {place(odd)}, {_kind_of(first)} in {place(0)}"
         raise _differ(path, found, "arrays of one type, with the same number of dimensions")
 
     if dtype not in NUMBERS:
@@ -215,14 +241,24 @@ def _arrays(
             columns[name] = np.stack(arrays)
         return Leaf(name, kind, dtype.name, FIXED, shape)
 
-    if len({array[1:] for array in distinct}) == 1:
+    if len({shape[1:] for shape in distinct}) == 1:
         columns[name] = Loose(arrays, np.fromiter(map(len, arrays), np.int64, count))
         return Leaf(name, kind, dtype.name, RAGGED, first.shape[1:])
 
-    columns[name] = Ragged(np.concatenate([array.ravel() for array in arrays]),
-                           offsets_of(np.array([array.size for array in arrays], np.int64)))  # fmt: skip
+    sizes = np.fromiter(map(np.size, arrays), np.int64, count)
+    columns[name] = Ragged(np.concatenate(list(map(np.ravel, arrays))), offsets_of(sizes))
     columns[name + SHAPE] = np.array(shapes, np.int64)
     return Leaf(name, kind, dtype.name, SHAPED, (0,) * ndim)
+
+
+def _first_odd(arrays: Sequence[Any]) -> int:
+    """Returns which one is no array, or unlike the first in its type or number of dimensions."""
+    first = arrays[0]
+    for index, array in enumerate(arrays):
+        if type(array) is not np.ndarray or array.dtype != first.dtype or array.ndim != first.ndim:
+            return index
+
+    return 0
 
 
 def _array_of(tensor: torch.Tensor, path: tuple[Any, ...], place: str) -> Array:
@@ -236,7 +272,7 @@ def _array_of(tensor: torch.Tensor, path: tuple[Any, ...], place: str) -> Array:
     return array
 
 
-def _kind_of(value: Any) -> str:
+def _kind_of(value: object) -> str:
     if isinstance(value, (np.ndarray, torch.Tensor)):
         return f"{type(value).__name__} of {value.dtype}, shape {tuple(value.shape)}"
     if isinstance(value, dict):
@@ -246,20 +282,21 @@ def _kind_of(value: Any) -> str:
     return type(value).__name__
 
 
-def _at(path: tuple[Any, ...]) -> str:
-    return "sample" + "".join(f"[{key!r}]" for key in path)
+def path_text(path: tuple[Any, ...]) -> str:
+    """Returns a path in a sample as one writes it: `['a'][0]`."""
+    return "".join(f"[{key!r}]" for key in path)
 
 
 def _differ(path: tuple[Any, ...], found: str, expected: str) -> SampleError:
     what = "samples differ too much to be held in columns"
     cure = "have the step return the same parts for each sample, or move it behind the cut"
-    return SampleError.about(what, place=_at(path), found=found, expected=expected, cure=cure)
+    return SampleError.about(what, place="sample" + path_text(path), found=found, expected=expected, cure=cure)
 
 
 def _unfit(path: tuple[Any, ...], place: str, found: str, expected: str) -> SampleError:
     what = "a sample cannot be held in columns"
     cure = "have the step return one of these (np.asarray of an image), or move it behind the cut"
-    return SampleError.about(what, place=f"{_at(path)}, {place}", found=found, expected=expected, cure=cure)
+    return SampleError.about(what, place=f"sample{path_text(path)}, {place}", found=found, expected=expected, cure=cure)
 
 
 def samples_of(node: Node, block: Block, count: int) -> list[Any]:
@@ -280,11 +317,11 @@ def samples_of(node: Node, block: Block, count: int) -> list[Any]:
         kind = list
 
     if parts:
-        return [kind(values) for values in zip(*parts, strict=True)]
+        return list(map(kind, zip(*parts, strict=True)))
     return _empty(kind, count)
 
 
-def _empty(kind: Any, count: int) -> list[Any]:
+def _empty(kind: type, count: int) -> list[Any]:
     return [kind() for _ in range(count)]
 
 
@@ -299,7 +336,7 @@ def _values(leaf: Leaf, block: Block, count: int) -> list[Any]:
     if not isinstance(column, Ragged):
         if leaf.type == "scalar":
             return list(column)
-        # an array of no dimensions would come as a number, if it were asked for by its place alone
+        # An array of no dimensions would come as a number, if it were asked for by its place alone.
         if column.ndim == 1:
             values = [column[place, ...] for place in range(count)]
         else:
@@ -319,7 +356,7 @@ def _values(leaf: Leaf, block: Block, count: int) -> list[Any]:
             values = [value.reshape(shape) for value, shape in zip(values, shapes.tolist(), strict=True)]
 
     if leaf.type == "tensor":
-        return [torch.from_numpy(value) for value in values]
+        return list(map(torch.from_numpy, values))
     return values
 
 

@@ -25,7 +25,7 @@ class StepSource(Protocol):
     streams: int
     """How many random streams it takes of each sample: the first step of a pipeline comes behind them."""
 
-    def load(self, keys: Any) -> Data:
+    def load(self, keys: Sequence[Any] | Keys) -> Data:
         """Returns samples. keys: a list, or int64 [n]. Raises `IndexError` for those that are out of range."""
 
 
@@ -35,9 +35,10 @@ class StoredSource:
     draws, streams = False, 0
 
     def __init__(self, dataset: StoredDataset) -> None:
-        self._dataset, self._node = dataset, layout_of_schema(dataset.block_schema)
+        self._dataset = dataset
+        self._node = layout_of_schema(dataset.block_schema)
 
-    def load(self, keys: Any) -> Data:
+    def load(self, keys: Sequence[Any] | Keys) -> Data:
         """See `StepSource.load`."""
         checked = self._dataset.checked(keys)
         block = self._dataset.block(checked)
@@ -55,12 +56,12 @@ class RowsSource:
         self._dataset = dataset
         self.draws = getattr(dataset, "draws", None) is not False
 
-    def load(self, keys: Any) -> Data:
+    def load(self, keys: Sequence[Any] | Keys) -> Data:
         """See `StepSource.load`."""
         if callable(several := getattr(self._dataset, "__getitems__", None)):
             if self.draws:
                 enter_step(0, 0)
-            together = list(several([_plain(key) for key in keys]))
+            together = list(several(list(map(_plain, keys))))
             if len(together) != len(keys):
                 asked = f"{type(self._dataset).__name__}.__getitems__"
                 what = "a dataset returned another number of samples"
@@ -86,17 +87,18 @@ class SubsetSource:
     """Some samples of another source."""
 
     def __init__(self, source: StepSource, indices: Sequence[int]) -> None:
-        self._source, self._indices = source, np.asarray(indices, np.int64)
+        self._source = source
+        self._indices = np.asarray(indices, np.int64)
         self.draws = source.draws
         self.streams = source.streams
 
-    def load(self, keys: Any) -> Data:
+    def load(self, keys: Sequence[Any] | Keys) -> Data:
         """See `StepSource.load`."""
         chosen: Keys = self._indices[np.asarray(keys, np.int64)]
         return self._source.load(chosen)
 
 
-def _plain(key: Any) -> Any:
+def _plain(key: object) -> object:
     if isinstance(key, np.generic):
         return key.item()
     return key
@@ -114,7 +116,8 @@ def copied(data: Data, *, columns: bool = False) -> Data:
 
     try:
         return Rows(copy.deepcopy(data.samples))
-    except (TypeError, NotImplementedError, RuntimeError):  # what cannot be copied, such as an open file
+    except (TypeError, NotImplementedError, RuntimeError):
+        # What cannot be copied, such as an open file.
         return data
 
 

@@ -16,6 +16,7 @@ from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.rng import begin_stream, global_states_kept
 from headrace.core.urls import refuse_url
 from headrace.data.fluent import Fluent
+from headrace.data.formats.columns import Keys
 from headrace.data.formats.registry import format_named
 from headrace.data.gather import RaggedAs, in_range, whole_numbers
 from headrace.data.staged import batches as whole_batches
@@ -275,9 +276,11 @@ class Staged(Fluent, Dataset[Any]):
             with samples_bar("computing samples into memory", after=BAR_AFTER) as report:
                 cached = in_memory(*work(), report)
 
-        self._cached, self._stored = cached, self._opened(cached)
+        self._cached = cached
+        self._stored = self._opened(cached)
+        # Maps the files now: another process may build the cache anew and remove them, which a mapping outlives.
         if self._stored is not None:
-            _ = self._stored.lies_in_memory  # maps the files now, while they are there
+            _ = self._stored.lies_in_memory
 
     def _opened(self, cached: Cached) -> StoredDataset | None:
         if cached.reader is None:
@@ -309,11 +312,11 @@ class Staged(Fluent, Dataset[Any]):
         """Returns several samples, made together."""
         return as_rows(self.load(keys))
 
-    def load(self, keys: Any) -> Data:
+    def load(self, keys: Sequence[Any] | Keys) -> Data:
         """Returns samples with all steps done, one by one or in columns, whichever they come in."""
         return self.pipeline().run(self.before_steps(keys), named(keys))
 
-    def before_steps(self, keys: Any) -> Data:
+    def before_steps(self, keys: Sequence[Any] | Keys) -> Data:
         """Returns samples as they are before the steps of each access."""
         if self._cached is None:
             return self._source.load(keys)
@@ -351,6 +354,7 @@ class Staged(Fluent, Dataset[Any]):
 
     def _learn(self, pipeline: Pipeline, keys: list[int]) -> None:
         """Has a pipeline look at some samples; those that cannot be had are left out, since nobody may ask for them."""
+        # One sample that raises must not keep the others from being learned of. Which one it is, is found one by one.
         try:
             pipeline.learn(copied(self.before_steps(keys)), named(keys))
         except Exception:
@@ -377,7 +381,7 @@ class Staged(Fluent, Dataset[Any]):
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
-    def fetch_batch(self, keys: Any, out: BatchMemory) -> Any:
+    def fetch_batch(self, keys: Sequence[Any] | Keys, out: BatchMemory) -> Any:
         """Returns the batch of these keys, made in `out` where it is held in columns; otherwise collated as by torch.
 
         Tuples and lists become lists, as in torch; arrays whose first dimension differs what `ragged` says; strings
@@ -402,7 +406,7 @@ def folder_named(where: Any) -> Path:
     return path
 
 
-def _check(*, stale: Any, ragged: Any) -> None:
+def _check(*, stale: object, ragged: object) -> None:
     for word, value, choices in (("stale", stale, ("error", "rebuild")), ("ragged", ragged, ("pad", "nested", "list"))):
         if value not in choices:
             expected = " or ".join(map(repr, choices))

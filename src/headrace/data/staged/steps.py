@@ -108,7 +108,7 @@ def step(
     return Step(function, name or _name_of(function), random, batched, on, version)
 
 
-def _check(word: str, value: Any, types: tuple[type, ...], expected: str) -> None:
+def _check(word: str, value: object, types: tuple[type, ...], expected: str) -> None:
     if type(value) not in types:
         raise wrong_argument(word, value, expected, place="headrace.step")
 
@@ -118,27 +118,26 @@ def as_steps(given: Any) -> tuple[Step, ...]:
     if given is None:
         return ()
     if callable(given):
-        return (given if isinstance(given, Step) else step(given),)
-    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, dict)):
+        given = [given]
+    elif not isinstance(given, Iterable) or isinstance(given, (str, bytes, dict)):
         raise _not_callable(given)
+
     steps = []
     for entry in given:
-        if isinstance(entry, Step):
-            steps.append(entry)
-        else:
-            steps.append(step(entry))
+        steps.append(as_step(entry))
 
     return tuple(steps)
 
 
-def _not_callable(given: Any) -> UsageError:
+def _not_callable(given: object) -> UsageError:
     found = f"{given!r} of type {type(given).__name__}"
     expected = "something that can be called with a sample, or a list of such"
     return UsageError.about("this is no step", place="a transform", found=found, expected=expected)
 
 
 def _name_of(function: Any) -> str:
-    while hasattr(function, "func"):  # functools.partial
+    # `functools.partial`, also of another one.
+    while hasattr(function, "func"):
         function = function.func
     return str(getattr(function, "__name__", None) or type(function).__name__)
 
@@ -151,7 +150,7 @@ def part_of(sample: Any, key: str | int) -> Any:
         raise _no_part(sample, key) from error
 
 
-def replaced(sample: Any, key: str | int, value: Any) -> Any:
+def replaced(sample: Any, key: str | int, value: object) -> Any:
     """Returns a sample with another value in one part; the given one stays as it was."""
     if isinstance(sample, dict):
         return {**sample, key: value}

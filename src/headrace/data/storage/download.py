@@ -92,6 +92,7 @@ def download_any(
         target.parent.mkdir(parents=True, exist_ok=True)
         with _opened(part, target) as file:
             _complete(file, part, urls, checksum, report, patience or Patience())
+            # The bytes first, then the name: after a power cut a file of the target's name is whole.
             os.fsync(file.fileno())
             part.replace(target)
         sync_folder(target.parent)
@@ -171,8 +172,9 @@ def _complete(
     file: IO[bytes], part: Path, urls: Sequence[str], checksum: str, report: Report, patience: Patience
 ) -> None:
     """Fills the file from the first mirror that can, and checks it."""
+    # An earlier run ended after the last byte and before the new name.
     if _checksum(part, checksum) == checksum.lower():
-        return  # a run ended after the last byte and before the new name
+        return
 
     failures = []
     for url in urls:
@@ -218,6 +220,7 @@ def _try(url: str, file: IO[bytes], checksum: str, report: Report, timeout: floa
     have = file.seek(0, os.SEEK_END)
     with _answer(url, have, timeout) as response:
         start, total = _span(response, have)
+        # The server does not know ranges, and sends all of it again.
         if start < have:
             file.truncate(0)
         done = start

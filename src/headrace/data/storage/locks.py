@@ -36,10 +36,12 @@ def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
             # The holder may have removed the file while this process waited: it then holds a lock on a file that
             # nobody else can open, and must begin again with the one that is there now.
             if is_named(file, path):
+                # Closing is not enough: a process that was forked meanwhile has the open file as well, and with it
+                # the lock.
                 try:
                     yield
                 finally:
-                    _unlock(file)  # closing is not enough where a process was forked meanwhile
+                    _unlock(file)
                 return
 
 
@@ -53,7 +55,8 @@ def lock(file: IO[Any], *, wait: bool = False) -> None:
                 how = fcntl.LOCK_EX | fcntl.LOCK_NB
 
             fcntl.flock(file, how)
-        except OSError as error:  # a file system without locks, unless it says that the file is locked
+        except OSError as error:
+            # A file system without locks, unless it says that the file is locked.
             if isinstance(error, BlockingIOError):
                 raise
 

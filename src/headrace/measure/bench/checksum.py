@@ -24,7 +24,7 @@ def checksum_of(batches: Iterable[Any]) -> int:
     return crc
 
 
-def extended(crc: int, part: Any) -> int:
+def extended(crc: int, part: object) -> int:
     """Returns a CRC-32 extended by a batch, or a part of one. Raises `TypeError` for what is no part of a batch."""
     if isinstance(part, Mapping):
         for name, value in part.items():

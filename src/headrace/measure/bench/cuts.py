@@ -15,6 +15,7 @@ from headrace.core.errors import SampleError, UsageError
 from headrace.core.memory import PeakMemory
 from headrace.data.staged.staged import Staged
 from headrace.loader.dataloader import DataLoader
+from headrace.measure.bench.disk import bytes_of_files, files_below
 
 Report = Callable[[str, float], None]
 """Called with what is being measured, and the share that is done."""
@@ -61,17 +62,7 @@ def measure_cuts(
             report(f"cut {cut}: building", cut / count)
             place = Path(folder, f"cut-{cut}")
             try:
-                began = time.perf_counter()
-                if cut:
-                    cache = place
-                else:
-                    cache = None
-
-                staged.with_cut(cut, cache)
-                build = time.perf_counter() - began
-                began = time.perf_counter()
-                data = staged.with_cut(cut, place if cut else None)
-                load = time.perf_counter() - began
+                data, build, load = _built(staged, cut, place)
             except (UsageError, SampleError) as error:
                 cuts.append(MeasuredCut(cut, str(error).splitlines()[0]))
                 continue
@@ -81,20 +72,27 @@ def measure_cuts(
                 report(f"cut {cut}: epoch, {number} workers", (cut + 0.5) / count)
                 epochs.append(_epoch(data, batch_size, number, batches))
 
-            if cut:
-                sizes = []
-                for path in place.rglob("*"):
-                    if path.is_file():
-                        sizes.append(path.stat().st_size)
-
-                size = sum(sizes)
-            else:
-                size = 0
-
-            cuts.append(MeasuredCut(cut, None, build if cut else 0.0, load if cut else 0.0, size, tuple(epochs)))
+            size = bytes_of_files(files_below(place))
+            cuts.append(MeasuredCut(cut, None, build, load, size, tuple(epochs)))
+            # At once: the caches of all cuts together may be larger than the disk.
             shutil.rmtree(place, ignore_errors=True)
 
     return cuts
+
+
+def _built(staged: Staged, cut: int, place: Path) -> tuple[Staged, float, float]:
+    """Returns a cut with its cache in a folder, and the seconds of building that and of opening it again.
+
+    Nothing is built for cut 0, where all steps run at each access.
+    """
+    if cut == 0:
+        return staged.with_cut(0, None), 0.0, 0.0
+
+    began = time.perf_counter()
+    staged.with_cut(cut, place)
+    built = time.perf_counter()
+    data = staged.with_cut(cut, place)
+    return data, built - began, time.perf_counter() - built
 
 
 def _epoch(data: Staged, batch_size: int, workers: int, batches: int | None) -> MeasuredEpoch:

@@ -17,14 +17,9 @@ def files_at(place: str) -> list[Path]:
     path = Path(place).expanduser()
     place = str(path)
     if path.is_dir():
-        files = []
-        for file in path.rglob("*"):
-            if file.is_file():
-                files.append(file)
-
-        return sorted(files)
+        return files_below(path)
     if is_pattern(place):
-        return [Path(path) for path in shards_of(place, ())]
+        return list(map(Path, shards_of(place, ())))
 
     if path.is_file():
         files = [path]
@@ -37,6 +32,11 @@ def files_at(place: str) -> list[Path]:
     if files and manifest.is_file():
         return [*files, manifest]
     return files
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Returns all files of a folder and of those in it, sorted."""
+    return sorted(filter(Path.is_file, folder.rglob("*")))
 
 
 def bytes_of_files(files: list[Path]) -> int:

@@ -161,11 +161,12 @@ def first_blocks(source: StoredDataset, count: int) -> Iterator[Block]:
 
 def in_one_line(error: Exception) -> str:
     """Returns what an error says, without places."""
+    # An error without a text has no first line.
     first, *lines = str(error).splitlines() or [type(error).__name__]
-    parts = [line.strip().partition(":")[::2] for line in lines]
-    reasons = []
-    for name, text in parts:
+    sentences = [first]
+    for line in lines:
+        name, _, text = line.strip().partition(":")
         if name in ("found", "cure"):
-            reasons.append(text.strip())
+            sentences.append(text.strip())
 
-    return "; ".join([first, *reasons])
+    return "; ".join(sentences)

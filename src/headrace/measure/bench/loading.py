@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -39,7 +40,11 @@ class LoaderChoice:
 
 def loader_choices(workers: Sequence[int]) -> list[LoaderChoice]:
     """Returns what is measured: torch's loader without workers, and headrace's for each number of workers."""
-    return [LoaderChoice("torch", 0), *(LoaderChoice("headrace", count) for count in dict.fromkeys(workers))]
+    choices = [LoaderChoice("torch", 0)]
+    for count in dict.fromkeys(workers):
+        choices.append(LoaderChoice("headrace", count))
+
+    return choices
 
 
 class OwnCollate:
@@ -61,10 +66,10 @@ class OwnCollate:
         """Returns a batch."""
         batch: dict[str, Any] = {}
         for name in samples[0]:
-            values = [sample[name] for sample in samples]
+            values = list(map(itemgetter(name), samples))
             if name in self._ragged:
-                tensors = [torch.from_numpy(value) for value in values]
-                lengths = torch.tensor([len(value) for value in values])
+                tensors = list(map(torch.from_numpy, values))
+                lengths = torch.tensor(list(map(len, values)))
                 batch[name] = Padded(pad_sequence(tensors, batch_first=True), lengths)
             elif name in self._numbers:
                 batch[name] = torch.from_numpy(np.stack(values))

@@ -259,8 +259,12 @@ def samples_of(options: BenchOptions, source: StoredDataset) -> int:
 def bytes_of_sample(source: StoredDataset) -> int:
     """Returns how many bytes a sample has in memory, about."""
     keys = np.arange(min(len(source), LOOKED_AT))
-    block = source.reader.fetch(keys, source.schema.names)
-    return sum(block.take(keys).columns[name].nbytes for name in source.schema.names) // len(keys)
+    block = source.reader.fetch(keys, source.schema.names).take(keys)
+    nbytes = 0
+    for name in source.schema.names:
+        nbytes += block.columns[name].nbytes
+
+    return nbytes // len(keys)
 
 
 def _measure(comparison: Comparison, forms: Sequence[Form], report: Report) -> None:
@@ -338,8 +342,9 @@ def _opened(form: Form, comparison: Comparison) -> Iterator[StoredDataset]:
     else:
         extra = {"format": form.format}
 
+    # That a form is slow to parse is what is measured here: the warning about it says nothing new.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that a form is slow to parse is what is measured here
+        warnings.simplefilter("ignore", UserWarning)
         data = stored.open(form.place, comparison.source.schema.names, decode=False, **extra)
 
     try:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from headrace.observe.stats import wait_share, waited_and_looped
-from headrace.telemetry.preparing import Prepared, prepared, steady_stages
+from headrace.telemetry.preparing import MAKING, Prepared, prepared, steady_stages
 from headrace.telemetry.recording import Recording, stage_seconds
 from headrace.telemetry.simulation import Rules, Seconds
 from headrace.telemetry.workload import Change, Workload, workload_of
@@ -50,7 +50,9 @@ class Case:
         self.setting = recording.setting
         self.rows = recording.batches
         self.work: Workload | None = workload_of(recording)
-        self._bases: dict[int, float] = {}  # by the ids of `_draws`, which live as long
+        # By the ids of `_draws`: a workload holds arrays, so it has no hash. The draws live as long as the case, so no
+        # id is given to something else.
+        self._bases: dict[int, float] = {}
 
     @property
     def waited(self) -> float:
@@ -127,7 +129,10 @@ class Case:
     def asleep(self) -> float:
         """Seconds in which workers, all together, made batches and wanted no core: they waited for storage or so."""
         totals = self.recording.totals
-        made = sum(float(totals.get(stage, 0.0)) for stage in ("load", "collate", "send"))
+        made = 0.0
+        for stage in MAKING:
+            made += float(totals.get(stage, 0.0))
+
         with_cores = float(totals.get("cpu", 0.0)) + float(totals.get("queued", 0.0))
         return max(made - with_cores, 0.0)
 
@@ -210,7 +215,9 @@ class Case:
     def _draws(self) -> list[Workload]:
         if self.work is None:
             return []
-        chance = np.random.default_rng(0)  # the same recording has the same diagnosis
+
+        # A fixed seed: the same recording always has the same diagnosis.
+        chance = np.random.default_rng(0)
         return [self.work.drawn(chance, DRAWN) for _ in range(DRAWS)]
 
     def _gain_of(self, work: Workload, change: Change | None, rules: Rules | None) -> float:
@@ -251,9 +258,11 @@ class Case:
     @cached_property
     def latency(self) -> float:
         """Seconds from the end of sending to the arrival, on average, if the main process waits for it."""
-        if self.work:
-            return float(np.mean([work.latency for work in self.work.epochs]))
-        return 0.0
+        if self.work is None:
+            return 0.0
+
+        latencies = [work.latency for work in self.work.epochs]
+        return float(np.mean(latencies))
 
     @cached_property
     def batch_bytes(self) -> float:
@@ -278,21 +287,29 @@ class Case:
     @cached_property
     def most_workers(self) -> int:
         """How many workers fit into half of the memory."""
+        # A worker holds the batch that it makes, and two ahead as by default. The other half of the memory stays for
+        # the training script, and for what grows.
         each = self.worker_bytes + 3 * self.batch_bytes
         room = self.setting.memory / 2
-        return max(min(int(room / each) if each and room else MOST, MOST), 1)
+        if not each or not room:
+            return MOST
+        return max(min(int(room / each), MOST), 1)
 
     @cached_property
     def best_workers(self) -> tuple[int, float]:
         """The smallest number of workers that is nearly as good as any, and its gain."""
-        counts = _counts(self.most_workers, self.rules.workers)
-        gains = {count: self.gain(rules=self.rules_with(count)) for count in counts}
-        best = max(gains.values())
-        count = min(count for count, gain in gains.items() if gain >= 0.98 * best)
+        gains = {}
+        for count in _counts(self.most_workers, self.rules.workers):
+            gains[count] = self.gain(rules=self.rules_with(count))
+
+        # A play does not tell two gains apart that differ by 2 %, and each worker takes memory: the fewest win.
+        nearly_best = 0.98 * max(gains.values())
+        count = next(count for count, gain in gains.items() if gain >= nearly_best)
         return count, gains[count]
 
 
 def _counts(most: int, now: int) -> list[int]:
-    """Returns numbers of workers to play through: all small ones, then wider steps."""
-    steps = [*range(9), 10, 12, 16, 20, 24, 32, now - 1, now, now + 1]
-    return sorted({count for count in steps if 0 <= count <= max(most, now)})
+    """Returns numbers of workers to play through, in ascending order: all small ones, then wider steps."""
+    steps = {*range(9), 10, 12, 16, 20, 24, 32, now - 1, now, now + 1}
+    possible = range(max(most, now) + 1)
+    return sorted(steps.intersection(possible))

@@ -15,7 +15,7 @@ BUSY = "machine-busy"
 CLEAR_ON_A_BUSY_MACHINE = {BUSY, "training-limits", "slow-first-batch", "workers-fill-memory", "memory-grows"}
 """Findings that do not rest on who had a core."""
 
-CPU_PARTS = {f"slow-{part}" for part in ("decode", "transform", "load", "collate")}
+CPU_PARTS = {"slow-decode", "slow-transform", "slow-load", "slow-collate"}
 """Findings that core seconds tell, whoever else runs; only their gains rest on who had a core."""
 
 
@@ -41,11 +41,17 @@ def certain(case: Case, found: list[Finding]) -> list[Finding]:
     Few batches allow no prediction at all.
     """
     if not case.is_long_enough:
-        return [one for one in found if one.gain is None]
-    return [one for one in found if one.interval is None or one.interval[0] > 1.0]
+        return [finding for finding in found if finding.gain is None]
+
+    # An interval that reaches below 1 allows for a change that makes the loop slower.
+    return [finding for finding in found if finding.interval is None or finding.interval[0] > 1.0]
 
 
 def held_on_a_busy_machine(found: list[Finding]) -> list[Finding]:
     """Returns the findings that still hold where others took the cores; none has a gain."""
-    kept = [one for one in found if one.name in CLEAR_ON_A_BUSY_MACHINE | CPU_PARTS]
-    return [replace(one, gain=None, interval=None) for one in kept]
+    clear = []
+    for finding in found:
+        if finding.name in CLEAR_ON_A_BUSY_MACHINE | CPU_PARTS:
+            clear.append(replace(finding, gain=None, interval=None))
+
+    return clear

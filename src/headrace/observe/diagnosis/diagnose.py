@@ -20,7 +20,13 @@ def diagnose(recording: Recording) -> Diagnosis:
     case = Case(recording)
     found = [*_of_rules(case), *findings_of_traps(recording)]
     limit = _limit(case, found)
-    found.sort(key=lambda one: (one.name not in WRONG_DATA, one.stage != limit, one.gain is None, -(one.gain or 0.0)))
+
+    def rank(finding: Finding) -> tuple[bool, bool, bool, float]:
+        """Wrong data come before slow ones, the limiting stage before others, and gains before mere remarks."""
+        is_right = finding.name not in WRONG_DATA
+        return is_right, finding.stage != limit, finding.gain is None, -(finding.gain or 0.0)
+
+    found.sort(key=rank)
     return Diagnosis(
         label=recording.label,
         summary=_summary(case, found),
@@ -36,7 +42,10 @@ def _of_rules(case: Case) -> list[Finding]:
     if case.work is None:
         return []
 
-    found = [finding for rule in RULES for finding in rule(case)]
+    found: list[Finding] = []
+    for rule in RULES:
+        found += rule(case)
+
     if case.machine_is_busy:
         return held_on_a_busy_machine(found)
     return certain(case, found)
@@ -54,6 +63,8 @@ def _summary(case: Case, found: list[Finding]) -> str:
     if case.machine_is_busy:
         return f"{waits}, on a machine where other processes took {case.other_cores:.1f} cores."
 
+    # A loop that does nothing but wait would be thousands of times as fast: such a figure only says that no training
+    # was measured.
     if case.ideal_gain < 100:
         gain = f"{case.ideal_gain:.1f}"
     else:
@@ -65,10 +76,12 @@ def _summary(case: Case, found: list[Finding]) -> str:
     if case.prepared_wait > 0:
         ideal = f"{ideal} from then on"
 
-    best = next((one for one in found if one.gain is not None and one.gain >= WORTH and one.advice), None)
-    if best is None or best.gain is None:
-        return f"{waits}; {ideal}."
-    return f"{waits}; {ideal}. What helps most ({best.name}): {gain_in_words(best.gain, best.interval)}."
+    for finding in found:
+        if finding.gain is not None and finding.gain >= WORTH and finding.advice:
+            best = f"What helps most ({finding.name}): {gain_in_words(finding.gain, finding.interval)}."
+            return f"{waits}; {ideal}. {best}"
+
+    return f"{waits}; {ideal}."
 
 
 STRUCTURE = ("start", "batches", "stragglers", "transport", "delivery")
@@ -82,7 +95,13 @@ def _limit(case: Case, found: list[Finding]) -> str:
     if case.machine_is_busy:
         return "machine"
 
-    gains = {stage: max(one.gain or 0.0 for one in found if one.stage == stage) for stage in {f.stage for f in found}}
+    gains: dict[str, float] = {}
+    for finding in found:
+        gains[finding.stage] = max(finding.gain or 0.0, gains.get(finding.stage, 0.0))
+
+    # How batches come is named before how one is made: where an epoch has two batches, or one batch in ten is slow,
+    # each stage of making one looks slow as well. More workers help with nearly everything, so they have to explain
+    # more.
     best = max(gains.values(), default=0.0)
     for stage in STRUCTURE:
         if gains.get(stage, 0.0) >= max(0.8 * best, WORTH):
@@ -91,11 +110,8 @@ def _limit(case: Case, found: list[Finding]) -> str:
     if gains.get("workers", 0.0) >= max(min(0.85 * case.ideal_gain, best), WORTH):
         return "workers"
 
-    if case.work is not None:
-        parts = case.work.parts
-    else:
-        parts = {}
+    if case.work is None or not case.work.parts:
+        return "load"
 
-    if parts:
-        return max(parts, key=lambda part: parts[part])
-    return "load"
+    parts = case.work.parts
+    return max(parts, key=lambda part: parts[part])

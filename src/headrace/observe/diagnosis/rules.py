@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from headrace.observe.diagnosis.case import Case
 from headrace.observe.diagnosis.certainty import machine
+from headrace.observe.diagnosis.cures import cure_for
 from headrace.observe.diagnosis.finding import Finding
-from headrace.telemetry.formatting import seconds, size, some
-from headrace.telemetry.recording import MAIN, Setting
+from headrace.telemetry.formatting import as_arguments, seconds, size, some
+from headrace.telemetry.recording import MAIN, Place
 from headrace.telemetry.simulation import Rules
 from headrace.telemetry.workload import Even, Kept, Split, Without, Workload, percentile
 
@@ -65,19 +67,14 @@ def _first_batch(case: Case) -> Iterator[Finding]:
 
     count = int(found.at.sum())
     if count == 1:
-        which = "The first batch"
+        took = f"The first batch took {seconds(found.seconds)}"
     else:
-        which = f"Each of {count} first batches of a worker"
-
-    if count == 1:
-        took = f"took {seconds(found.seconds)}"
-    else:
-        took = f"took up to {seconds(found.seconds)}"
+        took = f"Each of {count} first batches of a worker took up to {seconds(found.seconds)}"
 
     yield Finding(
         "slow-first-batch",
         "start",
-        f"{which} {took}, the others {seconds(found.usual)}: something is prepared once, such as a file that is "
+        f"{took}, the others {seconds(found.usual)}: something is prepared once, such as a file that is "
         "decoded whole. All other figures and predictions are without it.",
         "Prepare it before the loader is made, keep the workers (persistent_workers=True), or pack the data (headrace "
         "pack), which then open at once.",
@@ -85,14 +82,19 @@ def _first_batch(case: Case) -> Iterator[Finding]:
 
 
 def _start(case: Case) -> Iterator[Finding]:
-    done = [one for one in case.recording.epochs if not math.isnan(one.first)]
-    if not done or case.work is None or not case.setting.num_workers:
+    took = []
+    fresh = 0
+    for epoch in case.recording.epochs:
+        # An epoch that was left before its first batch tells nothing of how long starts take.
+        if not math.isnan(epoch.first):
+            took.append(epoch.first - epoch.began)
+            fresh += epoch.fresh
+
+    if not took or case.work is None or not case.setting.num_workers:
         return
 
-    took = [one.first - one.began for one in done]
     share = sum(took) / max(case.looped, 1e-9)
-    fresh = [one for one in done if one.fresh]
-    if share < LONG_START or len(fresh) < 2:
+    if share < LONG_START or fresh < 2:
         return
 
     gain = case.gain(Kept())
@@ -100,7 +102,7 @@ def _start(case: Case) -> Iterator[Finding]:
         yield Finding(
             "slow-start",
             "start",
-            f"Each of {len(fresh)} epochs starts its workers anew and waits {seconds(float(np.median(took)))} "
+            f"Each of {fresh} epochs starts its workers anew and waits {seconds(float(np.median(took)))} "
             f"for the first batch: {share:.0%} of all the time.",
             "Keep the workers between epochs: persistent_workers=True. With spawn, keep imports and what "
             "worker_init_fn does short.",
@@ -113,14 +115,16 @@ def _start(case: Case) -> Iterator[Finding]:
 def _too_few(case: Case) -> Iterator[Finding]:
     count, gain = case.best_workers
     now = case.rules.workers
+    # Each worker of a stream that is not split has all of it: more workers would repeat its samples.
     if case.setting.tuned or not case.setting.splits or count <= now or gain < WORTH:
-        return  # more workers of a stream that is not split repeat it
+        return
 
+    # Without workers an epoch starts at once. With them each epoch would start them anew, if they were not kept.
     change: dict[str, object] = {"num_workers": count}
     if now == 0 and len(case.recording.epochs) > 1:
         change["persistent_workers"] = True
 
-    advice = ", ".join(f"{name}={value}" for name, value in change.items())
+    advice = as_arguments(change)
     if case.work is not None and case.work.parts["read"] > 0.5:
         advice += ", which mostly wait, so that they need no further core"
     elif count <= case.rules.cores:
@@ -129,8 +133,8 @@ def _too_few(case: Case) -> Iterator[Finding]:
     yield Finding(
         "too-few-workers",
         "workers",
-        f"{_workers(now)} {'make' if now > 1 else 'makes'} a batch every "
-        f"{seconds(_pace(case))}, and the loop waits {case.wait_share:.0%} of the time.",
+        f"{_workers_make(now)} a batch every {seconds(_pace(case))}, and the loop waits {case.wait_share:.0%} of the "
+        "time.",
         f"{advice}.",
         gain,
         change,
@@ -164,15 +168,19 @@ def _too_many(case: Case) -> Iterator[Finding]:
         )
     elif count < now - 1 or gain >= WORTH:
         interval = None
+        better = "as fast"
         if gain >= WORTH:
             interval = case.interval(rules=case.rules_with(count))
+            better = "faster"
+
         saved = case.memory_with(now - count, case.rules.prefetch)
+        if saved > 1e6:
+            better = f"{better} and take {size(saved)} less memory"
+
         yield Finding(
             "too-many-workers",
             "workers",
-            f"{_workers(now)} share {case.rules.cores} cores; {count} would be "
-            + ("faster" if gain >= WORTH else "as fast")
-            + (f" and take {size(saved)} less memory." if saved > 1e6 else "."),
+            f"{_workers(now)} share {case.rules.cores} cores; {count} would be {better}.",
             f"num_workers={count}.",
             max(gain, 1.0),
             {"num_workers": count},
@@ -187,46 +195,64 @@ def _stragglers(case: Case) -> Iterator[Finding]:
     if case.rules.workers < 2 or not len(slow) or case.gain(Even()) < WORTH:
         return
 
-    options: list[tuple[float, str, dict[str, object], Rules]] = []
-    for prefetch in (4, 8, 16):
-        if case.memory_with(case.rules.workers, prefetch) < case.setting.memory / 2 or not case.setting.memory:
-            rules = replace(case.rules, prefetch=prefetch)
-            advice = f"prefetch_factor={prefetch}: more batches ahead."
-            options.append((case.gain(rules=rules), advice, {"prefetch_factor": prefetch}, rules))
-
-    if not case.rules.free and not case.setting.is_stream:
-        rules = replace(case.rules, free=True)
-        advice = "seed=0: then batches go to whichever worker is free, in the same order."
-        options.append((case.gain(rules=rules), advice, {"seed": 0}, rules))
-
-    if case.rules.in_order:
-        rules = replace(case.rules, in_order=False)
-        advice = "in_order=False: batches come as they are ready."
-        options.append((case.gain(rules=rules), advice, {"in_order": False}, rules))
-
-    best = max(gain for gain, _, _, _ in options)
-    gain, advice, change, rules = next(one for one in options if one[0] >= 0.97 * best)
-    if gain >= WORTH:
+    remedy = _best_remedy(_remedies_for_stragglers(case))
+    if remedy.gain >= WORTH:
         yield Finding(
             "stragglers",
             "stragglers",
             f"A batch usually takes {seconds(usual)}; {len(slow)} of {len(made)} take up to "
             f"{seconds(float(slow.max()))}, and the others wait behind them. With even batches the loop would be "
             f"{case.gain(Even()):.2f} times as fast.",
-            advice,
-            gain,
-            change,
-            case.interval(rules=rules),
+            remedy.advice,
+            remedy.gain,
+            remedy.change,
+            case.interval(rules=remedy.rules),
         )
 
 
-def _batches(case: Case) -> Iterator[Finding]:
-    if case.work:
-        known = [len(work) for work in case.work.epochs]
-    else:
-        known = [0]
+class Remedy(NamedTuple):
+    """Other rules for the same batches, and what they gain."""
 
-    length = case.setting.length or int(np.median(known))
+    gain: float
+    advice: str
+    change: dict[str, object]
+    rules: Rules
+
+
+def _remedies_for_stragglers(case: Case) -> list[Remedy]:
+    """Returns what may help, the mildest change first."""
+    remedies = []
+    for prefetch in (4, 8, 16):
+        if case.memory_with(case.rules.workers, prefetch) < case.setting.memory / 2 or not case.setting.memory:
+            rules = replace(case.rules, prefetch=prefetch)
+            advice = f"prefetch_factor={prefetch}: more batches ahead."
+            remedies.append(Remedy(case.gain(rules=rules), advice, {"prefetch_factor": prefetch}, rules))
+
+    if not case.rules.free and not case.setting.is_stream:
+        rules = replace(case.rules, free=True)
+        advice = "seed=0: then batches go to whichever worker is free, in the same order."
+        remedies.append(Remedy(case.gain(rules=rules), advice, {"seed": 0}, rules))
+
+    if case.rules.in_order:
+        rules = replace(case.rules, in_order=False)
+        advice = "in_order=False: batches come as they are ready."
+        remedies.append(Remedy(case.gain(rules=rules), advice, {"in_order": False}, rules))
+
+    return remedies
+
+
+def _best_remedy(remedies: Sequence[Remedy]) -> Remedy:
+    """Returns the mildest change that gains nearly as much as any: who has to change little, tries it."""
+    best = max(remedy.gain for remedy in remedies)
+    return next(remedy for remedy in remedies if remedy.gain >= 0.97 * best)
+
+
+def _batches(case: Case) -> Iterator[Finding]:
+    lengths = [0]
+    if case.work:
+        lengths = list(map(len, case.work.epochs))
+
+    length = case.setting.length or int(np.median(lengths))
     samples = case.setting.batch_size
     if not samples or samples < 8 or not length or length > 4 * max(case.rules.workers, 1):
         return
@@ -245,51 +271,6 @@ def _batches(case: Case) -> Iterator[Finding]:
         )
 
 
-CURES = {
-    "read": "Pack the files into one container (headrace pack), or keep a local copy; more workers also hide waiting.",
-    "decode": "Decode once: pack at the size that training needs (headrace pack --resize), or cache behind decoding "
-    "(headrace.Staged(...).cache()). headrace doctor --plan measures the cut.",
-    "transform": "Cache what is not random (headrace.Staged(...).cache()), work on whole batches (headrace.step with "
-    "batched steps, __getitems__), or move it to the device.",
-    "load": "Load whole batches at once (__getitems__), or compute what is not random once "
-    "(headrace.Staged(...).cache()).",
-    "collate": "Return arrays or tensors of one shape instead of nested Python objects, or whole batches "
-    "(__getitems__), which need no collation.",
-    "send": "Return tensors or arrays rather than Python objects; smaller dtypes (uint8 images, normalised on the "
-    "device) make batches smaller.",
-}
-
-CURES_FOR_BATCHES = {
-    "load": "Read only the columns that training needs, or compute what is not random once "
-    "(headrace.Staged(...).cache()).",
-}
-"""Where a dataset has the samples of a batch at once already."""
-
-CURES_FOR_STREAMS = {
-    "load": "Read and compute many samples at once in __iter__, as arrays, and yield them one by one; or split the "
-    "stream over workers (headrace.shard on its files).",
-    "transform": "Compute on many samples at once in __iter__, as arrays; split the stream over workers "
-    "(headrace.shard on its files); or move the transform to the device.",
-    "collate": "Return arrays or tensors of one shape instead of nested Python objects, or yield whole batches "
-    "(batch_size=None), which need no collation.",
-}
-"""Where a dataset is iterable: it has no keys by which to fetch batches or to cache."""
-
-CURES_FOR_OWN_COLLATION = {
-    "collate": "Let default collation do it, which writes straight into the batch; pad with headrace.Ragged or in "
-    "NumPy instead of a Python loop.",
-}
-"""Where the user gave a `collate_fn`."""
-
-
-def cure_for(part: str, setting: Setting) -> str:
-    """Returns what to do about a slow part of making a batch."""
-    cures = CURES | (CURES_FOR_BATCHES if setting.makes_batches or setting.loads_together else {})
-    if setting.is_stream:
-        cures = CURES | CURES_FOR_STREAMS
-    return (cures | (CURES_FOR_OWN_COLLATION if setting.own_collate else {}))[part]
-
-
 def _stages(case: Case) -> Iterator[Finding]:
     if case.work is None or case.keeps_up:
         return
@@ -298,23 +279,38 @@ def _stages(case: Case) -> Iterator[Finding]:
         gain = case.gain(change)
         if gain < WORTH or case.work.parts[part] < 0.1:
             continue
-        where = next((place.where for place in case.recording.places if place.kind == part and place.where), "")
+        sentence = f"{MADE_OF[part].capitalize()} is {case.work.parts[part]:.0%} of making a batch"
+        if where := _line_of(part, case.recording.places):
+            sentence = f"{sentence}, most of it in {where}"
+
         yield Finding(
             f"slow-{part}",
             part,
-            f"{MADE_OF[part].capitalize()} is {case.work.parts[part]:.0%} of making a batch"
-            + (f", most of it in {where}." if where else "."),
+            f"{sentence}.",
             cure_for(part, case.setting),
             gain,
             interval=case.interval(change),
         )
 
 
+def _line_of(part: str, places: Iterable[Place]) -> str:
+    """Returns the line where most of a part of loading happens, the places being sorted by share; "": not known."""
+    for place in places:
+        if place.kind == part and place.where:
+            return place.where
+    return ""
+
+
 def stage_changes(work: Workload) -> dict[str, Without]:
     """Returns for each part of making a batch what is gone if it costs nothing."""
+    # The play knows the core seconds of a batch as one figure. Each part that takes a core has its share of them.
+    cpu_whole = 0.0
+    for part, share in work.parts.items():
+        if part not in ("read", "send"):
+            cpu_whole += share
+
+    cpu_whole = max(cpu_whole, 1e-12)
     changes = {}
-    cpu_parts = {part: share for part, share in work.parts.items() if part not in ("read", "send")}
-    cpu_whole = max(sum(cpu_parts.values()), 1e-12)
     for part, share in work.parts.items():
         if part == "read":
             changes[part] = Without(wait=1.0)
@@ -334,19 +330,24 @@ def _delivery(case: Case) -> Iterator[Finding]:
     stages = case.stages
     pinned = float(stages["pin"].mean())
     opened = float(stages["open"].mean())
-    if gain >= WORTH and pinned + opened > 0:
-        pins = pinned > opened
-        yield Finding(
-            "slow-delivery",
-            "delivery",
-            f"The main process takes {seconds(pinned + opened)} to {'pin' if pins else 'unpack'} each batch, while "
-            "training waits.",
-            "Return fewer, larger tensors instead of Python objects."
-            if not pins
-            else "Smaller batches in bytes: uint8, normalised on the device.",
-            gain,
-            interval=case.interval(Without(open=1.0)),
-        )
+    if gain < WORTH or pinned + opened <= 0:
+        return
+
+    if pinned > opened:
+        task = "pin"
+        advice = "Smaller batches in bytes: uint8, normalised on the device."
+    else:
+        task = "unpack"
+        advice = "Return fewer, larger tensors instead of Python objects."
+
+    yield Finding(
+        "slow-delivery",
+        "delivery",
+        f"The main process takes {seconds(pinned + opened)} to {task} each batch, while training waits.",
+        advice,
+        gain,
+        interval=case.interval(Without(open=1.0)),
+    )
 
 
 def _threads(case: Case) -> Iterator[Finding]:
@@ -388,8 +389,10 @@ def _memory(case: Case) -> Iterator[Finding]:
         )
 
     if len(memory) >= 8 and setting.num_workers:
+        # The first look is left out: workers that have just been started have not touched their memory yet.
         half = len(memory) // 2
-        before, after = (float(np.median(memory["workers"][part])) for part in (slice(1, half), slice(half, None)))
+        before = float(np.median(memory["workers"][1:half]))
+        after = float(np.median(memory["workers"][half:]))
         if after > 1.15 * before and after - before > 64 << 20:
             yield Finding(
                 "memory-grows",
@@ -416,6 +419,12 @@ def _pace(case: Case) -> float:
 
 def _workers(count: int) -> str:
     return {0: "The main process itself", 1: "One worker"}.get(count, f"{count} workers")
+
+
+def _workers_make(count: int) -> str:
+    if count > 1:
+        return f"{_workers(count)} make"
+    return f"{_workers(count)} makes"
 
 
 RULES: tuple[Rule, ...] = (

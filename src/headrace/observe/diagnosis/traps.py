@@ -47,7 +47,7 @@ TRAPS = {
 """By the names of `Trap`. `{}` stands for the particulars."""
 
 
-WRONG_DATA = {name for name, known in TRAPS.items() if known.stage in ("data", "random")}
+WRONG_DATA = frozenset(name for name, known in TRAPS.items() if known.stage in ("data", "random"))
 """Findings that are about which samples come, or about what is in them. They come before those about speed."""
 
 

@@ -18,6 +18,11 @@ POINTS = 400
 """Points of a curve: of more, the highest of each stretch is kept."""
 WIDE_SPREAD = 12.0
 """From this ratio of the longest to the shortest time on, the axis is logarithmic."""
+STEPS_OF_CLOCKS = (
+    60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0,
+    3600.0, 7200.0, 21600.0, 43200.0, 86400.0, 172800.0, 604800.0, 2592000.0,
+)  # fmt: skip
+"""Seconds: round numbers of minutes, then of hours, days, a week and a month of 30 days; page.js has them too."""
 
 
 def stacked_bar(pieces: Sequence[Piece], of_what: str) -> str:
@@ -25,23 +30,25 @@ def stacked_bar(pieces: Sequence[Piece], of_what: str) -> str:
     total = sum(piece.seconds for piece in pieces)
     bars = []
     rows = []
+    spoken = []
     for piece in pieces:
         share = piece.seconds / total
+        # In a narrower piece the figure would be cut off. It stands in the legend, too.
+        name = ""
         if share >= 0.12:
-            name = f"{percent(share)}"
-        else:
-            name = ""
+            name = percent(share)
 
         if piece.seconds > 0:
             bars.append(f'<span class="s-{piece.stage}" style="flex-grow:{share:.5f}"><b>{name}</b></span>')
+
+        spoken.append(f"{piece.label} {percent(share)}")
         rows.append(
             f'<tr><th scope="row"><i class="swatch s-{piece.stage}"></i>{text(piece.label)}</th>'
             f"<td>{seconds(piece.seconds)}</td><td>{percent(share)}</td></tr>"
         )
 
-    spoken = ", ".join(f"{piece.label} {percent(piece.seconds / total)}" for piece in pieces)
     return (
-        f'<div class="stack" role="img" aria-label="{text(of_what)}: {text(spoken)}">{"".join(bars)}</div>'
+        f'<div class="stack" role="img" aria-label="{text(of_what)}: {text(", ".join(spoken))}">{"".join(bars)}</div>'
         f'<table class="legend"><caption class="unseen">{text(of_what)}</caption><thead class="unseen"><tr>'
         f'<th scope="col">stage</th><th scope="col">time</th><th scope="col">share</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>"
@@ -53,6 +60,7 @@ def histogram(values: Floats, title: str, stage: str) -> str:
     if not len(values):
         return ""
 
+    # A tenth of a microsecond at least: 0 has no place on a logarithmic axis.
     shown = np.maximum(values, 1e-7)
     low = float(shown.min())
     high = float(shown.max())
@@ -60,21 +68,18 @@ def histogram(values: Floats, title: str, stage: str) -> str:
     edges = _edges(low, high, is_log)
     heights, _ = np.histogram(shown, edges)
     at = _scale(edges[0], edges[-1], is_log)
-    median, slow = (float(value) for value in np.quantile(shown, (0.5, 0.95)))
+    median, slow = np.quantile(shown, (0.5, 0.95)).tolist()
     tallest = int(heights.max())
-    bars = "".join(
-        f'<rect x="{at(edges[i]) * 1000:.1f}" width="{(at(edges[i + 1]) - at(edges[i])) * 1000 - 1:.1f}" '
-        f'y="{100 - 100 * height / tallest:.2f}" height="{100 * height / tallest:.2f}"/>'
-        for i, height in enumerate(heights)
-        if height
-    )
-    lines = "".join(
-        f'<line class="mark {kind}" x1="{at(value) * 1000:.1f}" x2="{at(value) * 1000:.1f}" y1="0" y2="100"/>'
-        for kind, value in (("median", median), ("slow", slow))
-    )
+
+    lines = _mark("median", at(median)) + _mark("slow", at(slow))
     spoken = f"{title}: {count(len(values))} batches, median {seconds(median)}, 95 of 100 below {seconds(slow)}"
-    svg = _svg(f'<g class="f-{stage}">{bars}</g>{lines}', spoken)
-    labels = _x_labels([(at(value), short(seconds(value))) for value in _ticks(edges[0], edges[-1], is_log)])
+    svg = _svg(f'<g class="f-{stage}">{_bars(edges, heights, at)}</g>{lines}', spoken)
+
+    ticks = []
+    for value in _ticks(edges[0], edges[-1], is_log):
+        ticks.append((at(value), short(seconds(value))))
+
+    labels = _x_labels(ticks)
     labels += f'<span class="y" style="bottom:100%">{count(tallest)}</span><span class="y" style="bottom:0">0</span>'
     figures = (
         f'<span><i class="dash median"></i>median <b>{seconds(median)}</b></span>'
@@ -90,12 +95,33 @@ def histogram(values: Floats, title: str, stage: str) -> str:
     return f'<figure>{caption}<div class="plot">{svg}{labels}</div><p class="figures">{figures}</p></figure>'
 
 
+def _bars(edges: Floats, heights: npt.NDArray[np.int64], at: Callable[[float], float]) -> str:
+    """Returns the bars of a histogram, 1000 wide and 100 high, with a gap of 1 between neighbours."""
+    tallest = int(heights.max())
+    bars = []
+    for (left, right), height in zip(itertools.pairwise(edges), heights, strict=True):
+        if height:
+            # y counts from the top in SVG, as `_svg` draws it.
+            bars.append(
+                f'<rect x="{at(left) * 1000:.1f}" width="{(at(right) - at(left)) * 1000 - 1:.1f}" '
+                f'y="{100 - 100 * height / tallest:.2f}" height="{100 * height / tallest:.2f}"/>'
+            )
+
+    return "".join(bars)
+
+
+def _mark(kind: str, at: float) -> str:
+    """Returns a vertical line at a place of the axis, 0 to 1."""
+    return f'<line class="mark {kind}" x1="{at * 1000:.1f}" x2="{at * 1000:.1f}" y1="0" y2="100"/>'
+
+
 def memory_area(memory: npt.NDArray[np.void], began: float) -> str:
     """Returns the memory over time as stacked areas, seconds counted from `began`; "" of fewer than two points."""
     memory = memory[np.isfinite(memory["time"])]
     if len(memory) < 2 or memory["time"][-1] <= memory["time"][0]:
         return ""
 
+    # Ticks count from the beginning of the recording, which may lie before the first look at the memory.
     points = _highest(memory, POINTS)
     if np.isfinite(began):
         start = began
@@ -109,29 +135,34 @@ def memory_area(memory: npt.NDArray[np.void], began: float) -> str:
     x = (points["time"] - low) / (high - low) * 1000
     upper = 100 - 100 * whole / top
     lower = 100 - 100 * points["main"] / top
-    grid = "".join(f'<line class="grid" x1="0" x2="1000" y1="{y:.2f}" y2="{y:.2f}"/>' for y in _heights(rungs, top))
+    grid = ""
+    y_labels = ""
+    for rung in rungs:
+        y = 100 - 100 * rung / top
+        grid += f'<line class="grid" x1="0" x2="1000" y1="{y:.2f}" y2="{y:.2f}"/>'
+        y_labels += f'<span class="y" style="bottom:{100 * rung / top:.2f}%">{short(size(rung))}</span>'
+
+    # The outline of the upper area goes along its top, and back along its bottom.
     svg = _svg(
         f'{grid}<path class="f-load" d="M{_path(x, upper)}L{_path(x[::-1], lower[::-1])}Z"/>'
         f'<path class="f-train" d="M{_path(x, lower)}L1000 100L0 100Z"/>'
         f'<path class="edge" d="M{_path(x, upper)}"/><path class="edge dashed" d="M{_path(x, lower)}"/>',
         f"Memory over time: at most {size(float(whole.max()))}, at last {size(float(whole[-1]))}",
     )
-    ticks = _ticks(low - start, high - start, is_log=False)
-    labels = _x_labels([((value + start - low) / (high - low), short(seconds(value))) for value in ticks])
-    labels += "".join(
-        f'<span class="y" style="bottom:{100 * rung / top:.2f}%">{short(size(rung))}</span>' for rung in rungs
-    )
-    has_workers = bool(points["workers"].any())
+    ticks = []
+    for value in _ticks(low - start, high - start, is_log=False):
+        ticks.append(((value + start - low) / (high - low), short(seconds(value))))
+
+    labels = _x_labels(ticks) + y_labels
     figures = f"<span>most in all <b>{size(float(whole.max()))}</b></span>"
-    if has_workers:
+    if points["workers"].any():
+        caption = "<b>Main process and workers</b>"
         figures = (
             f'<span><i class="swatch s-load"></i>workers, above, now <b>{size(float(points["workers"][-1]))}</b></span>'
             '<span><i class="swatch s-train"></i>main process, below, now '
             f"<b>{size(float(points['main'][-1]))}</b></span>{figures}"
         )
 
-    if has_workers:
-        caption = "<b>Main process and workers</b>"
     else:
         caption = "<b>Main process</b>"
 
@@ -140,6 +171,8 @@ def memory_area(memory: npt.NDArray[np.void], began: float) -> str:
 
 
 def _svg(inside: str, spoken: str) -> str:
+    # As the aspect ratio is not kept, the drawing fills its box at any width. Text would be squeezed with it, which is
+    # why all labels are HTML beside the drawing.
     return (
         f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="{text(spoken)}">{inside}</svg>'
     )
@@ -147,14 +180,16 @@ def _svg(inside: str, spoken: str) -> str:
 
 def _x_labels(places: Sequence[tuple[float, str]]) -> str:
     """Returns the labels below the plot: the first ones of those that would overlap."""
-    kept: list[tuple[float, str]] = []
+    taken: list[float] = []
+    labels = ""
     for at, label in places:
-        if 0 <= at <= 1 and all(abs(at - other) >= 0.16 for other, _ in kept):
-            kept.append((at, label))
+        # How wide a label is, only the browser knows: a distance that suits usual ones has to do.
+        is_free = all(abs(at - other) >= 0.16 for other in taken)
+        if 0 <= at <= 1 and is_free:
+            taken.append(at)
+            labels += f'<span class="x{_side(at)}" style="left:{at * 100:.2f}%">{text(label)}</span>'
 
-    return "".join(
-        f'<span class="x{_side(at)}" style="left:{at * 100:.2f}%">{text(label)}</span>' for at, label in kept
-    )
+    return labels
 
 
 def _side(at: float) -> str:
@@ -183,26 +218,35 @@ def _scale(low: float, high: float, is_log: bool) -> Callable[[float], float]:
 def _ticks(low: float, high: float, is_log: bool) -> list[float]:
     """Returns round times from low to high, those first that matter most."""
     if is_log:
-        decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-        if len(decades) < 6:
-            factors: tuple[int, ...] = (1, 5, 2)
-        else:
-            factors = (1,)
-
-        return [
-            factor * 10.0**decade for factor in factors for decade in decades if low <= factor * 10.0**decade <= high
-        ]
+        return _ticks_of_decades(low, high)
 
     step = _round_step(high - low, 5)
-    first = int(np.ceil(low / step))
-    return [place * step for place in range(first, int(np.floor(high / step)) + 1)]
+    multiples = np.arange(int(np.ceil(low / step)), int(np.floor(high / step)) + 1)
+    ticks: list[float] = (multiples * step).tolist()
+    return ticks
+
+
+def _ticks_of_decades(low: float, high: float) -> list[float]:
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    factors = [1]
+    if len(decades) < 6:
+        factors = [1, 5, 2]
+
+    ticks = []
+    for factor, decade in itertools.product(factors, decades):
+        tick = factor * 10.0**decade
+        if low <= tick <= high:
+            ticks.append(tick)
+
+    return ticks
 
 
 def _round_step(span: float, parts: int) -> float:
     """Returns a step that people count in and that divides the span into at most so many parts."""
-    minutes = [60.0 * n for n in (1, 2, 5, 10, 20, 30)] + [3600.0 * n for n in (1, 2, 6, 12, 24, 48, 168, 720)]
     if span / parts > 30:
-        return next((step for step in minutes if span / step <= parts), span / parts)
+        return next((step for step in STEPS_OF_CLOCKS if span / step <= parts), span / parts)
+
+    # A quotient of floats may come out a little above the whole number that it should be, hence the 1e-9.
     power = 10.0 ** np.floor(np.log10(span / parts))
     return float(next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= parts + 1e-9))
 
@@ -210,17 +254,13 @@ def _round_step(span: float, parts: int) -> float:
 def _ladder(most: float) -> tuple[float, list[float]]:
     """Returns the top of an axis of bytes, and the places of its labels."""
     step = _round_step_of_bytes(max(most, 1.0) / 4)
-    rungs = [step * place for place in range(int(np.ceil(max(most, 1.0) / step)) + 1)]
+    rungs = (step * np.arange(int(np.ceil(max(most, 1.0) / step)) + 1)).tolist()
     return rungs[-1], rungs
 
 
 def _round_step_of_bytes(step: float) -> float:
     power = 10.0 ** np.floor(np.log10(step))
     return float(next(power * factor for factor in (1, 2, 5, 10) if power * factor >= step * 0.999))
-
-
-def _heights(rungs: Sequence[float], top: float) -> list[float]:
-    return [100 - 100 * rung / top for rung in rungs]
 
 
 def _path(x: npt.NDArray[np.floating], y: npt.NDArray[np.floating]) -> str:
@@ -234,5 +274,8 @@ def _highest(memory: npt.NDArray[np.void], most: int) -> npt.NDArray[np.void]:
 
     whole = memory["main"] + memory["workers"]
     cuts = np.linspace(0, len(memory) - 1, most).astype(int)
-    kept = [begin + int(np.argmax(whole[begin:end])) for begin, end in itertools.pairwise(cuts)]
-    return memory[[*kept, len(memory) - 1]]
+    highest = []
+    for begin, end in itertools.pairwise(cuts):
+        highest.append(begin + int(np.argmax(whole[begin:end])))
+
+    return memory[[*highest, len(memory) - 1]]

@@ -10,7 +10,8 @@ from importlib.resources import files
 from string import Template
 
 from headrace.observe.diagnosis.finding import Diagnosis
-from headrace.observe.page.sections import contents, pairs, section
+from headrace.observe.page.details import pairs
+from headrace.observe.page.sections import contents, section
 from headrace.observe.page.timeline import as_script, budget, timeline
 from headrace.observe.page.wording import text
 from headrace.telemetry.formatting import count
@@ -35,14 +36,21 @@ def page(
     one with the recording's label counts, and a recording may have none. machine: what to say of it, name by name.
     command: what to run next; "" where nothing follows.
     """
-    recordings = [one if one.totals else replace(one, totals=totals_of(one.batches)) for one in recordings]
+    recordings = list(map(_with_totals, recordings))
+    is_one_of_several = len(recordings) > 1
     most = budget(len(recordings))
-    drawings = [timeline(recording, most) for recording in recordings]
-    matched = [_diagnosis_of(place, recording, diagnoses) for place, recording in enumerate(recordings)]
-    sections = [
-        section(place, recording, diagnosis, drawing, is_one_of_several=len(recordings) > 1)
-        for place, (recording, diagnosis, drawing) in enumerate(zip(recordings, matched, drawings, strict=True))
-    ]
+    drawings = []
+    matched = []
+    sections = []
+    for place, recording in enumerate(recordings):
+        diagnosis = _diagnosis_of(place, recording, diagnoses)
+        drawing = timeline(recording, most)
+        matched.append(diagnosis)
+        drawings.append(drawing)
+        sections.append(section(place, recording, diagnosis, drawing, is_one_of_several=is_one_of_several))
+
+    # The page works without a server and without a network, so scripts and styles are in it. Its policy allows the one
+    # script with this hash: what a label or a sentence smuggles in does not run.
     script = "".join(['(() => {\n"use strict";\n', *map(_file, SCRIPTS), "})();"])
     return Template(_file("page.html")).substitute(
         title=text(title),
@@ -58,10 +66,19 @@ def page(
     )
 
 
+def _with_totals(recording: Recording) -> Recording:
+    """Returns a recording with sums over its batches, where whoever wrote it gave none."""
+    if recording.totals:
+        return recording
+    return replace(recording, totals=totals_of(recording.batches))
+
+
 def _diagnosis_of(place: int, recording: Recording, diagnoses: Sequence[Diagnosis]) -> Diagnosis | None:
-    if place < len(diagnoses) and diagnoses[place].label == recording.label:
-        return diagnoses[place]
-    return next((one for one in diagnoses if one.label == recording.label), None)
+    # The same place first: two recordings of several runs may have one label.
+    for diagnosis in (*diagnoses[place : place + 1], *diagnoses):
+        if diagnosis.label == recording.label:
+            return diagnosis
+    return None
 
 
 def _subtitle(seconds: float, recordings: int) -> str:

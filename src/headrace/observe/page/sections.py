@@ -9,14 +9,22 @@ from typing import Any
 from headrace.observe.diagnosis.finding import Diagnosis, Finding
 from headrace.observe.page import shares
 from headrace.observe.page.charts import histogram, memory_area, stacked_bar
-from headrace.observe.page.timeline import MOST_EVENTS, began
+from headrace.observe.page.details import details
+from headrace.observe.page.timeline import began
 from headrace.observe.page.wording import prose, text
 from headrace.observe.stats import stats_of
-from headrace.telemetry.formatting import UNKNOWN, count, digits, gain_in_words, percent, seconds, size, times
-from headrace.telemetry.recording import EpochTimes, Event, Place, Recording, Setting
-
-MOST_ROWS = 100
-"""Rows of the tables of events and epochs: the latest ones."""
+from headrace.telemetry.formatting import (
+    UNKNOWN,
+    as_arguments,
+    count,
+    digits,
+    gain_in_words,
+    percent,
+    seconds,
+    size,
+    times,
+)
+from headrace.telemetry.recording import Place, Recording, Setting
 
 
 def contents(recordings: Sequence[Recording], diagnoses: Sequence[Diagnosis | None]) -> str:
@@ -46,53 +54,57 @@ def section(
 ) -> str:
     """Returns the section of one recording; drawing: what its timeline draws, see `timeline.timeline`."""
     name = f"loader-{place}"
+    number = ""
     if is_one_of_several:
         number = f"{place + 1}. "
-    else:
-        number = ""
+
+    summary = ""
+    if diagnosis and diagnosis.summary:
+        summary = f'<p class="summary">{prose(diagnosis.summary)}</p>'
 
     parts = [
         f'<h2 id="{name}-name">{number}{text(recording.label)}</h2>',
-        f'<p class="summary">{prose(diagnosis.summary)}</p>' if diagnosis and diagnosis.summary else "",
+        summary,
         _key_figures(recording, diagnosis),
         _findings(diagnosis, recording.setting),
         _timeline(place, recording, drawing),
         _stages(recording),
         _distributions(recording),
         _memory_and_places(recording),
-        _details(recording, diagnosis),
+        details(recording, diagnosis),
     ]
     return f'<section id="{name}" class="loader" aria-labelledby="{name}-name">{"".join(parts)}</section>'
 
 
-def pairs(given: Mapping[str, str]) -> str:
-    """Returns a small table of names and values."""
-    rows = "".join(f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>' for name, value in given.items())
-    if rows:
-        return f'<table class="pairs"><tbody>{rows}</tbody></table>'
-    return ""
-
-
 def _key_figures(recording: Recording, diagnosis: Diagnosis | None) -> str:
     stats = stats_of(recording)
-    is_known = stats.looped > 0
     if diagnosis:
         per_second = diagnosis.samples_per_second
     else:
         per_second = stats.samples_per_second
 
-    figures = [
-        ("samples per second", digits(per_second) if is_known else UNKNOWN),
-        ("of the time waiting", percent(stats.wait_share) if is_known else UNKNOWN),
-        ("as fast at best", times(diagnosis.ideal_gain) if diagnosis and is_known else UNKNOWN),
-        ("batches", count(stats.batches)),
-        ("to the first batch", seconds(stats.first_batch)),
-        ("of data", f"{size(stats.bytes_per_second)}/s" if is_known and stats.bytes else UNKNOWN),
-    ]
-    figures = [(name, value) for name, value in figures if value != UNKNOWN]
-    figures += [("bad samples", count(recording.bad_samples))] if recording.bad_samples else []
-    figures += [("restarts of workers", count(recording.restarts))] if recording.restarts else []
-    cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures)
+    # In the order in which they are shown. Rates and shares need a loop that took time.
+    figures: dict[str, str] = {}
+    if stats.looped > 0:
+        figures["samples per second"] = digits(per_second)
+        figures["of the time waiting"] = percent(stats.wait_share)
+    if stats.looped > 0 and diagnosis:
+        figures["as fast at best"] = times(diagnosis.ideal_gain)
+
+    figures["batches"] = count(stats.batches)
+    figures["to the first batch"] = seconds(stats.first_batch)
+    if stats.looped > 0 and stats.bytes:
+        figures["of data"] = f"{size(stats.bytes_per_second)}/s"
+    if recording.bad_samples:
+        figures["bad samples"] = count(recording.bad_samples)
+    if recording.restarts:
+        figures["restarts of workers"] = count(recording.restarts)
+
+    cells = ""
+    for name, value in figures.items():
+        if value != UNKNOWN:
+            cells += f"<div><dt>{name}</dt><dd>{value}</dd></div>"
+
     return f'<dl class="key">{cells}</dl>'
 
 
@@ -106,7 +118,7 @@ def _findings(diagnosis: Diagnosis | None, setting: Setting) -> str:
             words = "torch's loader takes no times of its own: without --plain the reasons are looked for, too."
         return f'<h3>Findings</h3><p class="none">{words}</p>'
 
-    cards = "".join(_card(finding) for finding in diagnosis.findings)
+    cards = "".join(map(_card, diagnosis.findings))
     return f'<h3>Findings</h3><div class="cards">{cards}</div>'
 
 
@@ -115,16 +127,13 @@ def _card(finding: Finding) -> str:
     if finding.gain is not None and math.isfinite(finding.gain):
         gain = f'<span class="gain"><b>{gain_in_words(finding.gain, finding.interval)}</b> predicted</span>'
 
+    advice = ""
     if finding.advice:
         advice = f'<p class="advice">{prose(finding.advice)}</p>'
-    else:
-        advice = ""
 
-    arguments = ", ".join(f"{name}={value!r}" for name, value in finding.change.items())
-    if arguments:
+    change = ""
+    if arguments := as_arguments(finding.change):
         change = f'<p class="change"><code>DataLoader(..., {text(arguments)})</code></p>'
-    else:
-        change = ""
 
     top = f'<p class="tags"><span class="tag">{text(finding.stage)}</span>{gain}</p>'
     return f'<article class="card">{top}<h4>{prose(finding.sentence)}</h4>{advice}{change}</article>'
@@ -157,41 +166,56 @@ def _timeline(place: int, recording: Recording, drawing: Mapping[str, Any] | Non
     if drawing is None:
         return '<h3>Timeline</h3><p class="none">There is nothing to draw: no delivery was timed.</p>'
 
-    buttons = "".join(
-        f'<button type="button" data-do="{what}" aria-label="{label}" title="{label}">{sign}</button>'
-        for what, sign, label in BUTTONS
-    )
-    lanes = ((stage, label) for stage, label in LANES if _is_drawn(stage, drawing))
-    legend = "".join(f'<li><i class="swatch s-{stage}"></i>{label}</li>' for stage, label in lanes)
-    happened = {event[1] for event in drawing["events"]}
-    legend += "".join(f'<li><i class="sign">{sign}</i>{kind}</li>' for kind, sign in SIGNS.items() if kind in happened)
-    notes = []
-    if drawing["left_out"]:
-        first, left_out = drawing["left_out"]
-        notes.append(
-            f"It shows {count(drawing['count'])} batches, the first {count(first)} and the latest ones; "
-            f"{count(left_out)} between them are left out."
-        )
-    elif recording.totals.get("batches", 0) > drawing["count"]:
-        notes.append(f"It shows the latest {count(drawing['count'])} of {count(recording.totals['batches'])} batches.")
-
-    if notes:
-        said = f'<p class="quiet">{" ".join(notes)}</p>'
-    else:
-        said = ""
+    buttons = ""
+    for action, sign, label in BUTTONS:
+        buttons += f'<button type="button" data-do="{action}" aria-label="{label}" title="{label}">{sign}</button>'
 
     hint = (
         "Wheel or pinch to zoom, drag to move; keys: + - ← → and 0 for all of it. "
         "Where batches are too short to be told apart, colours share the height as they share the time."
     )
+    note = _what_is_drawn(recording, drawing)
+    legend = _legend(drawing)
+    # Hidden until page.js runs: without JavaScript an empty canvas and dead buttons would be left.
     return (
-        f"<h3>Timeline</h3>{said}<noscript><p>The timeline needs JavaScript; all other parts do without.</p></noscript>"
+        f"<h3>Timeline</h3>{note}<noscript><p>The timeline needs JavaScript; all other parts do without.</p></noscript>"
         f'<div class="timeline" data-timeline="{place}" hidden><div class="tools">{buttons}'
         f'<output class="quiet" aria-live="polite"></output></div><div class="lanes">'
         f'<canvas tabindex="0" role="img" aria-label="Timeline of {text(recording.label)}. {hint}"></canvas>'
         f'<div class="tip" hidden></div></div><ul class="legend-line">{legend}</ul>'
         f'<p class="quiet hint">{hint}</p></div>'
     )
+
+
+def _what_is_drawn(recording: Recording, drawing: Mapping[str, Any]) -> str:
+    """Returns which batches a timeline shows; "" for all of them."""
+    if drawing["left_out"]:
+        first, left_out = drawing["left_out"]
+        note = (
+            f"It shows {count(drawing['count'])} batches, the first {count(first)} and the latest ones; "
+            f"{count(left_out)} between them are left out."
+        )
+    elif recording.totals.get("batches", 0) > drawing["count"]:
+        note = f"It shows the latest {count(drawing['count'])} of {count(recording.totals['batches'])} batches."
+    else:
+        return ""
+
+    return f'<p class="quiet">{note}</p>'
+
+
+def _legend(drawing: Mapping[str, Any]) -> str:
+    """Returns the colours and signs that a timeline has."""
+    legend = ""
+    for stage, label in LANES:
+        if _is_drawn(stage, drawing):
+            legend += f'<li><i class="swatch s-{stage}"></i>{label}</li>'
+
+    happened = {kind for _, kind, _, _ in drawing["events"]}
+    for kind, sign in SIGNS.items():
+        if kind in happened:
+            legend += f'<li><i class="sign">{sign}</i>{kind}</li>'
+
+    return legend
 
 
 def _is_drawn(stage: str, drawing: Mapping[str, Any]) -> bool:
@@ -260,8 +284,6 @@ def _memory_and_places(recording: Recording) -> str:
 
     if memory:
         memory = f"<div><h3>Memory over time</h3>{memory}</div>"
-    else:
-        memory = ""
 
     return f'<div class="two">{memory}{places}</div>'
 
@@ -270,141 +292,16 @@ def _places(places: Sequence[Place]) -> str:
     if not places:
         return ""
 
-    rows = "".join(
-        f'<tr><td>{text(place.kind)}</td><td class="where">{text(place.where)}</td><td class="amount">'
-        f'<span class="bar"><span style="width:{min(1.0, max(0.0, place.share)):.1%}"></span></span>'
-        f'<span class="number">{percent(place.share)}</span></td></tr>'
-        for place in shares.by_line(places)
-    )
+    rows = ""
+    for place in shares.by_line(places):
+        # A recording that was read from a file may hold anything: a bar stays within its cell.
+        width = min(1.0, max(0.0, place.share))
+        rows += (
+            f'<tr><td>{text(place.kind)}</td><td class="where">{text(place.where)}</td><td class="amount">'
+            f'<span class="bar"><span style="width:{width:.1%}"></span></span>'
+            f'<span class="number">{percent(place.share)}</span></td></tr>'
+        )
+
     head = '<thead><tr><th scope="col">does</th><th scope="col">where</th><th scope="col">of loading</th></tr></thead>'
     table = f'<table class="places">{head}<tbody>{rows}</tbody></table>'
     return f"<div><h3>Where loading spends its time</h3>{table}</div>"
-
-
-def _details(recording: Recording, diagnosis: Diagnosis | None) -> str:
-    if diagnosis:
-        named = {finding.name for finding in diagnosis.findings}
-    else:
-        named = set()
-
-    traps = [trap for trap in recording.setting.traps if trap.name not in named]
-    said = "".join(f"<li><b>{text(trap.name)}</b>: {text(trap.text)}</li>" for trap in traps)
-    if said:
-        known = f'<h3>Known to go wrong</h3><ul class="traps">{said}</ul>'
-    else:
-        known = ""
-
-    setting = f"<div><h3>How the loader is set up</h3>{pairs(_setting(recording.setting))}</div>"
-    beside = _epochs(recording.epochs) + _events(recording.events, began(recording))
-    return f'{known}<div class="two">{setting}<div>{beside}</div></div>'
-
-
-def _epochs(epochs: Sequence[EpochTimes]) -> str:
-    if not epochs:
-        return ""
-
-    rows = "".join(
-        f'<tr><th scope="row">{one.epoch}</th><td>{count(one.batches)}</td><td>{seconds(one.first - one.began)}</td>'
-        f"<td>{seconds(one.ended - one.began)}</td><td>{one.workers}{'' if one.fresh or not one.workers else ' kept'}"
-        "</td></tr>"
-        for one in epochs[-MOST_ROWS:]
-    )
-    names = ("epoch", "batches", "to the first", "in all", "workers")
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    note = _latest(len(epochs), MOST_ROWS)
-    return (
-        f'<h3>Epochs</h3>{note}<table class="figures-table"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-    )
-
-
-def _events(events: Sequence[Event], zero: float) -> str:
-    if not events:
-        return ""
-
-    rows = "".join(
-        f'<tr><td>{seconds(event.time - zero)}</td><th scope="row">{text(event.kind)}</th>'
-        f"<td>{text(event.text)}</td></tr>"
-        for event in events[-MOST_ROWS:]
-    )
-    head = '<thead><tr><th scope="col">after</th><th scope="col">what</th><th scope="col">particulars</th></tr></thead>'
-    note = _latest(len(events), MOST_ROWS, MOST_EVENTS)
-    return f'<h3>Events</h3>{note}<table class="events">{head}<tbody>{rows}</tbody></table>'
-
-
-def _latest(held: int, shown: int, on_timeline: int | None = None) -> str:
-    if held <= shown:
-        return ""
-
-    if on_timeline:
-        more = f", {count(min(held, on_timeline))} of them on the timeline"
-    else:
-        more = ""
-
-    return f'<p class="quiet">The latest {count(shown)} of {count(held)}{more}.</p>'
-
-
-def _setting(setting: Setting) -> dict[str, str]:
-    """Returns what is worth showing of a setting, in words."""
-    rows = {
-        "loader": "headrace" if setting.loader == "headrace" else "torch.utils.data.DataLoader",
-        "dataset": f"{setting.dataset or UNKNOWN}{', a stream' if setting.is_stream else ''}",
-        "workers": _workers(setting),
-        "batch size": UNKNOWN if setting.batch_size is None else count(setting.batch_size),
-        "batches of an epoch": UNKNOWN if setting.length is None else count(setting.length),
-        "order": "as the sampler says" if setting.in_order else "as they become ready",
-    }
-    if setting.num_workers:
-        rows["prefetch_factor"] = count(setting.prefetch_factor)
-        if setting.free:
-            rows["work goes to"] = "whichever worker is free"
-        else:
-            rows["work goes to"] = "the workers in turn"
-
-        if setting.persistent_workers:
-            rows["workers are"] = "kept between epochs"
-        else:
-            rows["workers are"] = "started for each epoch"
-
-    if setting.makes_batches:
-        rows["batches made by"] = "the dataset, whole"
-    else:
-        rows["batches made by"] = _collating(setting)
-
-    rows["page-locked memory"] = _yes(setting.pin_memory)
-    rows["accelerator"] = setting.accelerator or "none"
-    rows["cores"] = count(setting.cores)
-    if setting.memory:
-        rows["memory allowed"] = size(setting.memory)
-    return rows
-
-
-def _workers(setting: Setting) -> str:
-    if not setting.num_workers:
-        return "none: the main process loads"
-
-    kinds = {"process": "process", "thread": "thread", "inline": "lane"}
-    if setting.num_workers == 1:
-        more = ""
-    elif setting.backend == "process":
-        more = "es"
-    else:
-        more = "s"
-
-    if setting.backend == "process":
-        started = f", {setting.start_method}"
-    else:
-        started = ""
-
-    return f"{setting.num_workers} {kinds[setting.backend]}{more}{started}"
-
-
-def _collating(setting: Setting) -> str:
-    if setting.own_collate:
-        return "a collate_fn of your own"
-    return "torch's rules"
-
-
-def _yes(value: bool) -> str:
-    if value:
-        return "yes"
-    return "no"

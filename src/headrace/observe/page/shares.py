@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.observe.stats import stats_of
-from headrace.telemetry.preparing import steady_stages
+from headrace.telemetry.preparing import MAKING, steady_stages
 from headrace.telemetry.recording import MAIN, Batches, Place, Recording, stage_seconds
 
 SOURCE_LINE = re.compile(r"\(([^()]+:\d+)\)$")
@@ -52,7 +52,7 @@ def main_pieces(recording: Recording) -> list[Piece]:
         if seconds > 0:
             inside.append(Piece(stage, _LABELS[stage], seconds))
 
-    waited = max(0.0, totals.get("wait", 0.0) - once["wait"] - sum(piece.seconds for piece in inside))
+    waited = max(0.0, totals.get("wait", 0.0) - once["wait"] - _whole(inside))
     pieces = [
         Piece("train", "training loop", totals.get("loop", 0.0) - once["loop"]),
         Piece("wait", "waiting for a batch", waited),
@@ -62,31 +62,46 @@ def main_pieces(recording: Recording) -> list[Piece]:
         pieces.append(Piece("start", "starting and preparing", starting))
     if once["loop"] > 0:
         pieces.append(Piece("first", "first training step", once["loop"]))
-    if sum(piece.seconds for piece in pieces) > 0:
+    if _whole(pieces) > 0:
         return pieces
     return []
 
 
+def _whole(pieces: Sequence[Piece]) -> float:
+    """Returns the seconds of all pieces together."""
+    return sum(piece.seconds for piece in pieces)
+
+
 def _once(recording: Recording) -> dict[str, float]:
     """Returns for each stage the seconds of what is done once, in front of a first batch or in the first step."""
-    whole = stage_seconds(recording.batches)
     steady = steady_stages(recording.batches)
-    return {stage: float((seconds - steady[stage]).sum()) for stage, seconds in whole.items()}
+    once = {}
+    for stage, seconds in stage_seconds(recording.batches).items():
+        once[stage] = float((seconds - steady[stage]).sum())
+
+    return once
 
 
 def by_line(places: Sequence[Place]) -> list[Place]:
     """Returns the places with those of one source line made one, whose share is their sum; largest share first."""
-    lines: dict[str, list[Place]] = {}
+    lines: dict[str, Place] = {}
     for place in places:
-        found = SOURCE_LINE.search(place.where)
-        lines.setdefault(found.group(1) if found else place.where, []).append(place)
+        line = place.where
+        if found := SOURCE_LINE.search(place.where):
+            line = found.group(1)
 
-    joined = []
-    for same in lines.values():
-        kinds = ", ".join(dict.fromkeys(place.kind for place in same))
-        joined.append(Place(kinds, same[0].where, sum(place.share for place in same)))
+        # One line of code may wait and decode: the sampler, which looks at it at random times, saw it in two places.
+        earlier = lines.get(line)
+        if earlier is None:
+            lines[line] = place
+            continue
 
-    return sorted(joined, key=lambda place: -place.share)
+        kinds = earlier.kind
+        if place.kind not in kinds.split(", "):
+            kinds = f"{kinds}, {place.kind}"
+        lines[line] = Place(kinds, earlier.where, earlier.share + place.share)
+
+    return sorted(lines.values(), key=lambda place: -place.share)
 
 
 def worker_pieces(recording: Recording) -> list[Piece]:
@@ -94,15 +109,16 @@ def worker_pieces(recording: Recording) -> list[Piece]:
 
     Idleness is measured on the batches that are held, from the beginning of an epoch's work to its last delivery.
     """
-    totals = recording.totals
-    pieces = [Piece(stage, _LABELS[stage], totals.get(stage, 0.0)) for stage in ("load", "collate", "send")]
-    busy = sum(piece.seconds for piece in pieces)
+    pieces = [Piece(stage, _LABELS[stage], recording.totals.get(stage, 0.0)) for stage in MAKING]
+    busy = _whole(pieces)
     if is_inline(recording) or busy <= 0:
         return []
 
+    # The pieces are of all batches, and only the latest are held: their idle time is scaled up by how long workers were
+    # busy in all.
     held = recording.batches[recording.batches["worker"] != MAIN]
     stages = stage_seconds(held)
-    busy_held = float(sum(stages[name].sum() for name in ("load", "collate", "send")))
+    busy_held = float(np.sum([stages[name].sum() for name in MAKING]))
     if busy_held > 0:
         idle = max(0.0, _worker_seconds(recording, held) - busy_held)
         pieces.append(Piece("idle", _LABELS["idle"], idle * busy / busy_held))

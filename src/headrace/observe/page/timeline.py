@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.telemetry.preparing import first_step, prepared
-from headrace.telemetry.recording import MAIN, Batches, Event, Recording
+from headrace.telemetry.recording import Batches, EpochTimes, Event, Recording, workers_seen
 
 MOST_BATCHES = 6_000
 """Batches that one timeline draws."""
@@ -44,14 +46,17 @@ def drawn(batches: Batches, most: int = MOST_BATCHES) -> tuple[Batches, int]:
 
 def began(recording: Recording) -> float:
     """Returns the time from which a recording's seconds are counted: NaN if there is none."""
-    known = [epoch.began for epoch in recording.epochs] + [recording.first_seen]
-    known += [event.time for event in recording.events]
+    moments = [epoch.began for epoch in recording.epochs]
+    moments += [event.time for event in recording.events]
+    moments.append(recording.first_seen)
     for name in MOMENTS:
-        values = recording.batches[name]
-        known += [float(values[np.isfinite(values)].min())] if np.isfinite(values).any() else []
+        moments += recording.batches[name].tolist()
 
-    finite = [value for value in known if np.isfinite(value)]
-    return min(finite, default=float("nan"))
+    known = np.array(moments)
+    known = known[np.isfinite(known)]
+    if len(known):
+        return float(known.min())
+    return math.nan
 
 
 def timeline(recording: Recording, most: int = MOST_BATCHES) -> dict[str, Any] | None:
@@ -61,18 +66,28 @@ def timeline(recording: Recording, most: int = MOST_BATCHES) -> dict[str, Any] |
     if not np.isfinite(rows["delivered"]).any():
         return None
 
-    columns: dict[str, Any] = {name: rows[name].tolist() for name in COUNTS}
-    columns |= {name: _micros(rows[name] - zero) for name in MOMENTS}
-    columns |= {name: _micros(rows[name]) for name in LENGTHS}
+    # Columns rather than rows: the name of a field is written once, and not for each of thousands of batches.
+    columns: dict[str, Any] = {}
+    for name in COUNTS:
+        columns[name] = rows[name].tolist()
+    for name in MOMENTS:
+        columns[name] = _micros(rows[name] - zero)
+    for name in LENGTHS:
+        columns[name] = _micros(rows[name])
+
+    gap = None
+    if left_out:
+        gap = [_first(most), left_out]
+
     return {
         "batches": columns,
         "count": len(rows),
         "prepared": np.flatnonzero(prepared(rows).at).tolist(),
         "first_step": first_step(rows),
-        "workers": _workers(recording, rows),
-        "left_out": [_first(most), left_out] if left_out else None,
-        "events": [_event(event, zero) for event in recording.events[-MOST_EVENTS:] if np.isfinite(event.time)],
-        "epochs": [[round((one.began - zero) * 1e6), one.epoch] for one in recording.epochs if np.isfinite(one.began)],
+        "workers": workers_seen(rows, recording.events),
+        "left_out": gap,
+        "events": _events(recording.events[-MOST_EVENTS:], zero),
+        "epochs": _epochs(recording.epochs, zero),
     }
 
 
@@ -82,14 +97,9 @@ def _first(most: int) -> int:
 
 def as_script(value: object) -> str:
     """Returns it as JSON that no HTML parser takes for markup."""
+    # "</script>" and "<!--" end or change a script element even within a string of JSON; escaped, they are only text.
     plain = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _workers(recording: Recording, rows: Batches) -> list[int]:
-    numbers = {int(worker) for worker in np.unique(rows["worker"][np.isfinite(rows["begun"])])}
-    numbers |= {event.worker for event in recording.events if event.worker is not None}
-    return sorted(numbers - {MAIN})
 
 
 def _micros(values: npt.NDArray[Any]) -> list[int | None] | None:
@@ -97,9 +107,28 @@ def _micros(values: npt.NDArray[Any]) -> list[int | None] | None:
     known = np.isfinite(values)
     if not known.any():
         return None
-    whole = np.round(np.where(known, values, 0.0) * 1e6).astype(np.int64)
-    return [value if is_known else None for value, is_known in zip(whole.tolist(), known.tolist(), strict=True)]
+    # NaN has no whole number, so it is replaced before the conversion, and by None behind it.
+    whole = np.round(np.where(known, values, 0.0) * 1e6).astype(np.int64).astype(object)
+    whole[~known] = None
+    micros: list[int | None] = whole.tolist()
+    return micros
 
 
-def _event(event: Event, zero: float) -> list[Any]:
-    return [round((event.time - zero) * 1e6), event.kind, event.text, event.worker]
+def _events(events: Iterable[Event], zero: float) -> list[list[Any]]:
+    """Returns events as page.js takes them: microseconds, kind, text, worker."""
+    rows = []
+    for event in events:
+        if np.isfinite(event.time):
+            rows.append([round((event.time - zero) * 1e6), event.kind, event.text, event.worker])
+
+    return rows
+
+
+def _epochs(epochs: Iterable[EpochTimes], zero: float) -> list[list[int]]:
+    """Returns epochs as page.js takes them: microseconds of the beginning, number."""
+    rows = []
+    for epoch in epochs:
+        if np.isfinite(epoch.began):
+            rows.append([round((epoch.began - zero) * 1e6), epoch.epoch])
+
+    return rows

@@ -28,11 +28,15 @@ from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, as_numbers
 from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.guards.limits import FREE, too_large
-from headrace.data.formats.manifest import write_manifest
+from headrace.data.formats.manifest import commit_with_manifest
 from headrace.data.formats.protocol import Handle, even_blocks
 
 SUFFIXES: dict[Kind, str] = {"ragged": ".values", "bytes": ".bytes", "text": ".utf8"}
+KINDS: dict[str, Kind] = {".values": "ragged", ".bytes": "bytes", ".utf8": "text"}
 OFFSETS = ".offsets"
+FORBIDDEN = '/\\%:*?"<>|'
+"""What names of files cannot hold on some system, and `%`, which we write them with."""
+
 NPY_FAILURES = (ValueError, EOFError, TypeError, SyntaxError, OverflowError, KeyError, MemoryError, RecursionError,
                 tokenize.TokenError, Warning)  # fmt: skip
 """What NumPy raises when bytes of an .npy file are changed at random."""
@@ -71,16 +75,13 @@ def columns_from(
         fields = _guessed(arrays, place)
 
     columns: dict[str, Column] = {}
+    lengths = {}
     for field in fields:
-        parts = [arrays.get(name) for name in array_names(field)]
-        if any(part is None for part in parts):
-            raise _unfit(place, f"no array for column {field.name!r}", f"{' and '.join(array_names(field))}")
-        values: Array = as_numbers(parts[0], place)  # type: ignore[arg-type]
-        if len(parts) > 1:
-            offsets = parts[1]
-        else:
-            offsets = None
+        names = array_names(field)
+        if not arrays.keys() >= set(names):
+            raise _unfit(place, f"no array for column {field.name!r}", " and ".join(names))
 
+        values = as_numbers(arrays[names[0]], place)
         if field.kind in ("fixed", "ragged"):
             shape = field.shape
         else:
@@ -90,39 +91,48 @@ def columns_from(
             expected = f"{field} for each sample, in column {field.name!r}"
             raise _unfit(place, f"{values.dtype.name} {list(values.shape)}", expected)
 
+        # A header alone can promise any number of samples without a byte, which later take memory for their keys.
         if len(values) > FREE and values.nbytes == 0:
             raise too_large(place, f"{len(values):,} samples of no bytes in column {field.name!r}", f"{FREE:,} at most")
-        if offsets is None:
+
+        if field.kind == "fixed":
             columns[field.name] = values
         else:
-            columns[field.name] = Ragged(values, _checked(offsets, len(values), field, place), place=place)
+            offsets = _checked(arrays[names[1]], len(values), field, place)
+            columns[field.name] = Ragged(values, offsets, place=place)
 
-    lengths = {name: len(column) for name, column in columns.items()}
+        lengths[field.name] = len(columns[field.name])
+
     if len(set(lengths.values())) > 1:
         raise _unfit(place, f"columns of different lengths: {lengths}", "as many samples in each column")
     return Schema(fields), columns
+
+
+def length_of(columns: Mapping[str, Column]) -> int:
+    """Returns how many samples columns hold, which `columns_from` has found to be as many in each; 0 without any."""
+    for column in columns.values():
+        return len(column)
+
+    return 0
 
 
 def _guessed(arrays: Mapping[str, Array], place: object) -> tuple[Field, ...]:
     fields = []
     for name, array in arrays.items():
         stem, dot, ending = name.rpartition(".")
-        if dot + ending == OFFSETS and any(stem + suffix in arrays for suffix in SUFFIXES.values()):
+        suffix = dot + ending
+        if suffix == OFFSETS and any(stem + of_values in arrays for of_values in SUFFIXES.values()):
             continue
+
         array = as_numbers(array, f"{place}, array {name!r}")
-        kinds = [kind for kind, suffix in SUFFIXES.items() if suffix == dot + ending and stem + OFFSETS in arrays]
         if array.ndim == 0:
             raise _unfit(place, f"array {name!r} is a single number", "arrays with one entry per sample")
-        if kinds:
-            kind: Kind = kinds[0]
-        else:
-            kind = "fixed"
-        if kinds:
-            field_name = stem
-        else:
-            field_name = name
 
-        fields.append(Field(field_name, kind, array.dtype, array.shape[1:]))
+        # A suffix means something only where the offsets are there too: `x.values` alone is a column of that name.
+        if suffix in KINDS and stem + OFFSETS in arrays:
+            fields.append(Field(stem, KINDS[suffix], array.dtype, array.shape[1:]))
+        else:
+            fields.append(Field(name, "fixed", array.dtype, array.shape[1:]))
 
     return tuple(fields)
 
@@ -131,9 +141,9 @@ def _checked(offsets: Array, total: int, field: Field, place: object) -> Array:
     """Checks the ends of offsets: quick whatever their number. `Ragged.take` checks what it uses."""
     whole = offsets.ndim == 1 and len(offsets) > 0 and offsets.dtype.kind in "iu"
     if not whole or int(offsets[0]) != 0 or int(offsets[-1]) != total:
-        found = f"{offsets.dtype.name} {list(offsets.shape)}" + (
-            f" from {offsets[0]} to {offsets[-1]}" if whole else ""
-        )
+        found = f"{offsets.dtype.name} {list(offsets.shape)}"
+        if whole:
+            found += f" from {offsets[0]} to {offsets[-1]}"
         raise _unfit(place, f"offsets of column {field.name!r}: {found}", f"whole numbers from 0 to {total}")
 
     return as_numbers(offsets, place)
@@ -168,13 +178,13 @@ class ColumnsReader:
         """See `Reader.fetch`."""
         columns = self._columns.get()
         schema = self.schema.only(names)
-        return Block(schema, {name: columns[name] for name in schema.names}).take(keys)
+        return Block(self.schema, columns).only(schema).take(keys)
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
-        columns = self._columns.get().values()
-        total = sum(column.nbytes for column in columns)
-        return even_blocks(self._length, min(max(int(RUN * self._length / max(total, 1)), 1), RUN))
+        total = Block(self.schema, self._columns.get()).nbytes
+        size = int(RUN * self._length / max(total, 1))
+        return even_blocks(self._length, min(max(size, 1), RUN))
 
 
 class NpyFile:
@@ -213,6 +223,7 @@ class Spool:
         self._schema = schema
         self.length = 0
         self._files: dict[str, NpyFile] = {}
+        # Arrays of offsets alone are in here: the bytes or entries that the file before them has so far.
         self._totals: dict[str, int] = {}
         for field in schema:
             main, *offsets = array_names(field)
@@ -235,6 +246,7 @@ class Spool:
         """Adds samples at the end."""
         for field in self._schema:
             for name, array in arrays_of(field, block.columns[field.name]).items():
+                # The offsets of a block begin at 0 again; those of the file go on, with the first left out.
                 if name in self._totals:
                     self._files[name].append(array[1:] + self._totals[name])
                     self._totals[name] += int(array[-1])
@@ -251,7 +263,11 @@ class Spool:
 
     def load(self) -> dict[str, Array]:
         """Returns the arrays, mapped into memory."""
-        return {name: map_npy(self.path(name)) for name in self._files}
+        arrays = {}
+        for name in self._files:
+            arrays[name] = map_npy(self.path(name))
+
+        return arrays
 
 
 Finish = Callable[[dict[str, Array], Path], None]
@@ -266,6 +282,7 @@ class ArraysWriter:
         self._schema = schema
         self._finish = finish
         self._spool_target = AtomicTarget(f"{target}.spool", folder=True)
+        # The spool's folder is on the disk by now. If the target cannot be written, nobody will call `abort`.
         try:
             self._target = AtomicTarget(target, folder=folder)
         except BaseException:
@@ -282,13 +299,7 @@ class ArraysWriter:
         """See `Writer.seal`."""
         self._spool.finish()
         self._finish(self._spool.load(), self._target.path)
-        manifest = write_manifest(self._target.path, self._name, self._spool.length, self._schema)
-        if self._target.path.is_dir():
-            companion = None
-        else:
-            companion = manifest
-
-        self._target.commit(companion)
+        commit_with_manifest(self._target, self._name, self._spool.length, self._schema)
         self._spool_target.abort()
 
     def abort(self) -> None:
@@ -302,11 +313,14 @@ def map_npy(path: Path) -> Array:
     """Maps an `.npy` file into memory, read-only. Raises `FormatError` if it is not one, or is cut off."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what NumPy has to say of a header that is damaged comes as an error
-            array = np.lib.format.open_memmap(path, "r")  # as np.load, which would take an archive for one, too
+            # What NumPy warns of in a damaged header comes as an error as well. `np.load` would open archives, too.
+            warnings.simplefilter("ignore")
+            array = np.lib.format.open_memmap(path, "r")
     except NPY_FAILURES as error:
         raise unreadable(path, ".npy file", error, cure_of(error)) from error
     except OSError as error:
+        # Without a file's name the error is of the mapping: no memory (ENOMEM, 12), or a length that the header made up
+        # (EINVAL, 22). All others are the operating system's own words about the path.
         if error.filename is None and error.errno in (None, 12, 22):
             raise unreadable(path, ".npy file", error) from error
         raise
@@ -314,7 +328,7 @@ def map_npy(path: Path) -> Array:
     return np.asarray(array)
 
 
-def npy_head(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def npy_head(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Reads the head of an .npy file: shape, Fortran's order or not, type. Raises `ValueError` if it makes no sense."""
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
@@ -322,6 +336,7 @@ def npy_head(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     else:
         read = np.lib.format.read_array_header_2_0
 
+    # `np.lib.format.read_array` would unpickle objects if allowed to, and take memory for any shape at once.
     shape, fortran, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("an array of Python objects, which is a pickle and is not opened")
@@ -347,6 +362,7 @@ def npy_from(data: memoryview) -> Array:
     else:
         array = array.reshape(shape)
 
+    # In an archive a member may begin at any byte; torch and some loops of NumPy want whole addresses.
     if array.flags.aligned:
         return array
     return array.copy()
@@ -381,7 +397,14 @@ def unreadable(path: object, what: str, error: BaseException, cure: str = "resto
 
 def file_name(name: str) -> str:
     """Returns the name of an array's file: the array's name, with what file names cannot hold written as %xx."""
-    safe = "".join(char if char.isprintable() and char not in '/\\%:*?"<>|' else quoted(char) for char in name)
+    safe = ""
+    for char in name:
+        if char.isprintable() and char not in FORBIDDEN:
+            safe += char
+        else:
+            safe += quoted(char)
+
+    # A leading dot would hide the file, and `..` would name another folder.
     if safe.startswith("."):
         safe = "%2E" + safe[1:]
     return on_disk(safe + ".npy")
@@ -404,7 +427,7 @@ def to_json_text(schema: Schema) -> str:
     return json.dumps(schema.to_json())
 
 
-def schema_of_text(text: Any, place: object) -> Schema | None:
+def schema_of_text(text: str | bytes | None, place: object) -> Schema | None:
     """Returns a schema from what `to_json_text` returned; None for None."""
     if text is None:
         return None
@@ -432,11 +455,21 @@ def plain_files(folder: str) -> list[str]:
     """Returns the names of the files in a folder, sorted, without hidden ones and manifests; empty if unreadable."""
     try:
         with os.scandir(folder) as entries:
-            negated = []
+            names = []
             for entry in entries:
                 if entry.name[0] != "." and entry.is_file() and entry.name != "headrace.json":
-                    negated.append(entry.name)
+                    names.append(entry.name)
 
-            return sorted(negated)
+            return sorted(names)
     except OSError:
         return []
+
+
+def files_ending_in(folder: str, suffixes: str | tuple[str, ...]) -> list[str]:
+    """Returns the names among `plain_files` that end in one of the suffixes."""
+    names = []
+    for name in plain_files(folder):
+        if name.endswith(suffixes):
+            names.append(name)
+
+    return names

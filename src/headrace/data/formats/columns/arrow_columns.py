@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from headrace.core.errors import FormatError
 from headrace.core.shortage import check_shortage
 from headrace.data.formats.columns import Array, Block, Column, Ragged, joined
 from headrace.data.formats.columns.arrays import schema_of_text, to_json_text
-from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
+from headrace.data.formats.columns.schema import NUMBERS, Field, Kind, Schema
 from headrace.data.formats.guards.limits import check_unfolding
 
 KEY = b"headrace"
@@ -33,7 +32,10 @@ AS_WHOLE = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_time, pa.types.
 
 def arrow_schema(schema: Schema) -> pa.Schema:
     """Returns Arrow's schema, with ours in its metadata."""
-    fields = [pa.field(field.name, arrow_type(field), nullable=False) for field in schema]
+    fields = []
+    for field in schema:
+        fields.append(pa.field(field.name, arrow_type(field), nullable=False))
+
     return pa.schema(fields, metadata={KEY: to_json_text(schema)})
 
 
@@ -69,6 +71,8 @@ def to_arrow(field: Field, column: Column) -> pa.Array:
     if not isinstance(column, Ragged):
         return _flat(field, column, arrow_type(field))
 
+    # Arrow's columnar format, "Variable-size Binary Layout" and "Variable-size List Layout": a bitmap of empty places,
+    # which is left out, n + 1 offsets of 64 bits, and the bytes or the child array.
     packed, edges = column.packed()
     offsets = pa.py_buffer(edges)
     if field.kind != "ragged":
@@ -131,13 +135,14 @@ def field_from(name: str, kind: pa.DataType) -> Field | None:
         return Field(name, "bytes")
     if types.is_fixed_size_binary(kind):
         return Field(name, "fixed", np.dtype(np.uint8), (kind.byte_width,))
-    if any(holds(kind) for holds in AS_WHOLE):
+    if _is_one_of(kind, AS_WHOLE):
         return Field(name, "fixed", np.dtype(np.int64))
     if types.is_decimal(kind):
         return Field(name, "fixed", np.dtype(np.float64))
     if isinstance(kind, pa.FixedShapeTensorType):
         return _array_field(name, "fixed", kind.value_type, tuple(kind.shape))
 
+    # What is none of ours falls through to here, and comes out as None, since its element is not primitive.
     element, shape = _nested(kind)
     if types.is_list(kind) or types.is_large_list(kind):
         element, shape = _nested(kind.value_type)
@@ -153,8 +158,13 @@ def _nested(kind: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
     return kind, shape
 
 
-def _array_field(name: str, kind: Any, element: pa.DataType, shape: tuple[int, ...]) -> Field | None:
-    if not (pa.types.is_primitive(element) and not any(holds(element) for holds in AS_WHOLE)):
+def _is_one_of(kind: pa.DataType, tests: Iterable[Callable[[pa.DataType], bool]]) -> bool:
+    return any(holds(kind) for holds in tests)
+
+
+def _array_field(name: str, kind: Kind, element: pa.DataType, shape: tuple[int, ...]) -> Field | None:
+    # Times are primitive types for Arrow; lists of them are left out, as NumPy's times are no numbers of ours.
+    if not pa.types.is_primitive(element) or _is_one_of(element, AS_WHOLE):
         return None
 
     dtype = np.dtype(element.to_pandas_dtype())
@@ -184,6 +194,7 @@ def check_decoded(chunks: Sequence[pa.Array], place: object, trust: bool = False
     if not chunks or not (_is_view(chunks[0].type) or pa.types.is_dictionary(chunks[0].type)):
         return
 
+    # The attack: a dictionary with one word of a megabyte, and a million indices of a byte that all name it.
     stored = pa.chunked_array(chunks).get_total_buffer_size()
     try:
         check_unfolding(place, "a column", sum(map(_decoded_size, chunks)), stored, trust)
@@ -208,12 +219,13 @@ def _is_view(kind: pa.DataType) -> bool:
 def _decoded_size(chunk: pa.Array) -> int:
     """Returns the bytes that a dictionary or views stand for. Raises what Arrow raises if they are damaged."""
     if _is_view(chunk.type):
+        # A view is 16 bytes ("Variable-size Binary View Layout"): its length, then the string itself or where it lies.
         lengths = np.frombuffer(chunk.buffers()[1] or b"", np.int32)[::4][chunk.offset : chunk.offset + len(chunk)]
         return int(np.maximum(lengths, 0).sum(dtype=np.int64))
 
     values = chunk.dictionary
     types = pa.types
-    if any(holds(values.type) for holds in WORDS):
+    if _is_one_of(values.type, WORDS):
         sizes = pc.binary_length(values)
     elif types.is_list(values.type) or types.is_large_list(values.type):
         inner = values.flatten()
@@ -264,7 +276,7 @@ def _numbers(chunk: pa.Array, field: Field) -> Array:
         data = np.frombuffer(chunk.buffers()[1] or b"", np.uint8)
         return data[chunk.offset * width : (chunk.offset + len(chunk)) * width]
 
-    if any(holds(kind) for holds in AS_WHOLE):
+    if _is_one_of(kind, AS_WHOLE):
         if kind.bit_width == 32:
             whole = pa.int32()
         else:
@@ -280,6 +292,7 @@ def _numbers(chunk: pa.Array, field: Field) -> Array:
     if array.dtype == field.dtype:
         return array
 
+    # JSON and CSV have no halves: Arrow reads the numbers that were written from such a column as floats.
     halved = array.dtype == np.float32 and field.dtype == np.float16
     if not halved and not np.can_cast(array.dtype, field.dtype):
         raise ValueError(f"{array.dtype} where {field.dtype} was written")
@@ -306,6 +319,7 @@ def _ragged(field: Field, chunk: pa.Array) -> Ragged:
 
         if pa.types.is_string_view(chunk.type) or pa.types.is_binary_view(chunk.type):
             chunk = chunk.cast(wide)
+        # string and binary have offsets of 32 bits, large_string and large_binary of 64.
         narrow = pa.types.is_string(chunk.type) or pa.types.is_binary(chunk.type)
         _, offset_buffer, data = chunk.buffers()
         if data is not None and data.size:
@@ -327,6 +341,8 @@ def _ragged(field: Field, chunk: pa.Array) -> Ragged:
     else:
         width = np.int64
 
+    # Only the ends are compared here, which costs the same for any length: `Ragged.pieces` checks the samples it
+    # copies.
     dtype = np.dtype(width)
     offsets = np.frombuffer(offset_buffer, dtype, len(chunk) + 1, chunk.offset * dtype.itemsize)
     if int(offsets[0]) < 0 or int(offsets[-1]) > len(values) or int(offsets[0]) > int(offsets[-1]):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from headrace.core.errors import FormatError, explain
-from headrace.data.formats.columns.ragged import Array, Column, Keys, Ragged
+from headrace.data.formats.columns.ragged import Array, Column, Keys, Ragged, offsets_of
 from headrace.data.formats.columns.schema import BYTE, NUMBERS, Field, Schema
 
 
@@ -32,6 +33,7 @@ class Block:
 
     def row(self, index: int) -> dict[str, Any]:
         """Sample number `index`: a dict of arrays (views), NumPy scalars, bytes and strings."""
+        # Runs once for each sample of a batch; a loop with an assignment takes longer.
         return {field.name: value_of(field, self.columns[field.name], index) for field in self.schema}
 
     def rows(self, start: int, stop: int) -> Block:
@@ -61,7 +63,8 @@ class Block:
         return Block(schema, {name: self.columns[name] for name in schema.names})
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self.row(index) for index in range(len(self)))
+        for index in range(len(self)):
+            yield self.row(index)
 
 
 def value_of(field: Field, column: Column, index: int) -> Any:
@@ -80,7 +83,8 @@ def concatenated(schema: Schema, blocks: Sequence[Block]) -> Block:
         return blocks[0]
     columns: dict[str, Column] = {}
     for field in schema:
-        columns[field.name] = joined(field, [b.columns[field.name] for b in blocks])
+        parts = [block.columns[field.name] for block in blocks]
+        columns[field.name] = joined(field, parts)
 
     return Block(schema, columns)
 
@@ -95,22 +99,33 @@ def joined(field: Field, columns: Sequence[Any]) -> Column:
     if not columns:
         return Ragged(np.empty((0, *field.shape), field.dtype), np.zeros(1, np.int64))
 
-    parts = [column.packed() for column in columns]
-    ends = np.cumsum([0, *(offsets[-1] for _, offsets in parts)])
-    moved = [offsets[:-1] + start for (_, offsets), start in zip(parts, ends, strict=False)]
-    return Ragged(np.concatenate([values for values, _ in parts]), np.concatenate([*moved, ends[-1:]]))
+    values: list[Array] = []
+    offsets: list[Array] = [np.zeros(1, np.int64)]
+    total = 0
+    for column in columns:
+        packed, edges = column.packed()
+        values.append(packed)
+        # The first edge of a column is the last one of the column before it.
+        offsets.append(edges[1:] + total)
+        total += int(edges[-1])
+
+    return Ragged(np.concatenate(values), np.concatenate(offsets))
 
 
 def ragged_from(field: Field, values: Sequence[Any]) -> Ragged:
     """Returns a column of bytes, strings or arrays."""
     if field.kind == "text":
+        # Bytes that are no UTF-8, as names of files may hold, came in as surrogates, and go out as they were.
         values = [value.encode("utf-8", "surrogateescape") for value in values]
 
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum([len(value) for value in values], out=offsets[1:])
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    offsets = offsets_of(lengths)
     if field.kind in ("bytes", "text"):
         return Ragged(np.frombuffer(b"".join(values), np.uint8), offsets)
-    return Ragged(np.concatenate([np.empty((0, *field.shape), field.dtype), *values]), offsets)
+
+    # The empty array in front gives the column its type and shape where there are no values.
+    empty = np.empty((0, *field.shape), field.dtype)
+    return Ragged(np.concatenate([empty, *values]), offsets)
 
 
 def column_from(field: Field, values: Sequence[Any]) -> Column:
@@ -134,7 +149,8 @@ def block_from(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Block:
     """Returns a block of samples given as dicts."""
     columns: dict[str, Column] = {}
     for field in schema:
-        columns[field.name] = column_from(field, [row[field.name] for row in rows])
+        values = list(map(itemgetter(field.name), rows))
+        columns[field.name] = column_from(field, values)
 
     return Block(schema, columns)
 
@@ -160,24 +176,37 @@ def as_numbers(array: Array, place: object) -> Array:
 
 def field_of(name: str, values: Sequence[Any], place: object) -> Field:
     """Guesses the field of a column from some of its samples. Raises `FormatError` if they are of no known kind."""
-    first = values[0]
-    if all(isinstance(value, str) for value in values):
+    if _all_are(values, str):
         return Field(name, "text")
-    if all(isinstance(value, (bytes, bytearray, memoryview)) for value in values):
+    if _all_are(values, (bytes, bytearray, memoryview)):
         return Field(name, "bytes")
 
-    arrays = [as_numbers(np.asarray(value), place) for value in _numbers_in(name, values, place)]
-    kinds = {(array.dtype, array.ndim, array.shape[1:]) for array in arrays}
-    shapes = {array.shape for array in arrays}
-    dtype = arrays[0].dtype
-    if len(shapes) == 1 and len(kinds) == 1:
-        return Field(name, "fixed", dtype, arrays[0].shape)
-    if len(kinds) == 1 and arrays[0].ndim > 0:
-        return Field(name, "ragged", dtype, arrays[0].shape[1:])
+    arrays = []
+    kinds = set()
+    shapes = set()
+    for value in _numbers_in(name, values, place):
+        array = as_numbers(np.asarray(value), place)
+        arrays.append(array)
+        kinds.add((array.dtype, array.ndim, array.shape[1:]))
+        shapes.add(array.shape)
 
-    found = ", ".join(sorted(f"{kind[0]} of {kind[1]} dimensions" for kind in kinds))
-    expected = f"samples like the first, {np.asarray(first).dtype} of shape {np.shape(first)}"
+    first = arrays[0]
+    if len(shapes) == 1 and len(kinds) == 1:
+        return Field(name, "fixed", first.dtype, first.shape)
+    if len(kinds) == 1 and first.ndim > 0:
+        return Field(name, "ragged", first.dtype, first.shape[1:])
+
+    described = []
+    for dtype, dimensions, _ in kinds:
+        described.append(f"{dtype} of {dimensions} dimensions")
+
+    found = ", ".join(sorted(described))
+    expected = f"samples like the first, {np.asarray(values[0]).dtype} of shape {np.shape(values[0])}"
     raise FormatError.about(f"samples of column {name!r} differ too much", place=place, found=found, expected=expected)
+
+
+def _all_are(values: Iterable[object], kinds: type | tuple[type, ...]) -> bool:
+    return all(isinstance(value, kinds) for value in values)
 
 
 def _numbers_in(name: str, values: Iterable[Any], place: object) -> Iterator[Any]:

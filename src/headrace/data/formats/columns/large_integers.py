@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +44,37 @@ def _is_suspect(column: pa.ChunkedArray) -> bool:
     return False
 
 
-def check_csv(file: str, table: pa.Table, read: Any, parse: Any) -> None:
+def check_csv(file: str, table: pa.Table, read: pyarrow.csv.ReadOptions, parse: pyarrow.csv.ParseOptions) -> None:
     """Raises `FormatError` if a column of whole numbers became floating point. read, parse: Arrow's options."""
     for name in suspects(table):
+        # The file is read once more, for this column alone: a float no longer says which digits it was made of.
         options = pyarrow.csv.ConvertOptions(
             include_columns=[name], column_types={name: pa.large_string()}, strings_can_be_null=False
         )
         texts = pyarrow.csv.read_csv(file, read_options=read, parse_options=parse, convert_options=options).column(0)
-        filled = pc.fill_null(texts, "").to_pylist()
-        numbers = [(row, text.strip()) for row, text in enumerate(filled) if text.strip()]
-        if all(WHOLE.fullmatch(text) for _, text in numbers):
-            row, text = next((row, text) for row, text in numbers if not _fits(int(text)))
+        too_large = _first_too_large(pc.fill_null(texts, "").to_pylist())
+        if too_large is not None:
+            row, text = too_large
             raise _too_large(file, name, row, text)
+
+
+def _first_too_large(texts: Iterable[str]) -> tuple[int, str] | None:
+    """Returns row and text of the first number that 64 bits cannot hold; None if a text is no whole number."""
+    numbers = []
+    for row, text in enumerate(texts):
+        digits = text.strip()
+        if not digits:
+            continue
+        # One fraction in a column makes it floating point, and then nobody counts on all digits.
+        if not WHOLE.fullmatch(digits):
+            return None
+        numbers.append((row, digits))
+
+    for row, digits in numbers:
+        if not _fits(int(digits)):
+            return row, digits
+
+    return None
 
 
 def check_json(file: str, table: pa.Table) -> None:
@@ -87,7 +106,7 @@ def _rows(file: str) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def _leaves(value: Any) -> Iterator[int | float]:
+def _leaves(value: object) -> Iterator[int | float]:
     if isinstance(value, list):
         for entry in value:
             yield from _leaves(entry)

@@ -39,6 +39,7 @@ class PackedStrings(Sequence[str]):
         if count > 1 and len(set(lengths)) == 1:
             return cls(np.frombuffer(bytes(buffer), np.uint8), np.array(lengths[:1]), count)
 
+        # The narrowest type that holds the last end, as many datasets have millions of short names.
         ends = np.cumsum(lengths, dtype=np.int64)
         return cls(np.frombuffer(bytes(buffer), np.uint8), ends.astype(np.min_scalar_type(len(buffer))), count)
 
@@ -74,7 +75,8 @@ class PackedStrings(Sequence[str]):
         return os.fsdecode(self._buffer[start:end].tobytes())
 
     def __iter__(self) -> Iterator[str]:
-        return (self[index] for index in range(self._count))
+        for index in range(self._count):
+            yield self[index]
 
     def __reduce__(self) -> Any:
         return PackedStrings, (self._buffer, self._ends, self._count)

@@ -84,6 +84,8 @@ class Ragged:
 
     def pieces(self, keys: Keys) -> tuple[Keys, Keys]:
         """Returns starts and lengths of samples. Raises `FormatError` if they make no sense: data may be damaged."""
+        # Offsets come from a file, and are checked where they are used: checking all of them would read them all, which
+        # for a mapped file of a thousand million samples takes minutes.
         starts = self.starts[keys].astype(np.int64)
         lengths = self.stops[keys].astype(np.int64) - starts
         if len(keys) and (
@@ -174,6 +176,9 @@ def copy_pieces(source: Array, starts: Keys, lengths: Keys, out: Array, at: Arra
     if total == 0:
         return
 
+    # Many short samples: one index for each element and a single call of NumPy beat a call for each sample. The indices
+    # take eight bytes an element, so that long samples are copied one by one. `pieces` has checked the bounds already,
+    # and `clip` saves NumPy a buffer that it needs to raise an error.
     row = max(source.itemsize * int(np.prod(source.shape[1:])), 1)
     if total * row < LONG * len(lengths):
         steps = np.repeat(starts - np.asarray(at[: len(lengths)]), lengths)

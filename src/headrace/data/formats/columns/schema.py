@@ -23,7 +23,7 @@ Kind = Literal["fixed", "ragged", "bytes", "text"]
 
 BYTE = np.dtype(np.uint8)
 
-NUMBERS = tuple(np.dtype(name) for name in ("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"))
+NUMBERS = tuple(map(np.dtype, ("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8")))
 """The types of elements, all in the machine's byte order."""
 
 
@@ -43,13 +43,10 @@ class Field:
         plain: dict[str, Any] = {"name": self.name, "kind": self.kind}
         if self.kind in ("fixed", "ragged"):
             plain |= {"dtype": self.dtype.name, "shape": list(self.shape)}
-        labels: dict[str, Any]
         if self.labels:
-            labels = {"labels": list(self.labels)}
-        else:
-            labels = {}
+            plain["labels"] = list(self.labels)
 
-        return plain | labels
+        return plain
 
     def __str__(self) -> str:
         shape = "".join(f" x {length}" for length in self.shape)
@@ -82,7 +79,11 @@ class Schema:
     @cached_property
     def _by_name(self) -> dict[str, Field]:
         """The fields by their names; the first, where a damaged description has a name twice."""
-        return {field.name: field for field in reversed(self.fields)}
+        by_name: dict[str, Field] = {}
+        for field in self.fields:
+            by_name.setdefault(field.name, field)
+
+        return by_name
 
     def __getitem__(self, name: str) -> Field:
         return self._by_name[name]
@@ -114,17 +115,17 @@ class Schema:
         if not wanted or len(set(wanted)) != len(wanted):
             raise wrong_argument("columns", names, "one name or more, each once")
 
-        return Schema(tuple(self[name] for name in wanted))
+        return Schema(tuple(map(self.__getitem__, wanted)))
 
     def to_json(self) -> list[dict[str, Any]]:
         """Returns the schema as plain values."""
-        return [field.to_json() for field in self.fields]
+        return list(map(Field.to_json, self.fields))
 
     @classmethod
     def from_json(cls, plain: Any, place: object) -> Schema:
         """Returns what `to_json` returned. Raises `FormatError` for anything else; the place is for its message."""
         try:
-            fields = tuple(_field_from(field) for field in plain)
+            fields = tuple(map(_field_from, plain))
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
             raise FormatError.about(
                 "a description of columns cannot be understood",
@@ -143,8 +144,12 @@ def _field_from(plain: Mapping[str, Any]) -> Field:
     if kind not in get_args(Kind) or not isinstance(name, str) or not name:
         raise ValueError(f"name {name!r} of kind {kind!r}")
 
+    # The description may come from a stranger's file: NumPy would also make records, strings and objects of such a
+    # text.
     dtype = np.dtype(plain.get("dtype", "uint8"))
-    shape = tuple(int(length) for length in plain.get("shape", ()))
+    shape = tuple(map(int, plain.get("shape", ())))
     if dtype not in NUMBERS or min(shape, default=0) < 0:
         raise ValueError(f"dtype {dtype} and shape {shape}")
-    return Field(name, kind, dtype, shape, tuple(str(label) for label in plain.get("labels", ())))
+
+    labels = tuple(map(str, plain.get("labels", ())))
+    return Field(name, kind, dtype, shape, labels)

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.data.formats.columns import Block, Column, Keys, joined
+from headrace.data.formats.columns import Block, Column, Keys, concatenated, joined
 from headrace.data.formats.columns.arrow_columns import check_decoded, from_arrow
+from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.protocol import Handle, even_blocks
 
 RUN = 1 << 24
+"""Bytes of a run of samples that is read at a time."""
 
 
 class ChunkedColumn:
@@ -30,39 +32,14 @@ class ChunkedColumn:
     def take(self, groups: Sequence[tuple[int, Keys, Keys]], count: int) -> Column:
         """Copies the samples of `groups`, each (number of the piece, keys within it, places in the result)."""
         if self._field.kind != "fixed":
-            taken = joined(self._field, [self.parts[number].take(keys) for number, keys, _ in groups])
-            order = np.empty(count, np.int64)
-            order[np.concatenate([positions for _, _, positions in groups])] = np.arange(count)
-            return taken.take(order)
+            taken = [self.parts[number].take(keys) for number, keys, _ in groups]
+            return joined(self._field, taken).take(rows_of(groups, count))
 
         out = np.empty((count, *self._field.shape), self._field.dtype)
         for number, keys, positions in groups:
             out[positions] = np.asarray(self.parts[number])[keys]
 
         return out
-
-
-def grouped(keys: Keys, starts: Keys) -> list[tuple[int, Keys, Keys]]:
-    """Groups keys by the piece they lie in: (piece, keys within it, their places among `keys`); pieces ascending.
-
-    starts: the first key of each piece, and the end of the last [pieces + 1].
-    """
-    pieces = np.searchsorted(starts, keys, "right") - 1
-    order = np.argsort(pieces, kind="stable")
-    ordered = pieces[order]
-    edges = np.flatnonzero(np.diff(ordered)) + 1
-    groups = []
-    groups_of_positions: list[Keys]
-    if len(keys):
-        groups_of_positions = np.split(order, edges)
-    else:
-        groups_of_positions = []
-
-    for positions in groups_of_positions:
-        piece = int(pieces[positions[0]])
-        groups.append((piece, keys[positions] - starts[piece], positions))
-
-    return groups
 
 
 class TableReader:
@@ -106,8 +83,13 @@ class TableReader:
         schema = self.schema.only(names)
         groups = grouped(keys, opened.starts)
         if not groups:
-            return Block(schema, {field.name: joined(field, []) for field in schema})
-        return Block(schema, {field.name: opened.column(field).take(groups, len(keys)) for field in schema})
+            return concatenated(schema, [])
+
+        columns = {}
+        for field in schema:
+            columns[field.name] = opened.column(field).take(groups, len(keys))
+
+        return Block(schema, columns)
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
@@ -127,8 +109,10 @@ class _OpenTable:
             if batch.num_rows:
                 filled.append(batch)
 
+        # A table of empty batches keeps them: the columns are looked up in the first one.
         self._batches = filled or table.to_batches()
-        self.starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
+        lengths = [batch.num_rows for batch in self._batches]
+        self.starts = np.cumsum([0, *lengths])
         self._numbers = {name: number for number, name in enumerate(table.schema.names)}
         self._columns: dict[str, ChunkedColumn] = {}
 
@@ -136,8 +120,15 @@ class _OpenTable:
         found = self._columns.get(field.name)
         if found is None:
             index = self._numbers[field.name]
-            check_decoded([batch.column(index) for batch in self._batches], self._place, self._trust)
-            parts = [from_arrow(field, batch.column(index), self._place) for batch in self._batches]
+            chunks = [batch.column(index) for batch in self._batches]
+            # Before the first chunk is decoded: a dictionary of damaged or hostile data would take all memory there.
+            check_decoded(chunks, self._place, self._trust)
+
+            parts = []
+            for chunk in chunks:
+                parts.append(from_arrow(field, chunk, self._place))
+
+            # Two threads may come here at once; both make the same column, and either may stay.
             found = self._columns[field.name] = ChunkedColumn(field, parts or [joined(field, [])])
 
         return found
@@ -177,21 +168,14 @@ class BlockReader(ABC):
         """See `Reader.fetch`."""
         schema = self.schema.only(names)
         groups = grouped(keys, self.starts)
-        if not groups:
-            return Block(schema, {field.name: joined(field, []) for field in schema})
+        parts = []
+        for number, inner, _ in groups:
+            part = Block(schema, self._block(number, schema.names))
+            if not _is_all(inner, part):
+                part = part.take(inner)
+            parts.append(part)
 
-        taken = []
-        for number, inner, positions in groups:
-            columns = self._block(number, schema.names)
-            part = Block(schema, columns)
-            if _is_all(inner, part):
-                rows = part
-            else:
-                rows = part.take(inner)
-
-            taken.append((rows, positions))
-
-        return _in_order(schema, taken, len(keys))
+        return _in_order(schema, groups, parts, len(keys))
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
@@ -218,6 +202,8 @@ class BlockReader(ABC):
             if name not in found:
                 missing.append(name)
 
+        # Reading happens outside of the lock, so that threads read different blocks at once. Two that want the same
+        # block both read it; the bytes are then counted twice, and some columns leave earlier than they must.
         if missing:
             read = dict(self.read_block(number, missing))
             found |= read
@@ -226,12 +212,14 @@ class BlockReader(ABC):
                     self._kept[number, name] = column
                     self._bytes += column.nbytes
 
+                # The columns of this very block stay, however large they are: the caller is about to use them.
                 while self._bytes > self._keep and len(self._kept) > len(names):
                     self._bytes -= self._kept.popitem(last=False)[1].nbytes
 
         return found
 
     def __getstate__(self) -> dict[str, Any]:
+        # A lock cannot be pickled, and decoded columns are quicker read again than sent to a worker.
         left = {"_kept", "_bytes", "_lock"}
         kept_state = {}
         for name, value in self.__dict__.items():
@@ -249,23 +237,26 @@ def _is_all(keys: Keys, block: Block) -> bool:
     return len(keys) == len(block) and bool((keys == np.arange(len(keys))).all())
 
 
-def _in_order(schema: Schema, taken: Sequence[tuple[Block, Keys]], count: int) -> Block:
-    if len(taken) == 1:
-        return taken[0][0]
+def _in_order(schema: Schema, groups: Sequence[tuple[int, Keys, Keys]], parts: Sequence[Block], count: int) -> Block:
+    """Returns the samples of all parts, one part for each group, in the order of the keys that were asked for."""
+    if len(parts) == 1:
+        return parts[0]
 
-    order = np.empty(count, np.int64)
-    order[np.concatenate([positions for _, positions in taken])] = np.arange(count)
-    in_order = bool((order == np.arange(count)).all())
+    rows = rows_of(groups, count)
+    if (rows == np.arange(count)).all():
+        return concatenated(schema, parts)
+
     columns: dict[str, Column] = {}
     for field in schema:
-        if in_order:
-            columns[field.name] = joined(field, [part.columns[field.name] for part, _ in taken])
-        elif field.kind == "fixed":
-            out = np.empty((count, *field.shape), field.dtype)
-            for part, positions in taken:
-                out[positions] = part.columns[field.name]
-            columns[field.name] = out
-        else:
-            columns[field.name] = joined(field, [part.columns[field.name] for part, _ in taken]).take(order)
+        pieces = [part.columns[field.name] for part in parts]
+        if field.kind != "fixed":
+            columns[field.name] = joined(field, pieces).take(rows)
+            continue
+
+        # Written straight to their positions: joining and reordering would copy samples of one size twice.
+        out = np.empty((count, *field.shape), field.dtype)
+        for (_, _, positions), piece in zip(groups, pieces, strict=True):
+            out[positions] = piece
+        columns[field.name] = out
 
     return Block(schema, columns)

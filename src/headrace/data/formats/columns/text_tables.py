@@ -15,14 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.errors import FormatError
-from headrace.data.formats.columns.arrays import plain_files, unreadable
+from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.arrow_columns import schema_from
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
 from headrace.data.formats.decoding_whole import decoding_whole
 from headrace.data.formats.growing_file import GrowingFile, GrowingFileWriter
-from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.guards.limits import stored_size
+from headrace.data.formats.manifest import known_schema, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
 
@@ -31,6 +32,9 @@ LARGE = 64 << 20
 
 BLOCK = 16 << 20
 """Bytes that are parsed at a time; no line may be longer."""
+
+Parse = Callable[[str, Schema | None], pa.Table]
+"""Reads a file, by a schema if that is known."""
 
 FAILURES = (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError, RecursionError)
 
@@ -42,14 +46,14 @@ class TextFormat:
     NAME: str
     TITLE: str
     SUFFIXES: tuple[str, ...]
-    parse: Callable[[str, Schema | None], pa.Table]
+    parse: Parse
     write_file: Callable[[Path, Schema], GrowingFile]
     refusal: Callable[[Field], str | None]
 
     def claims(self, path: str) -> bool:
         """See `Format.claims`."""
         if Path(path).is_dir():
-            return any(name.endswith(self.SUFFIXES) for name in plain_files(path))
+            return bool(files_ending_in(path, self.SUFFIXES))
         return path.endswith(self.SUFFIXES) and (is_pattern(path) or Path(path).is_file())
 
     def open_reader(self, path: str, trust: bool) -> Reader:
@@ -61,24 +65,17 @@ class TextFormat:
         return GrowingFileWriter(self.NAME, path, schema, self.SUFFIXES, self.write_file)
 
 
-def open_table(
-    name: str, path: str, suffixes: tuple[str, ...], parse: Callable[[str, Schema | None], pa.Table]
-) -> Reader:
+def open_table(name: str, path: str, suffixes: tuple[str, ...], parse: Parse) -> Reader:
     """Opens text of the format `name`; `parse` reads one file, by a schema if that is known."""
     files = shards_of(path, suffixes)
-    manifest = manifest_of(path, name)
-    size = sum(Path(file).stat().st_size for file in files)
+    known = known_schema(manifest_of(path, name))
+    size = stored_size(files)
     if size > LARGE:
         warnings.warn(
             f"{path}: {size / 1e6:,.0f} MB of text are parsed by each process that opens them, and kept in its memory; "
             "`headrace pack` makes a form of it that opens at once",
             stacklevel=3,
         )
-
-    if manifest is None:
-        known = None
-    else:
-        known = manifest.schema
 
     table = _parsed(files, known, parse)
     if known is not None:
@@ -92,7 +89,7 @@ def open_table(
 class _KeptTable:
     """Parses when it is called; the process that opened the data hands over what it parsed already."""
 
-    def __init__(self, files: list[str], known: Schema | None, parse: Any, table: pa.Table) -> None:
+    def __init__(self, files: list[str], known: Schema | None, parse: Parse, table: pa.Table) -> None:
         self._parse = functools.partial(_parsed, files, known, parse)
         self._table: pa.Table | None = table
 
@@ -102,10 +99,11 @@ class _KeptTable:
         return self._parse()
 
     def __getstate__(self) -> dict[str, Any]:
+        # A worker that is spawned parses for itself: the table, as a pickle, would be larger than the text.
         return {"_parse": self._parse, "_table": None}
 
 
-def _parsed(files: list[str], known: Schema | None, parse: Callable[[str, Schema | None], pa.Table]) -> pa.Table:
+def _parsed(files: list[str], known: Schema | None, parse: Parse) -> pa.Table:
     tables = []
     sizes = [Path(file).stat().st_size for file in files]
     rows = 0
@@ -122,6 +120,7 @@ def _parsed(files: list[str], known: Schema | None, parse: Callable[[str, Schema
                     raise
                 raise unreadable(file, "text table", error, "correct the line that the message names") from error
 
+            # How many samples there are is known at the end only; until then, as many as these bytes make likely.
             rows += len(tables[-1])
             report(rows, round(rows * sum(sizes) / max(sum(sizes[: at + 1]), 1)))
 

@@ -35,7 +35,10 @@ def check_compressed(file: str | Path, trust: bool) -> None:
         else:
             messages = _in_order(data)
 
-        total = sum(_unfolded(data, start, body) for start, body in messages)
+        total = 0
+        for start, body in messages:
+            total += _unfolded(data, start, body)
+
         check_unfolding(file, "compressed buffers in a file", total, len(data))
 
 
@@ -43,6 +46,7 @@ def _in_order(data: Data) -> Iterator[tuple[int, int]]:
     """Yields where the messages of a stream begin, and their bodies: (table, body)."""
     at = 0
     while at + 8 <= len(data):
+        # Arrow before 0.15 wrote no mark in front of the size; the encapsulated message is the same behind it.
         marked = data[at : at + 4] == MARK
         (size,) = struct.unpack_from("<i", data, at + 4 * marked)
         start = at + 4 + 4 * marked
@@ -57,9 +61,12 @@ def _in_order(data: Data) -> Iterator[tuple[int, int]]:
 
 def _in_footer(data: Data) -> Iterator[tuple[int, int]]:
     """Yields the same for the messages that the footer of a file names."""
+    # A file ends in the footer, its size as an int32, and `ARROW1`: ten bytes behind the footer.
     (size,) = struct.unpack_from("<i", data, len(data) - 10)
     footer = _root(data, len(data) - 10 - size)
-    for field in (2, 3):  # dictionaries, recordBatches
+    # Fields 2 and 3 of the footer are `dictionaries` and `recordBatches`, vectors of `Block` of 24 bytes each: offset
+    # (int64), length of the message (int32, padded to 8 bytes), length of the body (int64).
+    for field in (2, 3):
         first, count = _vector(data, footer, field)
         for number in range(count):
             at, length = struct.unpack_from("<qi", data, first + 24 * number)
@@ -68,6 +75,9 @@ def _in_footer(data: Data) -> Iterator[tuple[int, int]]:
 
 def _unfolded(data: Data, start: int, body: int) -> int:
     """Returns the bytes that the compressed buffers of a message say they unfold to."""
+    # `Message`: field 1 is the kind, 2 the header. `DictionaryBatch`: field 1 is its batch. `RecordBatch`: field 2
+    # holds the buffers (offset and length, int64 each), and 3 the compression, without which there is nothing to
+    # unfold.
     message = _root(data, start)
     kind = _number(data, message, 1, "<B")
     batch = _table(data, message, 2)
@@ -79,8 +89,9 @@ def _unfolded(data: Data, start: int, body: int) -> int:
     first, count = _vector(data, batch, 2)
     total = 0
     for at, length in struct.iter_unpack("<qq", data[first : first + 16 * count]):
+        # A compressed buffer begins with its size as an int64; -1 says that it was left as it is.
         if length >= 8:
-            total += max(struct.unpack_from("<q", data, body + at)[0], 0)  # -1: as it is
+            total += max(struct.unpack_from("<q", data, body + at)[0], 0)
 
     return total
 
@@ -91,6 +102,8 @@ def _root(data: Data, at: int) -> int:
 
 def _field(data: Data, table: int, field: int) -> int:
     """Returns where a field of a table lies; 0 if it is not there."""
+    # A table begins with how far in front of it its vtable lies: the size of that, the size of the table, and for each
+    # field its offset in the table, all uint16; 0 for a field that is not there.
     about = table - int(struct.unpack_from("<i", data, table)[0])
     (size,) = struct.unpack_from("<H", data, about)
     if 4 + 2 * field >= size:

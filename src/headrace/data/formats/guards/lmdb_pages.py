@@ -20,8 +20,13 @@ from headrace.data.formats.columns import Array
 MAGIC = 0xBEEFC0DE
 PAGE_HEADER, NODE_HEADER = 16, 8
 BRANCH, LEAF, OVERFLOW = 1, 2, 4
+"""Kinds of pages, in their flags."""
+
 BIG, OTHERS = 1, 6
+"""Flags of nodes: a value on pages of its own; a database within this one, or several values to a key."""
+
 NONE = (1 << 64) - 1
+"""The root of a tree without pages."""
 
 
 class Meta(NamedTuple):
@@ -53,6 +58,8 @@ def _meta(file: Path, data: mmap.mmap) -> Meta:
     else:
         pages = 0
 
+    # The first two pages hold a description each (`MDB_meta`). They are written in turn, so that a crash leaves one of
+    # them sound; the one with the higher number of a transaction holds.
     for number in range(pages):
         at = number * size + PAGE_HEADER
         if at + 136 > len(data):
@@ -74,6 +81,7 @@ def _walk(file: Path, data: mmap.mmap, meta: Meta) -> None:
     else:
         waiting = [meta.root]
 
+    # Each page once: pages that lead to each other would keep LMDB, and this walk, going for ever.
     seen = set[int]()
     while waiting:
         page = waiting.pop()
@@ -95,11 +103,16 @@ def _walk(file: Path, data: mmap.mmap, meta: Meta) -> None:
 def _nodes(page: Array, offsets: Array, kind: int, meta: Meta) -> tuple[str, list[int]]:
     """Returns what is wrong with the nodes of a page, and the pages below it."""
     if len(offsets) == 0:
-        return ("" if kind == LEAF else "a branch without children"), []
+        if kind == LEAF:
+            return "", []
+        return "a branch without children", []
+
     if int(offsets.min()) < PAGE_HEADER or int(offsets.max()) + NODE_HEADER > meta.page_size:
         return "a node outside of the page", []
 
-    words = np.stack([page[offsets + byte].astype(np.int64) for byte in range(NODE_HEADER)])
+    # `MDB_node`: the size of the value, or in a branch the number of the page below, in two words of 16 bits; flags, in
+    # a branch the highest 16 bits of that number; and the size of the key. The key and the value follow.
+    words = [page[offsets + byte].astype(np.int64) for byte in range(NODE_HEADER)]
     low = words[0] | words[1] << 8 | words[2] << 16 | words[3] << 24
     flags = words[4] | words[5] << 8
     key = words[6] | words[7] << 8
@@ -107,7 +120,7 @@ def _nodes(page: Array, offsets: Array, kind: int, meta: Meta) -> tuple[str, lis
     if kind == BRANCH:
         if (ends > meta.page_size).any():
             return "a key longer than its page", []
-        return "", [int(word) for word in low | flags << 32]
+        return "", (low | flags << 32).tolist()
 
     if (flags & OTHERS).any():
         return "values of several kinds to a key, which are not read", []
@@ -116,6 +129,7 @@ def _nodes(page: Array, offsets: Array, kind: int, meta: Meta) -> tuple[str, lis
     if (np.where(big, ends + 8, ends + low) > meta.page_size).any():
         return "a value longer than its page", []
 
+    # Large values lie on pages of their own, whose first number stands in place of the value.
     if big.any():
         first = np.zeros(int(big.sum()), np.int64)
         for byte in range(8):

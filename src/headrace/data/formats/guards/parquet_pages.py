@@ -88,53 +88,56 @@ def _leaf(descriptor: int, leaf: Any) -> Pages:
     if leaf.has_dictionary_page and leaf.dictionary_page_offset is not None:
         start = min(start, leaf.dictionary_page_offset)
 
-    unpacked = found = by_dictionary = repeated = 0
+    unpacked = values = by_dictionary = repeated = 0
     longest = 1
-    words = None
+    dictionary = None
     for body, header in _headers(descriptor, start, start + leaf.total_compressed_size):
         size = header[2]
         unpacked += size
         if header[1] == DICTIONARY:
-            words = body, header[3], size
+            dictionary = body, header[3], size
             continue
 
-        if header[1] == DATA:
-            key_of_head = 5
-        else:
-            key_of_head = 8
-
-        about = header.get(key_of_head, {})
-        count = about.get(1, 0)
-        if header[1] == DATA:
-            key_of_encoding = 2
-        else:
-            key_of_encoding = 4
-
-        encoding = about.get(key_of_encoding, 0)
+        count, encoding = _values_of(header)
         if count < 0 or size < 0:
             raise ValueError(f"a page of {size:,} bytes and {count:,} values")
-        found += count
-        if encoding in BY_DICTIONARY:
-            encoded = count
-        else:
-            encoded = 0
 
-        by_dictionary += encoded
-        if encoding == BY_PREFIX:
-            repeated = repeated + size * count
+        values += count
+        if encoding in BY_DICTIONARY:
+            by_dictionary += count
+        elif encoding == BY_PREFIX:
+            # DELTA_BYTE_ARRAY: each value says how much of the one before it it repeats, at worst all of the page.
+            repeated += size * count
             longest = max(longest, size)
 
-        if found >= leaf.num_values:
+        if values >= leaf.num_values:
             break
 
-    if leaf.physical_type == "BYTE_ARRAY" and words is not None:
-        word = words[2]
+    if leaf.physical_type == "BYTE_ARRAY" and dictionary is not None:
+        # At worst one word fills the dictionary, and each value names it. Only if that were too much are the words
+        # themselves looked at, which costs unpacking them.
+        word = dictionary[2]
         if word * by_dictionary > FREE >= word:
-            word = _longest_word(descriptor, words, leaf.compression)
-        repeated = repeated + word * by_dictionary
+            word = _longest_word(descriptor, dictionary, leaf.compression)
+        repeated += word * by_dictionary
         longest = max(longest, word)
 
-    return Pages(0, unpacked, max(found, leaf.num_values), repeated, longest)
+    return Pages(0, unpacked, max(values, leaf.num_values), repeated, longest)
+
+
+def _values_of(header: dict[int, Any]) -> tuple[int, int]:
+    """Returns how many values a data page has, and their encoding."""
+    # `PageHeader`: field 1 is the kind, 2 the size when unpacked, 3 the size as stored; 5 holds a `DataPageHeader`, and
+    # 8 a `DataPageHeaderV2`. In these, field 1 counts the values; the encoding is field 2 of the first, 4 of the
+    # second.
+    if header[1] == DATA:
+        about = header.get(5, {})
+        encoding = about.get(2, 0)
+    else:
+        about = header.get(8, {})
+        encoding = about.get(4, 0)
+
+    return about.get(1, 0), encoding
 
 
 def _longest_word(descriptor: int, place: tuple[int, int, int], codec: str) -> int:
@@ -158,6 +161,8 @@ def _longest_word(descriptor: int, place: tuple[int, int, int], codec: str) -> i
 def _headers(descriptor: int, at: int, end: int) -> Iterator[tuple[int, dict[int, Any]]]:
     """Yields where the content of each page begins, and its header, as fields by number."""
     while at < end:
+        # Nothing says how long a header is. With statistics of long strings it may be longer than most, so that more is
+        # read until it ends.
         size = HEAD
         while True:
             data = os.pread(descriptor, min(size, end - at), at)
@@ -169,7 +174,9 @@ def _headers(descriptor: int, at: int, end: int) -> Iterator[tuple[int, dict[int
                     raise ValueError(f"a page header at byte {at:,} that does not end") from error
                 size *= 32
 
-        if not all(isinstance(header.get(number), int) for number in (1, 2, 3)) or header[3] < 0:
+        kind, unpacked, stored = header.get(1), header.get(2), header.get(3)
+        sound = isinstance(kind, int) and isinstance(unpacked, int) and isinstance(stored, int)
+        if not sound or header[3] < 0:
             raise ValueError(f"a page header at byte {at:,} that makes no sense")
         body = at + length
         at = body + header[3]
@@ -183,6 +190,8 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
     fields: dict[int, Any] = {}
     number = 0
     while data[at]:
+        # The byte of a field: how far its number is from the one before it, and its kind. A step of 0 stands for a
+        # number in full.
         step = data[at] >> 4
         kind = data[at] & 15
         at += 1
@@ -191,9 +200,9 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
         else:
             number, at = _signed(data, at)
 
+        # In a field, the kind is the value of a boolean; in a list, each has a byte of its own.
         if kind in (TRUE, FALSE):
             fields[number] = kind == TRUE
-            at = at
         else:
             fields[number], at = _value(data, at, kind, depth + 1)
 
@@ -202,6 +211,7 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
 
 def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
     """Returns a value, and where it ends; None for what is only passed over."""
+    # A few thousand bytes could nest structs so deep that Python gives up.
     if depth > DEEPEST:
         raise ValueError("a page header of structs in structs")
     if kind == STRUCT:
@@ -250,5 +260,6 @@ def _unsigned(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _signed(data: bytes, at: int) -> tuple[int, int]:
+    # Zigzag: 0, -1, 1, -2 ... are written as 0, 1, 2, 3 ...
     value, at = _unsigned(data, at)
     return (value >> 1) ^ -(value & 1), at
