@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 
 import headrace
 from headrace.core.errors import UsageError
-from headrace.core.sharding import Place, enter_place, place_kept, splits_itself
+from headrace.core.sharding import WorkerContext, enter_place, place_kept, splits_itself
 from headrace.core.world import World
 
 
@@ -24,7 +24,7 @@ def parts(items: Any, by: Literal["interleave", "block"], ranks: int, workers: i
     for rank in range(ranks):
         for worker in range(workers):
             with place_kept():
-                enter_place(Place(World(rank, ranks), worker, workers))
+                enter_place(WorkerContext(World(rank, ranks), worker, workers))
                 got.append(list(headrace.shard(items, by=by)))
     return got
 
@@ -41,7 +41,7 @@ def test_every_item_comes_to_exactly_one_worker(count: int, ranks: int, workers:
 
 def test_items_may_be_an_iterator_unless_blocks_are_wanted() -> None:
     with place_kept():
-        enter_place(Place(World(1, 2)))
+        enter_place(WorkerContext(World(1, 2)))
         assert list(headrace.shard(iter(range(5)))) == [1, 3]
         with pytest.raises(UsageError, match=r"(?s)by='block' and items of type list_iterator.*make a list"):
             headrace.shard(iter([1]), by="block")

@@ -21,7 +21,7 @@ from headrace.core.errors import UsageError, explain
 from headrace.core.protocols import is_stateful
 from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.rng import BATCH, SAMPLE, START, SampleStreams
-from headrace.core.sharding import Place
+from headrace.core.sharding import WorkerContext
 from headrace.faults.bad_sample import BadSample
 from headrace.faults.classify import is_never_skipped
 from headrace.faults.handler import FaultHandler
@@ -33,7 +33,7 @@ PEEKED = 100
 class Deal(NamedTuple):
     """What a worker has of a dealt-out stream: its share of the global batches behind sample `first`."""
 
-    place: Place
+    place: WorkerContext
     first: int
 
 

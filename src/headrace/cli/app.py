@@ -52,7 +52,7 @@ WRONG_USAGE = 2
 """The status of a command that was called wrongly; other errors end with 1."""
 
 
-class OnError(StrEnum):
+class OnErrorOption(StrEnum):
     """What becomes of bad samples."""
 
     SKIP = "skip"
@@ -151,7 +151,7 @@ def run(
         StartMethod | None, typer.Option(help="How workers are started, where the script does not say.")
     ] = None,
     on_error: Annotated[
-        OnError | None, typer.Option(help="What becomes of bad samples; otherwise they end the run.")
+        OnErrorOption | None, typer.Option(help="What becomes of bad samples; otherwise they end the run.")
     ] = None,
     quarantine: Quarantine = None,
     sample_timeout: SampleTimeout = None,

@@ -87,7 +87,7 @@ class NamesSamples(Protocol):
     """The path and the class of each sample, as torchvision's `ImageFolder` has them; also found as `imgs`."""
 
 
-class Step(Protocol):
+class StepFunction(Protocol):
     """A function given to `.map()`, or as the transform of an `ImageFolder`. Asked when the step is declared."""
 
     random: bool
@@ -167,5 +167,5 @@ def tell_epoch(listener: object, epoch: int) -> None:
 
 
 def takes_encoded(function: object) -> bool:
-    """Tells whether a step decodes images itself; see `Step`."""
+    """Tells whether a step decodes images itself; see `StepFunction`."""
     return bool(getattr(function, "takes_encoded", False))

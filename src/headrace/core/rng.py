@@ -23,7 +23,7 @@ START, SAMPLE, BATCH = 1, 2, 3
 """What a stream is for: the start of an iterator, a sample, or the collation of a batch."""
 
 
-class _Current(threading.local):
+class _CurrentStream(threading.local):
     key: int | None = None
     generator: np.random.Generator | None = None
     reusable: np.random.Generator | None = None
@@ -36,7 +36,7 @@ class _Current(threading.local):
     """The streams that this thread follows, and the positions of the samples that are being made."""
 
 
-_current = _Current()
+_current = _CurrentStream()
 _START = np.random.Philox(key=0).state
 
 

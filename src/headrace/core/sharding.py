@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 @dataclass
-class Place:
+class WorkerContext:
     """Where a worker stands: for which rank it works, and which of the rank's `workers` it is."""
 
     world: World
@@ -45,14 +45,14 @@ class Place:
         return Part(self.worker * self.world.size + self.world.rank, self.workers * self.world.size)
 
 
-class _Current(threading.local):
-    place: Place | None = None
+class _CurrentWorker(threading.local):
+    place: WorkerContext | None = None
 
 
-_current = _Current()
+_current = _CurrentWorker()
 
 
-def enter_place(place: Place | None) -> None:
+def enter_place(place: WorkerContext | None) -> None:
     """Tells the running thread its place."""
     _current.place = place
 

@@ -11,6 +11,7 @@ import numpy as np
 from torch.utils.data import Subset
 
 from headrace.core.errors import wrong_argument
+from headrace.core.protocols import takes_encoded
 from headrace.samplers.permutation import Permutation
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Fluent:
         from headrace.data.staged.steps import as_step
 
         given = as_step(function, random=random, batched=batched, on=on, name=name, version=version)
-        if getattr(function, "takes_encoded", False):
+        if takes_encoded(function):
             data = self.encoded(on)
         else:
             data = self

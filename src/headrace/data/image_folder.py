@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from headrace.core.errors import DatasetError, DatasetNotFoundError, MissingExtraError
+from headrace.core.protocols import takes_encoded
 from headrace.core.urls import refuse_url
 from headrace.data.fluent import Fluent
 from headrace.data.path_table import PathTable
@@ -130,7 +131,7 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
         cannot be read.
         """
         path, target = self.samples[index]
-        encoded = self.loader is load_rgb and getattr(self.transform, "takes_encoded", False)
+        encoded = self.loader is load_rgb and takes_encoded(self.transform)
         if encoded:
             image = path
         else:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from torch.utils.data import IterableDataset
 
 from headrace.core.errors import UsageError
+from headrace.core.protocols import takes_encoded
 from headrace.data.staged.steps import Step, as_step
 
 
@@ -41,7 +42,7 @@ class FluentStream(IterableDataset[Any]):
             )
 
         source = self
-        if getattr(given.function, "takes_encoded", False):
+        if takes_encoded(given.function):
             source = self.encoded(given.on)
         return SteppedStream(source, given)
 

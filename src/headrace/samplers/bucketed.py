@@ -37,7 +37,7 @@ class Batch(list[int]):
         return Batch, (np.asarray(self, np.int64), self.positions)
 
 
-class Window(NamedTuple):
+class SortedWindow(NamedTuple):
     """A window that is sorted and cut: batch i holds the samples `edges[turns[i]] : edges[turns[i] + 1]`."""
 
     number: int
@@ -127,7 +127,7 @@ class BucketedBatchSampler(ElasticSampler):
     def _windows(self) -> int:
         return -(-self._samples // self.window)
 
-    def _batches(self, epoch: int, start: State) -> Iterator[tuple[Window, int]]:
+    def _batches(self, epoch: int, start: State) -> Iterator[tuple[SortedWindow, int]]:
         """Yields all batches of all ranks from `start` on: the window, and the number within it."""
         for number in range(start["window"], self._windows):
             window = self._cut(epoch, number)
@@ -139,7 +139,7 @@ class BucketedBatchSampler(ElasticSampler):
             for batch in range(first, len(window.turns)):
                 yield window, batch
 
-    def _cut(self, epoch: int, number: int) -> Window:
+    def _cut(self, epoch: int, number: int) -> SortedWindow:
         start = number * self.window
         keys = positions = np.arange(start, min(start + self.window, self._samples), dtype=np.int64)
         if self.shuffle:
@@ -151,7 +151,7 @@ class BucketedBatchSampler(ElasticSampler):
         turns = np.arange(len(edges) - 1)
         if self.shuffle:
             turns = np.argsort(words_at(stream_key(self._stream(BATCHES, epoch), number), turns), kind="stable")
-        return Window(number, keys[order], positions[order], edges, turns.tolist())
+        return SortedWindow(number, keys[order], positions[order], edges, turns.tolist())
 
     def _identity(self) -> State:
         more = {"window_size": self.window, "shuffle": self.shuffle, "digest": self._digest}

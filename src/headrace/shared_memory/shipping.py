@@ -33,7 +33,7 @@ SMALL = 4 << 10
 AT_ONCE = 1 << 30
 
 
-class Manifest(NamedTuple):
+class ArrayManifest(NamedTuple):
     """What the receiver must know besides the descriptors: where in the bytes file the list of arrays lies."""
 
     start: int
@@ -58,7 +58,7 @@ class PackedObject:
 
             self._digest = writer.digest()
             footer = pickle.dumps(self._spans, 5)
-            self.manifest = Manifest(self._length, len(footer))
+            self.manifest = ArrayManifest(self._length, len(footer))
             _write(self.bytes, memoryview(footer), self._length)
         except BaseException:
             self.close()
@@ -108,7 +108,7 @@ class PackedObject:
         self.bytes = -1
 
 
-def unpack(manifest: Manifest, pickle_fd: int, bytes_fd: int, inside: list[int]) -> Any:
+def unpack(manifest: ArrayManifest, pickle_fd: int, bytes_fd: int, inside: list[int]) -> Any:
     """Rebuilds an object from copies of a packed's descriptors, and closes the first two.
 
     Raises whatever unpickling raises.

@@ -25,7 +25,7 @@ from headrace.core.counter import stream_key
 from headrace.core.protocols import tell_epoch
 from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.rng import SampleStreams, begin_stream, global_states_kept
-from headrace.core.sharding import Place, enter_place, place_kept
+from headrace.core.sharding import WorkerContext, enter_place, place_kept
 from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.torch_internals import (
     IterDataPipe,
@@ -137,7 +137,7 @@ class Replica:
         self._info: WorkerInfo | None = None
         self._streams: SampleStreams | None = None
         self._unseeded: Unseeded | None = None
-        self._place = Place(worker_spec.world)
+        self._place = WorkerContext(worker_spec.world)
         self._told: Any = None  # the state that the epoch began with
 
     def start(self, begin: EpochStart) -> None:
@@ -148,7 +148,7 @@ class Replica:
         if begin.replicas == 0:
             return
 
-        self._place = Place(self._worker_spec.world, self._number, begin.replicas)
+        self._place = WorkerContext(self._worker_spec.world, self._number, begin.replicas)
         seed = begin.base_seed + self._number
         self._info = make_worker_info(
             self._number,

@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from headrace.shared_memory.shipping import Manifest, PackedObject, unpack
+from headrace.shared_memory.shipping import ArrayManifest, PackedObject, unpack
 from headrace.workers.heartbeat import START_PATIENCE
 from headrace.workers.processes.handle import ChildProcess, ProcessHandle, pidfds_exist, readable
 
@@ -280,7 +280,7 @@ def _serve(link: socket.socket) -> None:
 def _unpack(manifest: tuple[int, int], fds: list[int]) -> Any:
     pickle_fd, bytes_fd, *inside = fds
     try:
-        return unpack(Manifest(*manifest), pickle_fd, bytes_fd, inside)
+        return unpack(ArrayManifest(*manifest), pickle_fd, bytes_fd, inside)
     finally:
         for fd in inside:
             os.close(fd)
