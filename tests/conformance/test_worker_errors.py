@@ -124,6 +124,7 @@ def refuse_two(samples: list[Any]) -> int:
     return int(sum(samples))
 
 
+@pytest.mark.thorough_but(Loader="headrace", die="kill_self", persistent=False)
 @forked_only
 @processes_only
 @pytest.mark.parametrize("die", [kill_self, exit_at_once])
@@ -138,6 +139,7 @@ def test_the_death_of_a_worker_is_a_runtime_error(Loader: Any, die: Any, persist
     assert re.fullmatch(r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly", str(caught))
 
 
+@pytest.mark.thorough
 @forked_only
 @processes_only
 @small_and_large

@@ -55,7 +55,13 @@ def test_programs_draw_numbers_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "expected"),
-    [({"a": 1}, True), ({"a": [2, 1], "b": "dict"}, True), ({"a": 2}, False), ({"a": 1, "b": "list"}, False)],
+    [
+        ({"a": 1}, True),
+        ({"a": [2, 1], "b": "dict"}, True),
+        ({"a": 2}, False),
+        ({"a": 1, "b": "list"}, False),
+        ({"a": [None]}, False),
+    ],
 )
 def test_a_case_is_quick_if_all_its_parameters_are_wanted(wanted: dict[str, Any], expected: bool) -> None:
     assert has_all({"a": 1, "b": dict}, wanted) == expected

@@ -163,7 +163,6 @@ def test_an_exit_in_worker_init_fn_is_an_error_that_names_the_worker_and_the_cod
     assert loader.faults.restarts == 2
 
 
-@pytest.mark.quick
 @METHODS
 def test_an_error_names_type_worker_key_and_traceback(method: str) -> None:
     loader = DataLoader(

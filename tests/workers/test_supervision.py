@@ -301,6 +301,7 @@ def test_without_a_policy_a_sample_that_hangs_is_named(backend: Any) -> None:
         assert "in __call__" in text or "__getitem__" in text  # the stack
 
 
+@pytest.mark.thorough
 def test_a_timeout_says_what_the_workers_do() -> None:
     loader = DataLoader(Faulty(Squares(), {17: Hang()}), 4, num_workers=2, timeout=0.5)
     with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 0.5 seconds$") as caught:

@@ -189,6 +189,7 @@ def test_what_a_worker_changes_in_the_data_set_is_its_own_and_lasts_as_long_as_i
     assert dataset.calls == 0
 
 
+@pytest.mark.thorough
 def test_the_number_of_threads_that_torch_uses_is_untouched_elsewhere() -> None:
     code = """
 import threading, torch

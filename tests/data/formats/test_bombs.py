@@ -150,6 +150,7 @@ FORMS: dict[str, Callable[[Path], Path]] = {
 }
 
 
+@pytest.mark.thorough_but(form=["pt", "parquet"])
 @pytest.mark.parametrize("form", FORMS)
 def test_trust_lifts_the_limit(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = FORMS[form](tmp_path)
