@@ -90,7 +90,7 @@ class Case:
 
     def put_old_data(self) -> dict[str, bytes]:
         other = write("npz", self.root / "other.npz", [usual("npz", 5, seed=2)])
-        pack(str(other), str(self.target), PackOptions(self.format))
+        pack(str(other), str(self.target), PackOptions(self.format), workers=1)
         return self.made()
 
     def made(self) -> dict[str, bytes]:

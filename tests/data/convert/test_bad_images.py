@@ -28,7 +28,7 @@ def photos(folder: Path, bad: int) -> Path:
 
 
 def run(*arguments: object) -> programs.Ended:
-    return programs.run(["-m", "headrace", "pack", *arguments])
+    return programs.run(["-m", "headrace", "pack", "--workers", 1, *arguments])
 
 
 def test_bad_images_are_counted_and_end_with_status_1(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_bad_images_are_counted_and_end_with_status_1(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["arrow", "memmap", "webdataset"])
 def test_bad_images_are_packed_as_they_are(form: str, tmp_path: Path) -> None:
-    made = pack(str(photos(tmp_path / "photos", bad=1)), str(tmp_path / "packed"), PackOptions(form))
+    made = pack(str(photos(tmp_path / "photos", bad=1)), str(tmp_path / "packed"), PackOptions(form), workers=1)
     assert made.bad == 1
     assert len(made.bad_samples) == 1
     assert len(open_reader(str(tmp_path / "packed"))) == 5
@@ -59,8 +59,8 @@ def test_bad_images_of_an_earlier_run_are_counted_too(tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(PackJob, "assemble", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            pack(source, str(tmp_path / "packed"), PackOptions())
-    made = pack(source, str(tmp_path / "packed"), PackOptions())
+            pack(source, str(tmp_path / "packed"), PackOptions(), workers=1)
+    made = pack(source, str(tmp_path / "packed"), PackOptions(), workers=1)
     assert made.kept == made.pieces
     assert made.bad == 2
 
@@ -88,7 +88,7 @@ def test_the_ending_names_the_form(target: str, form: str) -> None:
 def test_more_shards_than_samples_are_refused(shards: int, tmp_path: Path) -> None:
     source = photos(tmp_path / "photos", bad=0)
     with pytest.raises(UsageError, match="--shards"):
-        pack(str(source), str(tmp_path / "packed"), PackOptions(shards=shards))
+        pack(str(source), str(tmp_path / "packed"), PackOptions(shards=shards), workers=1)
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 
@@ -96,6 +96,6 @@ def test_a_place_that_cannot_be_written_was_not_interrupted(tmp_path: Path) -> N
     source = photos(tmp_path / "photos", bad=0)
     for target in ("/proc/packed", "/dev/null/packed"):
         with pytest.raises(DatasetError) as caught:
-            pack(str(source), target, PackOptions())
+            pack(str(source), target, PackOptions(), workers=1)
         assert "interrupted" not in str(caught.value)
         assert "choose another target" in str(caught.value)

@@ -15,6 +15,7 @@ import pytest
 from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError, HeadraceError, UsageError
 from headrace.data.convert.pack import pack
 from headrace.data.convert.plan import PackOptions
+from tests import programs
 from tests.data.convert.packing import COUNT, SHARDED, TARGETS, Case, files_in, hidden
 from tests.data.formats.columns import rows
 from tests.data.formats.samples import assert_same, read, usual, write
@@ -39,6 +40,17 @@ def arrow(tmp_path: Path) -> Iterator[Case]:
     made = Case(tmp_path, "arrow")
     yield made
     made.close()
+
+
+@pytest.mark.thorough
+def test_a_script_without_a_main_guard_is_told_what_it_needs(arrow: Case, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    arguments = f"{str(arrow.source)!r}, {str(arrow.target)!r}, headrace.PackOptions(shards=3), workers=2"
+    script.write_text(f"import headrace\nheadrace.pack({arguments})\n")
+    done = programs.run([script], cwd=tmp_path, fresh=True)
+    assert done.returncode == 1
+    assert 'needs `if __name__ == "__main__":`' in done.stderr
+    assert not arrow.target.exists()
 
 
 # -- interrupted -----------------------------------------------------------------------------------------------------
@@ -325,7 +337,7 @@ def test_what_cannot_be_done_is_said(arrow: Case, why: str, monkeypatch: pytest.
     monkeypatch.chdir(arrow.root / "elsewhere")
     before = files_in(arrow.root)
     with pytest.raises(kind) as caught:
-        pack(str(arrow.source), str(place(arrow.root)), PackOptions(**options))
+        pack(str(arrow.source), str(place(arrow.root)), PackOptions(**options), workers=1)
     assert text in str(caught.value)
     assert files_in(arrow.root) == before
     assert hidden(arrow.root) == []

@@ -133,7 +133,7 @@ def test_a_shard_that_is_missing_is_named(tmp_path: Path) -> None:
     source = write("npz", tmp_path / "source.npz", [usual("npz")])
     for format in ("arrow", "parquet", "webdataset"):
         target = tmp_path / format
-        pack(str(source), str(target), PackOptions(format, shards=3))
+        pack(str(source), str(target), PackOptions(format, shards=3), workers=1)
         shard = sorted(target.glob("part-00001.*"))[0]
         shard.unlink()
         assert shard.name in told(checked(target))
@@ -292,7 +292,7 @@ def command(*arguments: str | Path) -> tuple[int, str, str]:
 @pytest.fixture
 def arrow(tmp_path: Path) -> Path:
     source = write("npz", tmp_path / "source.npz", [usual("npz")])
-    pack(str(source), str(tmp_path / "data"), PackOptions(shards=3))
+    pack(str(source), str(tmp_path / "data"), PackOptions(shards=3), workers=1)
     return tmp_path / "data"
 
 

@@ -228,7 +228,7 @@ def test_packing_a_hostile_shard_stays_in_the_target(form: str, tmp_path: Path) 
         source.unlink()
         bombs.tar(room, {f"../{number}.data": b"data" for number in range(3)})
     try:
-        pack(str(source), str(room / "target"), PackOptions(format=form, columns=columns))
+        pack(str(source), str(room / "target"), PackOptions(format=form, columns=columns), workers=1)
     except (FormatError, UsageError) as error:
         assert form == "webdataset", error
     new = everything_below(tmp_path) - before
@@ -245,7 +245,7 @@ def test_packing_a_folder_refuses_names_that_are_not_its_own(name: str, tmp_path
     with pa.OSFile(str(source), "w") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
     with pytest.raises(HeadraceError, match="found:"):
-        pack(str(source), str(tmp_path / "target"), PackOptions(format="folder"))
+        pack(str(source), str(tmp_path / "target"), PackOptions(format="folder"), workers=1)
     assert inside(everything_below(tmp_path) - {"data.arrow"}, "")
     assert not Path("/tmp/evil-of-headrace").exists()
 
@@ -264,7 +264,7 @@ def test_labels_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
     (path / "headrace.json").write_text(json.dumps(about))
     before = everything_below(tmp_path)
     with pytest.raises(FormatError, match="outside"):
-        pack(str(path), str(tmp_path / "target"), PackOptions(format="folder"))
+        pack(str(path), str(tmp_path / "target"), PackOptions(format="folder"), workers=1)
     assert inside(everything_below(tmp_path) - before, "")
 
 

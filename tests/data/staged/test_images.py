@@ -64,7 +64,7 @@ def test_the_way_into_the_batch_changes_no_pixel(photos: Path) -> None:
 
 
 def test_stored_images_reach_a_pipeline_encoded(photos: Path, tmp_path: Path) -> None:
-    pack(str(photos), str(tmp_path / "packed"), PackOptions(format="arrow"))
+    pack(str(photos), str(tmp_path / "packed"), PackOptions(format="arrow"), workers=1)
     stored = headrace.open(tmp_path / "packed")
     name = next(one for one in stored.schema.names if stored.schema[one].kind == "bytes")
     got = stored.map(EvalImages(32), on=name)

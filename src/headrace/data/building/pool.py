@@ -63,8 +63,11 @@ def make_pieces(
                     reraise(failure)
                 made(waiting[future], result)
         except BrokenProcessPool as error:
-            cure = "run the same again, it goes on where it was; with one worker if memory is short"
-            found = "a worker process ended unexpectedly (killed, or out of memory)"
+            cure = (
+                "run the same again, it goes on where it was; with one worker if memory is short; a script of yours "
+                'needs `if __name__ == "__main__":` around what it does, since workers import it'
+            )
+            found = "a worker process ended unexpectedly (killed, out of memory, or it could not begin)"
             raise DatasetError.about("the work was interrupted", place=place, found=found, cure=cure) from error
 
 

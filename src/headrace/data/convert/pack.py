@@ -61,10 +61,13 @@ class Packed:
     """The first of them: number and fault, at most `NAMED`."""
 
 
+USUAL = PackOptions()
+
+
 def pack(
-    source: str,
-    target: str,
-    options: PackOptions,
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    options: PackOptions = USUAL,
     *,
     workers: int = 0,
     trust: bool = False,
@@ -77,6 +80,8 @@ def pack(
     full or cannot be written. Images that cannot be decoded are packed as they are, and counted.
     """
     began = time.perf_counter()
+    source = os.fspath(source)
+    target = os.fspath(target)
     refuse_url(source, "SOURCE")
     refuse_url(target, "TARGET")
     target = str(Path(target).expanduser())
