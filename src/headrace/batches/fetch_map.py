@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
-from operator import getitem
 from typing import Any, Protocol
 
 import numpy as np
@@ -265,7 +263,8 @@ class MapFetcher:
             keys = list(keys)
 
         # The loops assign straight into the shared page: if the worker dies or hangs, the main process reads there
-        # which sample it was at. Where nobody watches, `extend` runs the loop in C, at half the cost for small samples.
+        # which sample it was at. Where nobody watches, a plain loop is the quickest: Python calls a `__getitem__` of
+        # the user's from there without leaving the interpreter, which `map` would (0.1 us for each sample).
         activity[STAGE] = LOAD
         activity[SPARE] = 0
         try:
@@ -277,10 +276,8 @@ class MapFetcher:
                 for activity[PLACE], key in enumerate(keys):
                     samples.append(dataset[key])
             else:
-                samples.extend(map(getitem, repeat(dataset), keys))
-                # A sample raised StopIteration, and `extend` took it for the end of the keys.
-                if len(samples) < len(keys):
-                    raise StopIteration
+                for key in keys:
+                    samples.append(dataset[key])
         except Exception as error:
             # With all samples there, a signal handler raised it behind the last one, and no key is to blame.
             if len(samples) < len(keys):
