@@ -43,10 +43,10 @@ _START = np.random.Philox(key=0).state
 def rng() -> np.random.Generator:
     """Returns the random generator of the sample that is being loaded.
 
-    Under `seed=` its numbers depend on the seed, the epoch and the sample's position alone: the same for any number of
-    workers, backend, restart or world size. Draw from it within one `__getitem__` or transform, and ask again in the
-    next: the generator of a sample becomes that of another one. Without `seed=` each worker has a stream of its own,
-    seeded as torch seeds workers; outside of a loader it follows `torch.manual_seed`, if that was called first.
+    With `seed=` its numbers depend only on the seed, the epoch and the sample's position: they are the same for any
+    number of workers, any backend and any world size, and after a restart. Call `rng()` again in each `__getitem__` or
+    transform: the returned generator is reused for the next sample. Without `seed=` each worker has its own stream,
+    seeded as torch seeds workers; outside of a loader it follows an earlier `torch.manual_seed`.
 
     NumPy's Philox, a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
     """

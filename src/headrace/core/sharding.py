@@ -128,15 +128,16 @@ def current_part() -> Part:
 
 
 def shard(items: Iterable[T], by: Literal["interleave", "block"] = "interleave") -> Iterator[T]:
-    """Yields the items that belong to the running worker, out of all workers of all ranks: each item to exactly one.
+    """Yields the items of the running worker: each item goes to exactly one worker of all ranks.
 
-    Use it in the `__iter__` of an iterable dataset: on a list of files, and each file is read by one worker; or on the
-    samples, and each worker reads all of them and keeps its part. Outside of a worker it splits over the ranks alone.
-    Every worker must see the same items in the same order. Under `seed=`, random numbers drawn before the call are the
-    same in every worker, so the items may be shuffled first; after it each worker has its own.
+    Use it in the `__iter__` of an iterable dataset. On a list of files, one worker reads each file. On the samples,
+    each worker reads all of them and keeps its part. Outside of a worker it splits over the ranks alone. Every worker
+    must see the same items in the same order. With `seed=`, all workers draw the same random numbers before the call,
+    so you may shuffle the items first; after the call each worker draws its own.
 
-    `by="interleave"` deals the items out in turn. `by="block"` gives each worker a run of neighbours, whose lengths
-    differ by at most one; it needs a sequence. Raises `UsageError` for anything else.
+    items: any iterable; for `by="block"` a sequence. Raises `UsageError` for anything else.
+    by: `"interleave"` deals the items out in turn; `"block"` gives each worker a run of neighbours, and the lengths of
+      the runs differ by at most one.
     """
     part = current_part()
     place = _current.place

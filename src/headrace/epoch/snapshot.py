@@ -203,10 +203,10 @@ def check_reach(state: Snapshot, batches: int | None, sampler: object, generator
 
 
 def merge_states(states: Sequence[Snapshot]) -> Snapshot:
-    """Returns one state for the states of all ranks, saved at the same step; any rank of any world size can load it.
+    """Joins the states of all ranks, saved at the same step. Any rank of any world size can load the result.
 
-    Order does not matter. Raises `StateError` if a rank is missing, comes twice, or stopped at another step, and for
-    what is no state, or a damaged one.
+    states: one per rank, in any order. Raises `StateError` if a rank is missing, comes twice, or stopped at another
+    step, and if a state is damaged or is no state.
     """
     if not isinstance(states, (list, tuple)):
         _refuse("cannot merge states", _shown(states), "a list with the state of each rank")

@@ -21,32 +21,33 @@ LONGEST_NESTING = 16
 
 @dataclass(frozen=True)
 class BadSample:
-    """A sample that could not be loaded or collated.
-
-    `key` is what the sampler gave; for an iterable dataset, the number of the sample in its worker's stream. `path` is
-    its file, where that is known. `stage` is "load" or "collate". `error` is the exception's type and text; `exception`
-    itself is there only while an `on_error` function looks at it. `worker` is None without workers.
-    """
+    """A sample that could not be loaded or collated."""
 
     key: Any
+    """The sampler's key; for an iterable dataset, the number of the sample in its worker's stream."""
     path: str | None
+    """The sample's file; None: not known."""
     stage: Stage
+    """Where it failed: `load` or `collate`."""
     error: str
+    """The exception's type and text."""
     epoch: int
     worker: int | None = None
+    """None: made without workers."""
     rank: int = 0
     action: Outcome = "skip"
-    """What became of it; `raise`: it ended the epoch; `retry`: it came at a later try, so nothing was lost."""
+    """What happened to the sample. `raise`: it ended the epoch. `retry`: a later try succeeded; nothing was lost."""
     replacement: Any = None
-    """The key of the sample that came in its place."""
+    """The key of the sample that took its place."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
+    """The exception itself, only while an `on_error` function runs."""
 
     def settled(self, action: Outcome, replacement: object = None) -> BadSample:
-        """Returns the record of what became of it, without the exception."""
+        """Returns a record of what happened to the sample, without the exception."""
         return replace(self, action=action, replacement=replacement, exception=None)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as values that JSON knows; a key that JSON has no type for becomes its `repr`."""
+        """Returns the record as values for JSON; a key without a JSON type becomes its `repr`."""
         return {
             "key": plain(self.key),
             "path": self.path,
@@ -61,7 +62,7 @@ class BadSample:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> BadSample:
-        """Returns what `as_json` wrote. Raises KeyError and TypeError for anything else."""
+        """Returns the record that `as_json` wrote. Raises KeyError and TypeError for anything else."""
         return cls(
             key=values["key"],
             path=values["path"],

@@ -26,16 +26,16 @@ KEPT = 10_000
 
 @dataclass(frozen=True)
 class Faults:
-    """What a loader survived: counts since it was made, and the records of the last 10,000 bad samples."""
+    """Counts of a loader's bad samples and replaced workers, and records of its last 10,000 bad samples."""
 
     bad: int = 0
-    """Samples that could not be used: `skipped + replaced`."""
+    """Samples that were lost: `skipped + replaced`."""
     skipped: int = 0
     replaced: int = 0
     retried: int = 0
-    """Samples that came at a later try."""
+    """Samples that loaded at a later try."""
     restarts: int = 0
-    """Workers that died, or hung and were ended, and were replaced."""
+    """Workers that died, or were killed because they hung, and were replaced."""
     records: tuple[BadSample, ...] = field(default=(), repr=False)
 
 

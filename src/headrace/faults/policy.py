@@ -23,38 +23,39 @@ RETRY_AFTER = (0.05, 0.2, 0.8)
 
 @dataclass(frozen=True)
 class OnError:
-    """What becomes of samples that raise, and how many of them are too many: for `DataLoader(on_error=)`.
+    """What happens to samples that raise, and how many of them an epoch may have: for `DataLoader(on_error=)`.
 
-    `action`: "raise"; "skip", which shortens the batch; "replace", by another sample; or a function that gets a
-    `BadSample` and returns one of the three words. Raises `UsageError` for values that make no sense.
+    Raises `UsageError` for values that make no sense.
     """
 
     action: ErrorAction = "raise"
+    """`"raise"`; `"skip"` shortens the batch; `"replace"` takes another sample; a function gets a `BadSample` and
+    returns one of these words."""
     max_rate: float | None = None
     """The share of an epoch's samples, on this rank, that may be bad: 0.01 is one in a hundred."""
     max_count: int | None = None
-    """The number of them that may be bad. Of the two, give one or none."""
+    """The number of an epoch's samples, on this rank, that may be bad. Give at most one of the two limits."""
     log: str | os.PathLike[str] | None = None
-    """A file to which a line of JSON is added for each bad sample; `headrace.load_quarantine` reads it."""
+    """The quarantine file: one line of JSON is added for each bad sample. `headrace.load_quarantine` reads it."""
     timeout: float | None = None
-    """Seconds that a sample may take (a batch, where the dataset makes whole ones). Then its worker is ended and
-    replaced; at the second time the sample counts as bad."""
+    """Seconds that a sample may take (or a batch, if the dataset makes whole batches). Then its worker is killed and
+    replaced; after a second timeout the sample counts as bad."""
     original: bool = False
-    """Whether an exception from a worker is raised as it was, with its attributes, instead of as torch's copy of it."""
+    """Whether an exception from a worker keeps its object with its attributes, instead of becoming torch's copy."""
 
     def __post_init__(self) -> None:
         check_on_error(self)
 
     @classmethod
     def of(cls, given: ErrorAction | OnError) -> OnError:
-        """Returns what was given as `on_error=` as a record."""
+        """Returns the value of `on_error=` as an `OnError`."""
         if isinstance(given, OnError):
             return given
         return cls(given)
 
     @property
     def is_plain(self) -> bool:
-        """Whether bad samples raise, and nothing is written down: as in torch's loader."""
+        """Whether bad samples raise and no log is written, as in torch's loader."""
         return self.action == "raise" and self.log is None
 
 

@@ -66,9 +66,9 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 
 
 def load_quarantine(path: str | os.PathLike[str]) -> list[BadSample]:
-    """Returns the bad samples that were written to a quarantine file, each key once, as it was seen last.
+    """Returns the bad samples in a quarantine file: the latest record of each key.
 
-    The list can be given to `headrace.DataLoader(exclude=)`. A line that was cut off is left out. Raises
+    You can pass the list to `headrace.DataLoader(exclude=)`. A line that was cut off is left out. Raises
     `DatasetNotFoundError` if there is no such file, `FormatError` if it holds anything else.
     """
     try:

@@ -1,4 +1,4 @@
-"""`headrace.DataLoader`: torch's loader with another engine, an order of its own on request, and a state."""
+"""`headrace.DataLoader`: torch's loader with other workers, a reproducible order on request, and a state."""
 
 from __future__ import annotations
 
@@ -52,46 +52,46 @@ from headrace.workers.protocol import Backend
 
 
 class DataLoader(Observed, AskedArguments[T_co]):
-    """`torch.utils.data.DataLoader` whose batches travel through leased memory.
+    """`torch.utils.data.DataLoader` with batches in recycled memory, exact resume, and faults that lose nothing.
 
-    Takes torch's arguments, with torch's checks, defaults, orders and worker seeds. What differs is the way of a batch:
-    default collation writes it once, into memory that was used before, and with workers the training process sees that
-    very memory. A batch belongs to its user all the same: writable, and unchanged for as long as it is kept.
+    Takes torch's arguments, with torch's checks, defaults, orders and worker seeds. Default collation writes each batch
+    once, into recycled memory that your training loop reads directly; with workers it is shared memory. The batch is
+    still yours: you may write to it, and nothing overwrites it while you hold a reference.
 
-    That memory belongs to the process: all loaders use it in turn, and it goes with the last loader that was iterated.
-    It holds the batches that are kept plus about `prefetch_factor + 1` per worker (without workers: two).
+    The memory belongs to the process. All loaders share it, and it goes with the last loader that was iterated. It
+    holds the batches that you keep, plus about `prefetch_factor + 1` per worker (without workers: two).
 
-    Beyond torch's arguments:
+    Args:
 
-    - `seed`: makes the order of the samples and every random number that is drawn while a sample is loaded a function
-      of (seed, epoch, position). Both are then the same for any number of workers, any backend, after a restart and,
-      with `shard="auto"`, for any world size. See docs/order.md for all that it switches.
-    - `shard="auto"`: deals the data out over the ranks, iterable data over the workers, too: every sample once. All
-      ranks get equally many batches. Implies `seed=0` if none is given.
-    - `backend`: where batches are made: `"process"`, `"thread"`, `"inline"` (in the calling thread), or `"auto"`, which
-      tries a few samples when the first epoch begins. `setting.backend` says what was chosen.
-    - `num_workers="auto"`: adds and retires workers while training goes on, by what is measured; `Auto(memory="8GB")`
-      also limits their memory. Implies `seed=0` and persistent workers. `setting.num_workers` says what holds now.
-    - `prefetch_factor="auto"`: likewise, how many batches are made ahead for each worker.
-    - `batches_per_epoch`: ends an epoch after so many batches. The next one goes on behind them.
-    - `on_error`: what becomes of a sample that raises, in loading or collation: `"raise"`; `"skip"`, which shortens its
-      batch; `"replace"`, by another sample; or a function that gets a `BadSample` and returns one of the three words.
-      `OnError("skip", max_rate=0.01, log="bad.jsonl", timeout=60)` sets limits, too. Input and output that may succeed
-      later is tried again first. Errors of the machine (no memory, a full disk) and of the program are always raised.
-    - `exclude`: samples to leave out: their numbers, what `load_quarantine` returns, or the path of such a file.
-    - `on_stats`: called every ten seconds, and at the end of each epoch, with the `stats` of that moment. See
-      `TensorBoardWriter` and `OpenMetricsWriter`.
-    - `snapshot_every_n_steps`: accepted because torchdata's `StatefulDataLoader` has it, and ignored: a state is always
-      of the latest batch.
+    seed: makes the order and every random number drawn while a sample loads depend on seed, epoch and position alone:
+      the same for any number of workers, any backend, after a restart and, with `shard="auto"`, for any world size.
+      docs/order.md has a table of all that it switches.
+    shard: `"auto"` gives every sample to exactly one worker of one rank, and all ranks equally many batches. Implies
+      `seed=0` if you give no seed.
+    backend: who makes batches: `"process"`, `"thread"`, `"inline"` (the calling thread), or `"auto"`, which tries a few
+      samples when the first epoch begins. `setting.backend` shows the choice.
+    num_workers: `"auto"` measures, and adds and retires workers during training; `Auto(memory="8GB")` also limits their
+      memory. For map-style datasets without a state, in processes, it implies `seed=0` and persistent workers.
+      `setting.num_workers` is the current number.
+    prefetch_factor: `"auto"` chooses by measuring how many batches each worker makes ahead.
+    batches_per_epoch: ends each epoch after this number of batches. The next epoch continues after them.
+    on_error: what happens to a sample that raises in loading or collation: `"raise"`; `"skip"` shortens its batch;
+      `"replace"` takes another sample; a function gets a `BadSample` and returns one of these words. `OnError` adds
+      limits, a log and a timeout. A policy retries input and output first that may succeed later. Errors of the
+      machine (no memory, a full disk) and of the program are always raised.
+    exclude: samples to leave out: their numbers, what `load_quarantine` returns, or the path of a quarantine file.
+    on_stats: a function that gets the current `stats` every ten seconds and at the end of each epoch, such as
+      `TensorBoardWriter` or `OpenMetricsWriter`.
+    snapshot_every_n_steps: ignored; torchdata's `StatefulDataLoader` has it. A state is always of the latest batch.
 
-    Where the time goes is always recorded: `stats` has the figures, `report()` says in words who waits for whom, what
-    to change, and what that would gain.
+    `stats` has figures of where the time goes. `report()` says in words what training waits for, what to change, and
+    what that would gain.
 
-    A worker process that dies is replaced, and its batches are made again; a sample that kills its workers again and
-    again counts as bad. `faults` says what happened so far.
+    headrace replaces a worker process that dies and makes its batches again. A sample that kills its workers
+    repeatedly counts as bad. `faults` shows what happened so far.
 
-    `state_dict()` says what was delivered, `load_state_dict()` goes on behind it in this or another process, with any
-    number of workers. Not thread-safe: iterate one loader in one thread.
+    `state_dict()` says what was delivered, `load_state_dict()` continues after it in this or another process, with any
+    number of workers. Not thread-safe: iterate a loader in one thread.
     """
 
     def __init__(  # noqa: PLR0913 - torch fixes the list
@@ -225,10 +225,10 @@ class DataLoader(Observed, AskedArguments[T_co]):
         )  # fmt: skip
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the next epoch, for samplers and datasets too, in workers that are kept as well.
+        """Sets the number of the next epoch. Also calls `set_epoch` of dataset and samplers, if they have it.
 
-        A dataset hears of it by its own `set_epoch`, if it has one. Without `seed=` that is all; with `seed=` the
-        number also decides the order and the random numbers, and the epochs after it count on from there.
+        Copies of the dataset in workers are told, too. With `seed=` the number also decides the order and the random
+        numbers, and later epochs count on from it.
         """
         self._session.epoch = epoch
         self._session.announced = True
@@ -236,11 +236,11 @@ class DataLoader(Observed, AskedArguments[T_co]):
             tell_epoch(listener, epoch)
 
     def state_dict(self) -> Snapshot:
-        """Returns what was delivered so far, of which epoch: a small dictionary for `load_state_dict`.
+        """Returns which batches of which epoch were delivered so far: a small dictionary for `load_state_dict`.
 
-        Batches that were only prefetched do not count. It can be saved with `torch.save` or sent to another process;
-        `headrace.merge_states` joins those of several ranks. Costs microseconds, apart from `state_dict()` of a data
-        set that has one.
+        Batches that were only prefetched do not count. You can save the state with `torch.save` or send it to another
+        process; `headrace.merge_states` joins the states of several ranks. Takes microseconds, plus the time of the
+        dataset's own `state_dict()` if it has one.
         """
         if self._session.resume is not None:
             return self._session.resume
@@ -261,11 +261,11 @@ class DataLoader(Observed, AskedArguments[T_co]):
         return self._session.record.snapshot(self._session.origin(self._session.spec(self)), portion=delivered)
 
     def load_state_dict(self, state_dict: Snapshot) -> None:
-        """Has the next iteration go on behind what was delivered when the state was saved.
+        """Makes the next iteration continue after the batches that were delivered when the state was saved.
 
-        The number of workers, their kind, `prefetch_factor` and, where all ranks share one order, the world size may be
-        different. Batches are the same, bit for bit, as they would have been; so are random numbers drawn in the data
-        set with `seed=`. Raises `StateError` if the state belongs to other data, another seed or another rank.
+        The number of workers, the backend, `prefetch_factor` and, if all ranks share one order, the world size may
+        differ. The batches are the same, bit for bit, as without the interruption; with `seed=` so are random numbers
+        drawn in the dataset. Raises `StateError` if the state belongs to other data, another seed or another rank.
         """
         session = self._session
         spec = session.spec(self)
@@ -370,7 +370,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
 
     @property
     def setting(self) -> Setting:
-        """What holds now: where batches are made, by how many workers. Before the first epoch: what was asked for."""
+        """The current backend, number of workers and so on. Before the first epoch: what you asked for."""
         if self.recorder.epoch >= 0:
             return self.recorder.setting
 
@@ -384,12 +384,12 @@ class DataLoader(Observed, AskedArguments[T_co]):
 
     @property
     def faults(self) -> Faults:
-        """What this loader survived so far: bad samples by what became of them, and workers that were replaced."""
+        """Counts of bad samples (skipped, replaced, retried) and of replaced workers so far."""
         return self._session.fault_counter.faults()
 
     @property
     def recorder(self) -> Recorder:
-        """Where batches leave their times."""
+        """Records the times of batches."""
         return self._session.recorder
 
     def _get_iterator(self) -> Any:
@@ -414,7 +414,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         return {**self.__dict__, "_session": self._session.without_resources()}
 
     def __class_getitem__(cls, parameters: object) -> Any:
-        """Takes `DataLoader[Sample]` and `DataLoader[Sample, Batch]`; the second is for readers of the code only."""
+        """Accepts `DataLoader[Sample]` and `DataLoader[Sample, Batch]`; the second type is for readers only."""
         if isinstance(parameters, tuple) and len(parameters) == 2:
             parameters = parameters[0]
         return super().__class_getitem__(parameters)  # type: ignore[misc]  # Generic defines it

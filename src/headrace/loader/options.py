@@ -30,7 +30,7 @@ AskedBackend = Literal["process", "thread", "inline", "auto"]
 
 @dataclass(frozen=True)
 class Options:
-    """What a loader was asked for beyond torch's arguments, checked. What was found out stands in `loader.setting`."""
+    """The checked arguments of a loader that torch does not have. `loader.setting` has what was chosen from them."""
 
     seed: int | None = None
     shard: Literal["auto"] | None = None
@@ -49,10 +49,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Auto:
-    """For `DataLoader(num_workers=)`: as many workers as measuring finds best, within so much memory.
+    """For `DataLoader(num_workers=)`: chooses the number of workers by measuring, within a limit of memory.
 
-    `memory`: bytes, or text such as "8GB" or "512 MiB"; None: half of what is free when the loader is made. It holds
-    for the workers and the batches ahead together. Raises `UsageError` for anything else.
+    memory: limit for the workers and the batches made ahead together, in bytes or as text such as "8GB" or "512 MiB";
+      None: half of the memory that is free when the loader is made. Raises `UsageError` for anything else.
     """
 
     memory: int | str | None = None
@@ -61,7 +61,7 @@ class Auto:
         self.nbytes()
 
     def nbytes(self) -> int | None:
-        """Returns the memory in bytes; None: that is not given."""
+        """Returns the limit in bytes; None: no limit was given."""
         if self.memory is None:
             return None
 

@@ -25,7 +25,7 @@ WIDTH, NOTEBOOK_WIDTH = 80, 110
 
 
 class Observed:
-    """The part of a loader that tells where the time goes. `recorder` is where its batches leave their times."""
+    """The part of a loader that reports where the time goes. `recorder` records the times of its batches."""
 
     @property
     def recorder(self) -> Recorder:
@@ -34,16 +34,16 @@ class Observed:
 
     @property
     def stats(self) -> LoaderStats:
-        """Figures of all that this loader delivered so far: a snapshot, which does not change any more."""
+        """Figures of everything that this loader delivered so far, as a snapshot that does not change later."""
         return stats_of(self.recorder.recording())
 
     @property
     def recording(self) -> Recording:
-        """The times of the latest 4,096 batches, sums over all of them, epochs, memory and events: a snapshot."""
+        """A snapshot: times of the latest 4,096 batches, sums over all batches, epochs, memory and events."""
         return self.recorder.recording()
 
     def diagnose(self) -> Diagnosis:
-        """Returns who waits for whom, what to change, and what that would gain."""
+        """Returns what training waits for, what to change, and what the change would gain."""
         return diagnose(self.recorder.recording())
 
     def report(self) -> Report:
@@ -52,7 +52,7 @@ class Observed:
 
 
 class Report:
-    """A recording and its diagnosis, to be looked at."""
+    """A recording and its diagnosis: print it, or show it in a notebook."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording

@@ -1,14 +1,14 @@
-"""Samplers that start at once, go on anywhere, and deal their samples to any number of ranks.
+"""Samplers that start at once, resume anywhere, and split their samples over any number of ranks.
 
-Their order is a function of (seed, epoch, position), so a state of a few numbers is enough to resume, also with another
-world size, and all ranks agree without a word. Give one to `DataLoader` as `sampler=` (the two that make batches: as
-`batch_sampler=`); call `loader.set_epoch` or give the loader a `seed=` to have each epoch in another order.
+Their order depends only on seed, epoch and position. So a state of a few numbers is enough to resume, also with another
+world size, and all ranks agree without communication. Give one to `DataLoader` as `sampler=` (the two that make
+batches: as `batch_sampler=`). Call `loader.set_epoch` or give the loader a `seed=` to get another order in each epoch.
 
 - `DistributedSampler`: all samples once, shuffled or in order.
-- `BlockShuffleSampler`: the same where storage is read in blocks.
+- `BlockShuffleSampler`: the same, for storage that is read in blocks.
 - `WeightedSampler`, `ClassBalancedSampler`: rare samples, or rare classes, more often.
-- `LengthBucketBatchSampler`, `MaxTokensBatchSampler`: samples of similar length together, so that little is padded.
-- `MixtureSampler`: several datasets by weights that may change on the way.
+- `LengthBucketBatchSampler`, `MaxTokensBatchSampler`: batches of samples of similar length, with little padding.
+- `MixtureSampler`: several datasets by weights, which may change during training.
 """
 
 from headrace.samplers.balanced import ClassBalancedSampler

@@ -21,14 +21,14 @@ CLASSES, SAMPLES = 0, 1
 
 
 class ClassBalancedSampler(PositionalSampler):
-    """Each run of as many positions as there are classes holds every class once, in random order.
+    """Samples all classes equally often: with n classes, every n positions hold each class once, in random order.
 
-    Within a class the samples are shuffled; when all have come they are shuffled anew, so a sample of a rare class
-    comes again only after all others of it. Where a class stopped it goes on in the next epoch, so that all of a large
-    class come in the course of time.
+    The samples of a class are shuffled, and shuffled again after all of them have come. So a sample of a rare class
+    comes again only after all others of its class. Each class continues in the next epoch where it stopped, so all
+    samples of a large class come over time. Memory: 8 bytes per label, 32 per class.
 
-    `labels`: one for each sample, a one-dimensional array, tensor or sequence of anything that can be hashed.
-    `num_samples` per epoch over all ranks; by default one for each label. Memory: 8 bytes a label, 32 a class.
+    labels: one for each sample: a one-dimensional array, tensor or sequence of hashable values.
+    num_samples: samples of an epoch over all ranks; by default the number of labels.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ClassBalancedSampler(PositionalSampler):
 
     @property
     def samples_of_dataset(self) -> int:
-        """How many samples the dataset must have: as many as labels were given."""
+        """How many samples the dataset must have: the number of labels."""
         return len(self._members)
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:

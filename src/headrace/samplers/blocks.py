@@ -17,11 +17,11 @@ BLOCKS, SAMPLES = 0, 1
 
 
 class BlockShuffleSampler(PositionalSampler):
-    """Every key once, so that only `window` blocks of `block_size` neighbouring keys are in use at a time.
+    """Every key once, with only `window` blocks of `block_size` neighbouring keys in use at a time.
 
-    Blocks (of a file, a row group, a chunk) come in random order; the samples of `window` consecutive ones are shuffled
-    together. A larger window mixes better and keeps more blocks open. Constant memory; `dataset` and `uneven` as in
-    `DistributedSampler`.
+    The blocks (of a file, a row group, a chunk) come in random order. The samples of `window` consecutive blocks are
+    shuffled together: a larger window mixes better and keeps more blocks open. Memory is constant. `dataset` and
+    `uneven` are as in `DistributedSampler`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class BlockShuffleSampler(PositionalSampler):
 
     @property
     def samples_of_dataset(self) -> int:
-        """How many samples the dataset must have: as many as the one the sampler was made for."""
+        """How many samples the dataset must have."""
         return self.total
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:

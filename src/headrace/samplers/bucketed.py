@@ -25,7 +25,7 @@ Lengths = npt.NDArray[Any]
 
 
 class Batch(list[int]):
-    """The keys of a batch; `positions` are the places of the samples in the shuffled order, shape (len(self),)."""
+    """The keys of a batch. `positions`: the samples' positions in the shuffled order, int64, shape (len(self),)."""
 
     positions: Keys
 
@@ -56,9 +56,9 @@ class SortedWindow(NamedTuple):
 class BucketedBatchSampler(ElasticSampler):
     """Cuts the shuffled order into windows, sorts each by length, and cuts it into batches, which come in random order.
 
-    Without `shuffle` windows are taken from the dataset as it is, and their batches come by descending length. Batches
-    are dealt to the ranks in turn, so `uneven` counts batches. Every rank sorts every window, some 5 million samples a
-    second. Starts and resumes at once. Memory: the lengths, which are not copied if they are an array, and one window.
+    Without `shuffle`, windows follow the order of the dataset, and their batches come by descending length. The ranks
+    get batches in turn, so `uneven` counts batches. Every rank sorts every window, at some 5 million samples per
+    second. Starts and resumes at once. Memory: the lengths (an array is not copied) and one window.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class BucketedBatchSampler(ElasticSampler):
 
     @property
     def samples_of_dataset(self) -> int:
-        """How many samples the dataset must have: as many as lengths were given."""
+        """How many samples the dataset must have: the number of lengths."""
         return len(self.lengths)
 
     @abstractmethod
@@ -170,10 +170,11 @@ class BucketedBatchSampler(ElasticSampler):
 class LengthBucketBatchSampler(BucketedBatchSampler):
     """Batches of `batch_size` samples of similar length.
 
-    `lengths`: the length of each sample, non-negative numbers, shape (n,). `window` is how many samples are sorted
-    together (a multiple of `batch_size`; by default 64 batches): larger windows pad less and shuffle less. `drop_last`
-    leaves out the samples at the end of the shuffled order that do not fill a batch. `rank`, `world_size` and `uneven`
-    as in `DistributedSampler`, but for batches.
+    lengths: the length of each sample, non-negative numbers, shape (n,).
+    window: samples that are sorted together, rounded up to whole batches; by default 64 batches. Larger windows pad
+      less and shuffle less.
+    drop_last: leaves out the samples at the end of the shuffled order that do not fill a batch.
+    rank, world_size, uneven: as in `DistributedSampler`, but `uneven` counts batches.
     """
 
     def __init__(
@@ -211,12 +212,15 @@ class LengthBucketBatchSampler(BucketedBatchSampler):
 class MaxTokensBatchSampler(BucketedBatchSampler):
     """Batches of similar length whose padded size, samples x longest, is at most `max_tokens`.
 
-    `lengths` as in `LengthBucketBatchSampler`; at most `max_samples` in a batch, if that is given. `window` is how many
-    samples are sorted together. A sample longer than `max_tokens` is an error, unless `too_long` says to `"skip"` it or
-    to put it into a batch `"alone"`. `rank`, `world_size` and `uneven` as in `DistributedSampler`, but for batches.
+    lengths: the length of each sample, non-negative numbers, shape (n,).
+    max_samples: the largest number of samples in a batch; None: no limit.
+    too_long: a sample longer than `max_tokens` is an error with `"raise"`, left out with `"skip"`, and a batch of its
+      own with `"alone"`.
+    window: samples that are sorted together.
+    rank, world_size, uneven: as in `DistributedSampler`, but `uneven` counts batches.
 
-    How many batches there are depends on the epoch. `len()` cuts all its windows to find out, some 5 million samples a
-    second, and keeps the number for the epoch; nothing else needs it.
+    The number of batches depends on the epoch. To count them, `len()` cuts all windows of the epoch, at some 5 million
+    samples per second, and keeps the number for the epoch. Nothing else needs it.
     """
 
     def __init__(

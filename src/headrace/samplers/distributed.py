@@ -13,13 +13,14 @@ from headrace.samplers.sampler import Keys, PositionalSampler, digest_of, length
 
 
 class DistributedSampler(PositionalSampler):
-    """Every key once, in an order that depends on (seed, epoch) alone; for one rank or many.
+    """Every key once, in an order that depends only on seed and epoch, for one rank or many.
 
-    `dataset` is a dataset with a length, or the length. Takes constant memory and no time to start, whatever the
-    length. `uneven` says what happens at the end if the length is no multiple of the world size: `"pad"` (a few samples
-    twice), `"drop"` (a few left out), or `"keep"` (each exactly once, some ranks one more than others).
+    It takes constant memory and starts at once, for any length.
 
-    `exclude` are numbers of samples that are left out; it takes 8 bytes for each of them.
+    dataset: a dataset with a length, or the length itself.
+    uneven: what happens at the end if the length is no multiple of the world size: `"pad"` repeats a few samples,
+      `"drop"` leaves a few out, `"keep"` delivers each exactly once, and some ranks get one more than others.
+    exclude: numbers of samples to leave out; takes 8 bytes for each.
     """
 
     takes_all_alike = True

@@ -56,17 +56,21 @@ class Mix(NamedTuple):
 
 
 class MixtureSampler(PositionalSampler):
-    """Keys of `torch.utils.data.ConcatDataset(sources)`, taken from the sources in proportion to `weights`.
+    """Keys of `torch.utils.data.ConcatDataset(sources)`, drawn from the sources in proportion to `weights`.
 
-    `sources` are datasets, or their lengths. Each is shuffled, and shuffled anew whenever it is used up; where one
-    stopped it goes on in the next epoch, so a large source is not begun again and again. After any number p of runs of
-    256 samples no source is off its share by more than 2 + log2(p) * 2/3 samples; a weight of 0 switches it off.
+    sources: datasets, or their lengths.
+    weights: one for each source; a weight of 0 switches the source off.
+    num_samples: samples of an epoch over all ranks; by default the sum of the lengths.
+    rank, world_size, uneven: as in `DistributedSampler`.
 
-    `set_weights` holds from the next sample drawn on, also in mid-epoch; a loader draws some batches ahead. All ranks
-    must call it at the same step. The order is a function of (seed, epoch, position) and of when the weights were
-    changed; `state_dict` holds their last change. `num_samples` per epoch over all ranks; by default the sum of the
-    lengths. `rank`, `world_size` and `uneven` as in `DistributedSampler`. Memory: a few words a source. Each rank goes
-    through the sources, not the keys, of all: some 15 million samples a second.
+    Each source is shuffled, and shuffled again whenever all its samples have come. It continues in the next epoch where
+    it stopped, so a large source does not start over in each epoch. After p runs of 256 samples, no source deviates
+    from its share by more than 2 + log2(p) * 2/3 samples.
+
+    `set_weights` applies from the next drawn sample on, also within an epoch; a loader draws some batches ahead. All
+    ranks must call it at the same step. The order depends on seed, epoch, position, and when the weights changed;
+    `state_dict` holds their last change. Memory: a few words per source. Each rank computes the sources, but not the
+    keys, of all ranks' samples: some 15 million samples per second.
     """
 
     def __init__(
@@ -94,7 +98,7 @@ class MixtureSampler(PositionalSampler):
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
-        """The weights that hold now, in multiples of 2**-40, with a sum of 1; a new array, shape (sources,)."""
+        """The current weights, in multiples of 2**-40, with a sum of 1; a new array, shape (sources,)."""
         return self._mix.quota.shares / ONE
 
     def set_weights(self, weights: npt.ArrayLike | torch.Tensor) -> None:
@@ -105,7 +109,7 @@ class MixtureSampler(PositionalSampler):
 
     @property
     def samples_of_dataset(self) -> int:
-        """How many samples the dataset must have: as many as all sources together."""
+        """How many samples the dataset must have: the sum over all sources."""
         return int(self.lengths.sum())
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
@@ -146,8 +150,9 @@ class MixtureSampler(PositionalSampler):
     def state_dict(self) -> State:
         """See `ElasticSampler.state_dict`.
 
-        `shares`: the weights, in units of 2**-40; `since`: from where they hold, in positions counted over all epochs;
-        `counts`: how many samples each source had given by then.
+        shares: the weights, in units of 2**-40.
+        since: the position from which they apply, counted over all epochs.
+        counts: how many samples each source had delivered before that position.
         """
         mix = self._mix
         more = {"since": mix.since, "shares": mix.quota.shares.tolist(), "counts": mix.counts.tolist()}

@@ -42,18 +42,18 @@ class Dealing(TypedDict, total=False):
 
 
 class ElasticSampler(Sampler[Any]):
-    """A sampler that all ranks share, each taking its part, and that goes on anywhere from a small state.
+    """A sampler that splits its samples over all ranks, and resumes anywhere from a small state.
 
-    The ranks must iterate in step. `rank` and `world_size` are taken from `torch.distributed` or the launcher's
-    environment where they are left out, each time that an iteration begins.
+    The ranks must iterate in step. Without `rank` and `world_size`, each iteration takes them from `torch.distributed`
+    or the launcher's environment when it begins.
 
-    An iteration begins when its first element is asked for, not when `iter()` is called. The first to begin after
-    `load_state_dict` goes on from the loaded state; those after it begin at the beginning of the epoch. None of them
-    changes the epoch: call `set_epoch`. Of several at once, `state_dict` reports the one that began last.
+    An iteration begins with its first element, not with `iter()`. The first iteration after `load_state_dict` continues
+    from the loaded state; later ones begin at the beginning of the epoch. No iteration changes the epoch: call
+    `set_epoch`. If several iterations run at once, `state_dict` reports the one that began last.
     """
 
     elastic: ClassVar[bool] = True
-    """Whether a state of it can be loaded by another number of ranks."""
+    """Whether another number of ranks can load its states."""
 
     def __init__(
         self, *, seed: int = 0, rank: int | None = None, world_size: int | None = None, uneven: Uneven = "pad"
@@ -69,37 +69,37 @@ class ElasticSampler(Sampler[Any]):
 
     @property
     def world(self) -> World:
-        """The rank for which it samples, and how many there are."""
+        """This sampler's rank, and the number of ranks."""
         return checked_world(self._rank, self._world_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the epoch, and goes to its beginning. The order depends on the number."""
+        """Sets the number of the epoch, on which the order depends, and goes to the beginning of the epoch."""
         self.epoch = index(epoch)
         self._start = None
         self._go_to(self._beginning())
 
     def state_dict(self) -> State:
-        """Returns the state after what was yielded last, as plain values: the same on every rank that is in step."""
+        """Returns the state after the last element, as plain values: the same on all ranks that are in step."""
         return {"sampler": type(self).__name__, **self._identity(), "epoch": self.epoch, **self._reached()}
 
     def checkpoint(self) -> Any:
-        """Returns a note of how far it has come, from which `state_at` makes the state; as cheap as can be."""
+        """Returns a cheap note of the current position, from which `state_at` makes the state."""
         return self.state_dict()
 
     def state_at(self, checkpoint: Any) -> State:
-        """Returns the state that was noted; a state itself is given back."""
+        """Returns the state of a `checkpoint()`; returns a state unchanged."""
         state: State = checkpoint
         return state
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Has the next iteration go on from a state. Raises `StateError` if it belongs to another sampler."""
+        """Makes the next iteration continue from a state. Raises `StateError` if it belongs to another sampler."""
         self.check_state(state_dict)
         self.epoch = state_dict["epoch"]
         self._start = {name: state_dict[name] for name in self._beginning()}
         self._go_to(self._start)
 
     def check_state(self, state: Any) -> None:
-        """Raises `StateError` unless `state` is one of a sampler with the same identity, within the epoch."""
+        """Raises `StateError` unless `state` comes from a sampler with the same arguments and data, and is whole."""
         expected = {"sampler": type(self).__name__, **self._identity()}
         if isinstance(state, dict):
             found: Any = {name: state.get(name) for name in expected}
@@ -151,13 +151,13 @@ class ElasticSampler(Sampler[Any]):
 
 
 class PositionalSampler(ElasticSampler):
-    """A sampler of single keys, defined by `keys_at`. A subclass sets `total` and what decides the order.
+    """A sampler of single keys. A subclass sets `total` and defines the order by `keys_at`.
 
-    `uneven` says what happens at the end if the length is no multiple of the world size: `"pad"` (a few samples twice),
-    `"drop"` (a few left out), or `"keep"` (each exactly once, some ranks one more than others).
+    uneven: what happens at the end if the length is no multiple of the world size: `"pad"` repeats a few samples,
+      `"drop"` leaves a few out, `"keep"` delivers each exactly once, and some ranks get one more than others.
 
-    Memory is constant but for what a subclass states. `state_dict()["position"]` is the number of positions that all
-    ranks together have used up.
+    Memory is constant unless a subclass says otherwise. `state_dict()["position"]` counts the positions that all ranks
+    together have used.
     """
 
     total: int = 0

@@ -17,19 +17,20 @@ Floats = npt.NDArray[np.float64]
 
 
 class WeightedSampler(PositionalSampler):
-    """Key i is drawn with a probability proportional to `weights[i]`.
+    """Draws key i with a probability proportional to `weights[i]`.
 
-    `weights`: a one-dimensional array, tensor or sequence of finite numbers, none negative, not all zero; as many as
-    wanted (torch's limit of 2**24 does not exist here). A key of weight 0 is never drawn. `num_samples` per epoch over
-    all ranks; by default as many as weights.
+    weights: a one-dimensional array, tensor or sequence of finite numbers, none negative, not all zero. There may be
+      any number of them (torch's limit is 2**24). A key of weight 0 is never drawn.
+    num_samples: samples of an epoch over all ranks; by default the number of weights.
+    replacement: whether a key may be drawn more than once.
 
-    With replacement, a draw is a search in the cumulative sums in float64, for a number of 53 random bits: each
-    probability is exact to 2**-53 and the rounding of the sums. Memory: 8 bytes a weight.
+    With replacement, a draw of 53 random bits is searched in the cumulative sums in float64. Each probability is exact
+    to 2**-53 and the rounding of the sums. Memory: 8 bytes per weight.
 
-    Without replacement, keys get exponential variates divided by their weights and are sorted once for each epoch
-    (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006). Memory: 8 bytes a weight and 8 a
-    sample; 40 a weight while an epoch begins. Machines whose logarithms differ in the last bit may swap two
-    keys; it takes millions of weights for that to be likely.
+    Without replacement, each key gets an exponential variate divided by its weight, and the keys are sorted once per
+    epoch (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006). Memory: 8 bytes per weight and 8
+    per sample; 40 per weight while an epoch begins. Machines whose logarithms differ in the last bit may swap two keys;
+    this becomes likely only with millions of weights.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class WeightedSampler(PositionalSampler):
 
     @property
     def samples_of_dataset(self) -> int:
-        """How many samples the dataset must have: as many as weights were given."""
+        """How many samples the dataset must have: the number of weights."""
         return len(self._table)
 
     def keys_at(self, epoch: int, positions: Keys) -> Keys:

@@ -86,7 +86,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a loader was set up, and what the machine allows."""
+    """The setting of a loader in its latest epoch, and the limits of the machine."""
 
     loader: Literal["headrace", "torch"] = "headrace"
     backend: Literal["process", "thread", "inline"] = "inline"
@@ -95,17 +95,17 @@ class Setting:
     batch_size: int | None = None
     in_order: bool = True
     free: bool = False
-    """Whether work goes to whichever worker is free, rather than round robin."""
+    """Whether any free worker makes the next batch; False: round robin."""
     persistent_workers: bool = False
     start_method: str = "fork"
     is_stream: bool = False
     splits: bool = True
-    """Whether each worker has a part of the data; False: as far as is known, each has the whole stream."""
+    """Whether each worker has a part of the data; False: it seems that each has the whole stream."""
     length: int | None = None
-    """Batches of an epoch, where that is known."""
+    """Batches of an epoch; None: not known."""
     pin_memory: bool = False
     accelerator: str = ""
-    """The kind of accelerator that could be used, such as "cuda"."""
+    """The kind of accelerator of the machine, such as "cuda"; empty: none is known."""
     cores: int = 1
     memory: int = 0
     """Bytes that this process and its children may take."""
@@ -114,11 +114,11 @@ class Setting:
     makes_batches: bool = False
     """Whether the dataset makes whole batches."""
     loads_together: bool = False
-    """Whether it loads the samples of a batch together (`__getitems__`)."""
+    """Whether the dataset loads the samples of a batch together (`__getitems__`)."""
     own_collate: bool = False
     """Whether the user gave a `collate_fn`."""
     tuned: bool = False
-    """Whether the number of workers is found by measuring, so that nothing is to be advised on it."""
+    """Whether headrace chooses the number of workers by measuring, so no advice on it is needed."""
     traps: tuple[Trap, ...] = ()
 
 
