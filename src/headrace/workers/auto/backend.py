@@ -55,7 +55,7 @@ class BackendChoice(NamedTuple):
 def choose(loader: TorchDataLoader[Any]) -> BackendChoice:
     """Chooses where the batches of a loader with workers are made; says so in the log `headrace`.
 
-    Loads a few samples up to four times, from shallow copies of the dataset. Random generators are left as they were.
+    Loads a few samples about twelve times, from shallow copies of the dataset. Random generators are left as they were.
     """
     hindrance = _hindrance(loader)
     with global_states_kept():
