@@ -54,6 +54,15 @@ def look_at(page: Path, folder: Path) -> None:
         assert browser.run("document.documentElement.scrollWidth") <= 360
 
 
+def test_a_folder_that_cannot_be_made_is_named_with_a_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    result = demo("--folder", tmp_path / "file" / "photos", "--photos", 200)
+    assert result.returncode == 2
+    assert "the photos cannot be written" in result.stderr
+    assert "--folder FOLDER" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_folder_with_something_else_in_it_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
     result = demo("--folder", tmp_path, "--photos", 200)

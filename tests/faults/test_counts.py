@@ -92,6 +92,7 @@ def test_the_log_names_the_first_ones_and_sums_up(caplog: pytest.LogCaptureFixtu
         {"action": "ignore"}, {"action": 3}, {"max_count": -1}, {"max_rate": 1.5}, {"max_rate": "many"},
         {"max_rate": 1}, {"max_count": 0.5}, {"max_count": True}, {"timeout": 0}, {"timeout": -2}, {"timeout": "1"},
         {"max_rate": float("nan")}, {"timeout": float("inf")}, {"timeout": 1e30}, {"log": 3},
+        {"original": "x"},
     ],
     ids=str,
 )  # fmt: skip

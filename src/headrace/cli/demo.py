@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from headrace.core.errors import UsageError
 from headrace.core.memory import PeakMemory
 from headrace.telemetry.terminal import Terminal
 
@@ -68,7 +69,17 @@ def _make_photos(console: Console, folder: Path, count: int) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"Making photos in {folder}", total=count)
-        make_photo_folder(folder, count, progress=lambda done: progress.update(task, completed=done))
+        try:
+            make_photo_folder(folder, count, progress=lambda done: progress.update(task, completed=done))
+        except OSError as error:
+            raise UsageError.about(
+                "the photos cannot be written",
+                place=folder,
+                found=error.strerror or error,
+                expected="a folder that may be written",
+                cure="give another one: headrace demo --folder FOLDER",
+            ) from error
+
     console.print(f"{count} photographs in {folder}: crops of those in scikit-image and scikit-learn.", soft_wrap=True)
 
 

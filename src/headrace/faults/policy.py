@@ -108,6 +108,7 @@ def check_on_error(given: OnError) -> None:
             "seconds, more than 0, or None",
         ),
         "log": (given.log is None or isinstance(given.log, (str, os.PathLike)), "a path, or None"),
+        "original": (isinstance(given.original, bool), "True or False"),
     }
     for name, (holds, expected) in rules.items():
         if not holds:

@@ -50,6 +50,13 @@ from headrace.telemetry.recording import Setting
 from headrace.workers.auto.scaling import tuner_for
 from headrace.workers.protocol import Backend
 
+FACES: dict[Backend, type[LoaderIterator]] = {
+    "inline": LoaderIterator,
+    "thread": WorkersIterator,
+    "process": ProcessesIterator,
+}
+"""What the loop holds, by the executor's backend: torch's classes differ, and users test for them."""
+
 
 class DataLoader(Observed, AskedArguments[T_co]):
     """`torch.utils.data.DataLoader` with batches in recycled memory, exact resume, and faults that lose nothing.
@@ -403,11 +410,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         executor = executor_for(self, session)
         if executor is None:
             return super()._get_iterator()
-        if executor.backend == "inline":
-            return LoaderIterator(self, session, executor)
-        if executor.backend == "thread":
-            return WorkersIterator(self, session, executor)
-        return ProcessesIterator(self, session, executor)
+        return FACES[executor.backend](self, session, executor)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the memory out: a copied or unpickled loader makes its own."""

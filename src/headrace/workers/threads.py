@@ -187,7 +187,7 @@ class ThreadExecutor:
     def _warn_of_draws(self, consequence: str) -> None:
         name = type(self._epoch.spec.dataset).__name__
         warnings.warn(
-            f"{name} (or a transform, or the collate function) draws from the global "
+            f"{name} (or a transform, the collate function, or another thread of your program) draws from the global "
             f"random generators, which threads share: with seed= {consequence}. "
             "Draw from headrace.rng() instead, or use backend='process'.",
             stacklevel=2,

@@ -324,6 +324,11 @@ REFUSED: dict[str, Refused] = {
     "shards of one file": (UsageError, lambda root: root / "data.h5", {"format": "hdf5", "shards": 2}, "shards"),
     "negative seed": (UsageError, lambda root: root / "data", {"shuffle": -1}, "shuffle"),
     "large seed": (UsageError, lambda root: root / "data", {"shuffle": 1 << 70}, "shuffle"),
+    "format of another type": (UsageError, lambda root: root / "data", {"format": None}, "PackOptions(format=)"),
+    "columns of another type": (UsageError, lambda root: root / "data", {"columns": 3}, "PackOptions(columns=)"),
+    "size of another type": (UsageError, lambda root: root / "data", {"resize": "x"}, "PackOptions(resize=)"),
+    "quality of another type": (UsageError, lambda root: root / "data", {"quality": True}, "PackOptions(quality=)"),
+    "target of another type": (UsageError, lambda root: None, {}, "headrace.pack(target=)"),
 }  # fmt: skip
 
 
@@ -337,7 +342,8 @@ def test_what_cannot_be_done_is_said(arrow: Case, why: str, monkeypatch: pytest.
     monkeypatch.chdir(arrow.root / "elsewhere")
     before = files_in(arrow.root)
     with pytest.raises(kind) as caught:
-        pack(str(arrow.source), str(place(arrow.root)), PackOptions(**options), workers=1)
+        target = place(arrow.root)
+        pack(arrow.source, target, PackOptions(**options), workers=1)
     assert text in str(caught.value)
     assert files_in(arrow.root) == before
     assert hidden(arrow.root) == []

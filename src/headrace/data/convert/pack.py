@@ -80,6 +80,10 @@ def pack(
     full or cannot be written. Images that cannot be decoded are packed as they are, and counted.
     """
     began = time.perf_counter()
+    for name, path in (("source", source), ("target", target)):
+        if not isinstance(path, (str, os.PathLike)):
+            raise wrong_argument(name, path, "a path", place="headrace.pack")
+
     source = os.fspath(source)
     target = os.fspath(target)
     refuse_url(source, "SOURCE")
@@ -87,7 +91,7 @@ def pack(
     target = str(Path(target).expanduser())
     check_name(target)
     reader = open_reader(source, trust=trust)
-    if workers < 0:
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 0:
         raise wrong_argument("workers", workers, "0 or more", place="headrace.pack")
 
     _check_apart(reader.place, target)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.errors import UsageError
+from headrace.core.errors import UsageError, wrong_argument
 from headrace.data.formats.columns import Block, Keys
 from headrace.data.formats.columns.arrays import array_names
 from headrace.data.formats.columns.schema import Schema
@@ -57,6 +57,32 @@ class PackOptions:
     shards: int | None = None
     shuffle: int | None = None
     """The seed of a random order; None: the order of the source."""
+
+    def __post_init__(self) -> None:
+        """Raises `UsageError` for values of other types. What fits the data is known with the plan."""
+        if not isinstance(self.format, str):
+            raise _wrong_option("format", self.format, "the name of a format")
+        columns = self.columns
+        if columns is not None and not (isinstance(columns, (tuple, list)) and all(map(_is_text, columns))):
+            raise _wrong_option("columns", columns, "a tuple of names, or None")
+        for name in ("resize", "shards", "shuffle"):
+            value = getattr(self, name)
+            if value is not None and not _is_whole(value):
+                raise _wrong_option(name, value, "a whole number, or None")
+        if not _is_whole(self.quality):
+            raise _wrong_option("quality", self.quality, "a whole number from 1 to 95")
+
+
+def _wrong_option(name: str, value: object, expected: str) -> UsageError:
+    return wrong_argument(name, value, expected, place="headrace.PackOptions")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -133,7 +159,10 @@ def make_plan(reader: Reader, target: str, options: PackOptions) -> PackPlan:
     for name, (holds, expected) in rules.items():
         if not holds:
             raise UsageError.about(
-                "this cannot be done", place=name.strip(", "), found=vars(options), expected=expected
+                "this cannot be done",
+                place=name.strip(", "),
+                found=vars(options)[name.strip("-, ")],
+                expected=expected,
             )
 
     check_holds(options.format, schema, target)

@@ -12,7 +12,7 @@ class Finding:
     """One thing that holds the loop up, or that will go wrong."""
 
     name: str
-    """A word for it, such as "too-few-workers"; see `findings`."""
+    """A word for it, such as "too-few-workers"; see `RULES` in `rules.py`."""
     stage: str
     """Where: a part of making a batch ("read", "decode", "transform", "load", "collate", "send"), how batches come
     ("workers", "batches", "stragglers", "start", "transport", "delivery"), "training", "machine" (other processes

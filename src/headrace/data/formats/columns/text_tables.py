@@ -118,7 +118,8 @@ def _parsed(files: list[str], known: Schema | None, parse: Parse) -> pa.Table:
             except FAILURES as error:
                 if isinstance(error, FormatError):
                     raise
-                raise unreadable(file, "text table", error, "correct the line that the message names") from error
+                cure = "correct the file: what was found says where"
+                raise unreadable(file, "text table", error, cure) from error
 
             # How many samples there are is known at the end only; until then, as many as these bytes make likely.
             rows += len(tables[-1])
