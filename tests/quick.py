@@ -21,6 +21,9 @@ SLOW_STARTS = ("spawn", "forkserver")
 CASES = 4
 """How many cases of a test are quick, if it does not say itself which."""
 
+CHOSEN_ALREADY = ("thorough", "thorough_but", "quick", "stress", "clients")
+"""The marks of cases that are quick or left out without being counted."""
+
 
 def mark_thorough(items: list[pytest.Item]) -> None:
     """Adds the mark `thorough` to the cases that are left out of `make test`.
@@ -45,12 +48,11 @@ def beyond_the_first_cases(items: list[pytest.Item]) -> list[pytest.Item]:
     """Returns what is left of each test with many quick cases behind `CASES` of them.
 
     Which these are follows from their names alone: neighbours differ in one parameter only, so they are not the first
-    ones of the list. Tests that name their quick cases are passed over.
+    ones of the list. Cases that have a mark of `CHOSEN_ALREADY` are passed over.
     """
     cases: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        names_its_own = any(item.get_closest_marker(mark) for mark in ("thorough", "thorough_but", "quick"))
-        if not names_its_own:
+        if not any(item.get_closest_marker(mark) for mark in CHOSEN_ALREADY):
             cases[item.nodeid.partition("::")[0], getattr(item, "originalname", item.name)].append(item)
 
     beyond = []

@@ -6,10 +6,11 @@ import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 import pytest
 import torch.utils.data
+
+from tests.quick import parameters_of
 
 NOT_RUN = {"threads": ["processes_only"], "forkserver": ["forked_only"]}
 """Other ways to run the workers of the loader under test, each a module here: the marks of what they do not run."""
@@ -62,11 +63,6 @@ def is_for_thorough_runs(item: pytest.Item) -> bool:
     """Torch does not change from one edit to the next, and few modules are about what threads may do differently."""
     loader = parameters_of(item).get("Loader")
     return loader == "torch" or (loader == "threads" and item.path.stem not in QUICK_WITH_THREADS)
-
-
-def parameters_of(item: pytest.Item) -> dict[str, Any]:
-    parameters: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
-    return parameters
 
 
 @pytest.fixture

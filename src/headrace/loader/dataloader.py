@@ -249,23 +249,23 @@ class DataLoader(Observed, AskedArguments[T_co]):
         process; `headrace.merge_states` joins the states of several ranks. Takes microseconds, plus the time of the
         dataset's own `state_dict()` if it has one.
         """
-        if self._session.resume is not None:
-            return self._session.resume
+        session = self._session
+        if session.resume is not None:
+            return session.resume
 
-        if self._session.record is None:
+        origin = session.origin(session.spec(self))
+        if session.record is None:
             elastic = getattr(resumable(self._index_sampler), "elastic", bool(self.shard))
             draws = pattern_of_draws(
-                self.dataset, workers=has_workers(self, self._session), persistent=self.persistent_workers
+                self.dataset, workers=has_workers(self, session), persistent=self.persistent_workers
             )
-            return blank(
-                self._session.terms(self, None), self._session.origin(self._session.spec(self)), draws, elastic=elastic
-            )
+            return blank(session.terms(self, None), origin, draws, elastic=elastic)
 
-        supply = self._session.supply
+        supply = session.supply
         delivered = 0
         if supply is not None and supply.delivered != self.batches_per_epoch:
             delivered = supply.delivered
-        return self._session.record.snapshot(self._session.origin(self._session.spec(self)), portion=delivered)
+        return session.record.snapshot(origin, portion=delivered)
 
     def load_state_dict(self, state_dict: Snapshot) -> None:
         """Makes the next iteration continue after the batches that were delivered when the state was saved.

@@ -199,7 +199,7 @@ class Replica:
                 with generators.loading():
                     dataset.load_state_dict(state)
 
-            if begin.unseeded_first and self._unseeded is None:
+            if streams is not None and begin.unseeded_first and self._unseeded is None:
                 self._unseeded = Unseeded(here=self._kind == "inline", shared=self._kind == "thread")
             plain = MapFetcher(
                 dataset, worker_spec.batched, self._collate, streams, self._note.activity,

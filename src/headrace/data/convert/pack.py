@@ -23,7 +23,7 @@ from headrace.core.urls import refuse_url
 from headrace.data.building.pool import Report, make_pieces
 from headrace.data.building.staging_area import StagingArea
 from headrace.data.convert.bad_images import bad_images
-from headrace.data.convert.plan import IN_SHARDS, PackOptions, PackPlan, bytes_of_block, make_plan
+from headrace.data.convert.plan import IN_SHARDS, PackOptions, PackPlan, bytes_of_block, is_whole, make_plan
 from headrace.data.convert.resize import resized
 from headrace.data.formats.atomic_target import AtomicTarget, sync_file, sync_tree
 from headrace.data.formats.columns import Keys
@@ -91,7 +91,7 @@ def pack(
     target = str(Path(target).expanduser())
     check_name(target)
     reader = open_reader(source, trust=trust)
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 0:
+    if not is_whole(workers) or workers < 0:
         raise wrong_argument("workers", workers, "0 or more", place="headrace.pack")
 
     _check_apart(reader.place, target)

@@ -67,9 +67,9 @@ class PackOptions:
             raise _wrong_option("columns", columns, "a tuple of names, or None")
         for name in ("resize", "shards", "shuffle"):
             value = getattr(self, name)
-            if value is not None and not _is_whole(value):
+            if value is not None and not is_whole(value):
                 raise _wrong_option(name, value, "a whole number, or None")
-        if not _is_whole(self.quality):
+        if not is_whole(self.quality):
             raise _wrong_option("quality", self.quality, "a whole number from 1 to 95")
 
 
@@ -81,7 +81,8 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
+    """Tells whether a value is a whole number that JSON keeps: a plain `int`, and no truth value."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
