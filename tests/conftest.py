@@ -9,6 +9,8 @@ import pytest
 
 from tests.quick import mark_thorough
 
+pytest_plugins = ["tests.servers.fixtures"]
+
 LIGHT_FIRST = ("conformance", "epoch", "loader", "workers", "batches", "shared_memory", "faults", "samplers")
 """Folders whose tests start many workers and import little."""
 

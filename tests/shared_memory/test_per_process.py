@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from headrace.shared_memory.per_process import PerProcess
+from headrace.core.per_process import PerProcess
 
 pytestmark = pytest.mark.alone
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from headrace.cli.cache_commands import cache
 from headrace.cli.options import (
     Arguments,
     Digest,
@@ -44,6 +45,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # rich takes longer to load than all else that help needs
     add_completion=False,
 )
+
+app.add_typer(cache)
 
 WRONG_CALL: type[Exception] = typer.BadParameter.__mro__[1]
 """What typer raises for a wrong call: click's UsageError, of which recent versions of typer have a copy."""

@@ -77,6 +77,18 @@ class FormatError(HeadraceError, ValueError):
     """Stored data are damaged, or are not what a format can hold: restore the file, or choose another format."""
 
 
+class StorageError(HeadraceError, OSError):
+    """An object store or a server did not give what was asked: mend the access, the network or the address."""
+
+
+class ObjectChangedError(StorageError):
+    """An object was written anew while it was being read: begin again, or keep the data still."""
+
+
+class ObjectNotFoundError(StorageError, FileNotFoundError):
+    """An object, or its bucket, is not where it was looked for; a FileNotFoundError too."""
+
+
 class TransportError(HeadraceError, RuntimeError):
     """The memory or the pipe between processes failed: fix a limit of the machine."""
 

@@ -67,6 +67,22 @@ class MakesBatches(Protocol):
         """
 
 
+class ReadsRanges(Protocol):
+    """A dataset whose samples are byte ranges of objects in a store. Asked when an epoch begins.
+
+    Subsets and wrappers are looked through by their attribute `dataset`.
+    """
+
+    lies_elsewhere: bool
+    """Whether it reads from an object store or a server: worker processes then read through one I/O process."""
+
+    def byte_ranges(self, keys: npt.NDArray[np.int64]) -> list[Any]:
+        """Returns which byte ranges samples are: a list of `headrace.storage.ranges.ByteRange`.
+
+        Called with keys that come later, so that they are read ahead. keys: int64 [n].
+        """
+
+
 class YieldsBatches(Protocol):
     """An iterator over an iterable dataset that makes a whole batch of its next samples."""
 

@@ -62,11 +62,7 @@ def read_side_file(path: str | os.PathLike[str], limit: int = SIDE_FILE) -> byte
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            found = f"{size:,} bytes"
-            cure = "delete it, or make the data again in fewer files"
-            what = "a file that describes data is too large"
-            expected = f"{limit:,} bytes at most"
-            raise FormatError(explain(what, place=os.fspath(path), found=found, expected=expected, cure=cure))
+            raise too_large(path, size, limit)
 
         parts = []
         left = limit
@@ -74,3 +70,12 @@ def read_side_file(path: str | os.PathLike[str], limit: int = SIDE_FILE) -> byte
             parts.append(part)
             left -= len(part)
         return b"".join(parts)
+
+
+def too_large(path: str | os.PathLike[str], size: int, limit: int) -> FormatError:
+    """Returns the error for a file of `size` bytes that describes data, and is longer than `limit`."""
+    found = f"{size:,} bytes"
+    cure = "delete it, or make the data again in fewer files"
+    what = "a file that describes data is too large"
+    expected = f"{limit:,} bytes at most"
+    return FormatError(explain(what, place=os.fspath(path), found=found, expected=expected, cure=cure))

@@ -1,4 +1,4 @@
-"""URLs where a path is wanted: they are not read yet, and `pathlib` would make nonsense of them (`s3:/bucket`)."""
+"""URLs where a path may stand: how they are told from paths, and the refusal of those who take paths only."""
 
 from __future__ import annotations
 
@@ -7,30 +7,63 @@ import re
 
 from headrace.core.errors import UsageError, explain
 
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(//?)")
+URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>//?)(?P<rest>.*)", re.DOTALL)
+
+CONTAINER_BEFORE_AT = ("az", "azure", "abfs", "abfss")
+"""Schemes whose URLs may read `az://container@account/key`: what stands in front of the @ is no user."""
 
 
-def refuse_url(path: object, place: str) -> None:
-    """Raises `UsageError` for a path that is a URL. place: the function or command that was given it.
+def is_url(path: object) -> bool:
+    """Tells whether a path is a URL.
 
-    `pathlib` makes one slash of two, so that is a URL too, unless there is such a folder.
+    `pathlib` makes one slash of two. What it leaves, such as "s3:/bucket", is a URL too, unless there is a folder
+    "s3:".
     """
     if not isinstance(path, (str, os.PathLike)):
-        return
+        return False
 
     given = os.fsdecode(path)
     match = URL.match(given)
-    if match is None or (match[1] == "/" and os.path.lexists(given.partition("/")[0])):
+    if match is None:
+        return False
+
+    if match["slashes"] == "//":
+        return True
+    return not os.path.lexists(given.partition("/")[0])
+
+
+def shown_url(url: str) -> str:
+    """Returns a URL as an error may show it: with two slashes, without user, password and query.
+
+    Other texts come back as they are.
+    """
+    match = URL.match(url)
+    if match is None:
+        return url
+
+    scheme = match["scheme"]
+    container, slash, key = match["rest"].partition("/")
+    if scheme.lower() in ("http", "https"):
+        container = container.partition("?")[0].partition("#")[0]
+        key = key.partition("?")[0].partition("#")[0]
+
+    user, _, host = container.rpartition("@")
+    if scheme.lower() not in CONTAINER_BEFORE_AT or ":" in user:
+        container = host
+
+    return f"{scheme}://{container}{slash}{key}"
+
+
+def refuse_url(path: object, place: str) -> None:
+    """Raises `UsageError` for a path that is a URL. place: the function or command that was given it."""
+    if not isinstance(path, (str, os.PathLike)) or not is_url(path):
         return
 
+    given = os.fsdecode(path)
     cure = "copy the data to a disk of this machine, or mount the store there, and give that path"
     if given.startswith("file:"):
         cure = "leave out the file:// and give the path alone"
 
-    if match[1] == "//":
-        shown = given
-    else:
-        shown = given.replace(":/", "://", 1)
-
+    shown = shown_url(given)
     what = "URLs are not read yet"
     raise UsageError(explain(what, place=place, found=shown, expected="a path on this machine", cure=cure))

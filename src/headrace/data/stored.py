@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -29,6 +29,9 @@ from headrace.data.gather import Gather, RaggedAs, in_range, numpy_dtype, whole_
 from headrace.data.images import decode_image, holds_images, stacked
 from headrace.data.stream import StoredStream
 from headrace.data.tokens import TokenWindows
+from headrace.storage.locations import is_url
+from headrace.storage.ranges import ByteRange
+from headrace.storage.stores import cache_settings
 
 
 @overload
@@ -43,6 +46,9 @@ def open(
     dtype: npt.DTypeLike | None = None,
     window: None = None,
     stride: None = None,
+    options: Mapping[str, object] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: int | str | None = None,
 ) -> StoredDataset:
     """Opens stored data as their samples."""
 
@@ -63,10 +69,14 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     dtype: npt.DTypeLike | None = None,
     window: int | None = None,
     stride: int | None = None,
+    options: Mapping[str, object] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: int | str | None = None,
 ) -> StoredDataset | TokenWindows:
     """Opens stored data as a map-style dataset; `.stream()` of it is the iterable one.
 
-    uri: a file, a folder, a pattern (`train-*.parquet`, `shard-{000..011}.tar`), or a `datasets.Dataset`.
+    uri: a file, a folder, a pattern (`train-*.parquet`, `shard-{000..011}.tar`), each on this machine or as a URL
+        (`s3://bucket/train/*.parquet`); or a `datasets.Dataset`.
     columns: their names, in the order wanted; only these are read.
     format: its name, where it cannot be told from the data.
     trust: also read what could execute code when it is opened (pickles), or unfolds to far more than is stored. Only
@@ -77,6 +87,11 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     dtype: of a flat file of numbers without a head (nanoGPT's `train.bin`): its one column is `tokens`.
     window, stride: with dtype, give windows of so many tokens, one each `stride` tokens (`window` if not given), as
         `inputs`, and the same one token later as `targets`; see `TokenWindows`. Else a `StoredDataset` is returned.
+    options: of the store that a URL names, such as credentials and its endpoint, where they are not in the environment;
+        see docs/storage.md.
+    cache_dir: of a URL: a folder on this machine that keeps what was fetched, for all processes and later runs; the
+        environment variable HEADRACE_CACHE_DIR if it is not given. Without either, nothing is written to the disk.
+    cache_limit: of the bytes in that folder, such as "200GB"; what is needed last goes first. None: no limit.
 
     Costs milliseconds whatever the size, unless the data must be parsed (text) or listed (folders of files). Raises
     `DatasetNotFoundError`, `FormatError` (damaged, or of an unknown format), `UsageError`, or `OSError` with the path.
@@ -88,7 +103,8 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         return _open_tokens(uri, columns, format, dtype, window, stride)
 
     if isinstance(uri, (str, os.PathLike)):
-        reader = open_reader(uri, format=format, trust=trust)
+        cache = cache_settings(cache_dir, cache_limit, uri)
+        reader = open_reader(uri, format=format, trust=trust, options=options, cache=cache)
     elif hasattr(uri, "features") and hasattr(uri, "data"):
         from headrace.data.formats.huggingface import reader_of
 
@@ -191,6 +207,18 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     def lies_in_memory(self) -> bool:
         """Whether batches are gathered from memory, or from files that are mapped into it; opens the data."""
         return self._plan.get() is not None
+
+    @property
+    def lies_elsewhere(self) -> bool:
+        """Whether samples are read, range by range, from an object store or a server."""
+        return is_url(self.place) and hasattr(self._reader, "byte_ranges")
+
+    def byte_ranges(self, keys: Keys) -> list[ByteRange]:
+        """Returns which byte ranges samples are, where they lie elsewhere. keys: int64 [n], 0 .. length-1."""
+        if self._window is not None:
+            return []
+        found: list[ByteRange] = self._reader.byte_ranges(keys, self.schema.names)  # type: ignore[attr-defined]
+        return found
 
     def __len__(self) -> int:
         if self._window is None:

@@ -17,6 +17,7 @@ from headrace.data.formats.columns import Array, Block, Keys, concatenated
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.tar_reader import new_bytes
+from headrace.data.stream_ahead import StreamAhead
 from headrace.data.stream_steps import FluentStream
 from headrace.faults.classify import is_never_skipped
 
@@ -90,6 +91,11 @@ class StoredStream(FluentStream):
 
         return StreamIterator(self._dataset, units, self._shuffle, seed)
 
+    @property
+    def lies_elsewhere(self) -> bool:
+        """Whether samples are read from an object store or a server."""
+        return bool(getattr(self._dataset, "lies_elsewhere", False))
+
     def encoded(self, part: str | int | None) -> StoredStream:
         """See `FluentStream.encoded`."""
         return StoredStream(self._dataset.encoded(part), self._shuffle)
@@ -129,6 +135,8 @@ class StreamIterator:
             self._order = order.tolist()
         else:
             self._order = list(range(len(self._units)))
+
+        self._ahead: StreamAhead | None = None
 
     def __iter__(self) -> StreamIterator:
         return self
@@ -204,6 +212,7 @@ class StreamIterator:
 
     def _read_what_can_be(self, count: int | None, out: BatchMemory | None) -> Block | None:
         """Returns the next samples; None at the end. Where they cannot be read, they are tried one by one."""
+        self._read_ahead()
         while True:
             begun = self._next_at
             alone = self._one_by_one_until is not None and begun < self._one_by_one_until
@@ -222,6 +231,16 @@ class StreamIterator:
 
                 self._one_by_one_until = self._next_at
                 self._next_at = begun
+
+    def _read_ahead(self) -> None:
+        """Has the units behind this one read ahead, where they lie elsewhere."""
+        if not getattr(self._dataset, "lies_elsewhere", False):
+            return
+
+        if self._ahead is None:
+            units = [self._units[number] for number in self._order]
+            self._ahead = StreamAhead(self._dataset.reader, self._dataset.schema.names, units)
+        self._ahead.reached(self._next_at[0])
 
     def _read(self, count: int | None, out: BatchMemory | None) -> Block | None:
         """Returns the next samples, up to `count`; None at the end."""

@@ -45,6 +45,7 @@ class Epoch:
         self.policy = shared.policy
         self.fault_counter = shared.fault_counter
         self.seeding = shared.seeding
+        self.io_address = shared.io_address
         self.states = states
         self.behind_order: GlobalStates | None = None
         """The states of the global generators behind an order that was drawn again; None: it was not."""

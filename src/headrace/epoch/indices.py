@@ -9,6 +9,7 @@ from typing import Any
 from headrace.batches.index import Positioned
 from headrace.batches.whole_batches import makes_batches
 from headrace.core.world import World
+from headrace.epoch.look_ahead import ReadsAhead
 from headrace.epoch.progress import MapProgress
 from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.key_arrays import key_arrays
@@ -85,7 +86,10 @@ class MapIndices:
         self._offset = offset
         self._drawn = progress.batches
         self._samples = 0
-        self._ahead: tuple[int, Any] | None = None
+        self.listener: ReadsAhead | None = None
+        """Is told of each batch that leaves; None: nobody reads ahead."""
+
+        self._peeked: tuple[int, Any] | None = None
         self._sizes: dict[int, int] = {}  # samples of the batches that are out
         self._latest = -1  # the number of the batch that left last
 
@@ -94,10 +98,10 @@ class MapIndices:
 
         Raises `StopIteration` at the end.
         """
-        if self._ahead is not None:
-            ahead = self._ahead
-            self._ahead = None
-            return ahead
+        if self._peeked is not None:
+            peeked = self._peeked
+            self._peeked = None
+            return peeked
 
         while True:
             index = next(self._indices)
@@ -122,10 +126,10 @@ class MapIndices:
 
     def is_at_end(self) -> bool:
         """Tells whether the sampler has nothing left. What it gives instead is kept for `take`."""
-        if self._ahead is not None:
+        if self._peeked is not None:
             return False
         try:
-            self._ahead = self.take()
+            self._peeked = self.take()
         except StopIteration:
             return True
         return False
@@ -138,6 +142,8 @@ class MapIndices:
         if number != self._latest:
             self._sizes.pop(self._latest, None)
             self._latest = number
+            if self.listener is not None:
+                self.listener.passed(number)
         return self._sizes.get(number, 0)
 
     def _positioned(self, index: Any) -> Positioned:

@@ -22,6 +22,7 @@ from headrace.epoch.epoch import Epoch
 from headrace.epoch.generators import OrderStates, decoded
 from headrace.epoch.indices import Indices, MapIndices, StreamIndices, begin_indices
 from headrace.epoch.lengths import batches_of, samples_of
+from headrace.epoch.look_ahead import LookAhead, ReadsAhead
 from headrace.epoch.progress import MapProgress, StreamProgress
 from headrace.epoch.record import Draws, EpochRecord, Origin, Terms
 from headrace.epoch.spec import LoaderSpec, Seeds, Shared
@@ -80,7 +81,7 @@ class Opening:
             self.base_seed = stream_key(terms.seed, terms.epoch, terms.world.rank) & SEED_BITS
 
         if spec.is_map:
-            record, indices = self._map(draws, random, replicas)
+            record, indices = self._map(draws, random, replicas, shared.ahead)
         else:
             record, indices = self._stream(draws, random, replicas)
 
@@ -112,7 +113,9 @@ class Opening:
 
     # -- map-style datasets --------------------------------------------------------------------------------------------
 
-    def _map(self, draws: Draws, random: OrderStates | None, replicas: int) -> tuple[EpochRecord, Indices]:
+    def _map(
+        self, draws: Draws, random: OrderStates | None, replicas: int, ahead: ReadsAhead | None
+    ) -> tuple[EpochRecord, Indices]:
         spec = self.spec
         terms = self.terms
         resume = terms.resume
@@ -149,6 +152,12 @@ class Opening:
                 self._states = dict(resume["replicas"]["states"])
                 progress.replicas.update(self._states)
 
+        if ahead is not None:
+            looking = LookAhead(self.indices, checkpoint, ahead, progress.batches)
+            self.indices = looking
+            if checkpoint is not None:
+                checkpoint = looking.state
+
         elastic = getattr(sampler, "elastic", False)
         indices = MapIndices(
             self.indices,
@@ -159,6 +168,7 @@ class Opening:
             dealing=dealing,
             offset=offset,
         )
+        indices.listener = ahead
         return EpochRecord(terms, progress, random, draws, replicas, 0, elastic, sampler_state=state_at), indices
 
     # -- iterable datasets ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from headrace.core.unseeded import Seeding
+from headrace.epoch.look_ahead import ReadsAhead
 from headrace.faults.counts import FaultCounter
 from headrace.faults.policy import Policy
 
@@ -53,6 +54,10 @@ class Shared(NamedTuple):
     """What becomes of bad samples; None: they raise."""
     fault_counter: FaultCounter
     seeding: Seeding
+    ahead: ReadsAhead | None = None
+    """Is told of the indices that come next, where somebody reads ahead what they stand for."""
+    io_address: str | None = None
+    """Of the I/O process through which workers read what lies elsewhere; None: there is none."""
 
 
 class Seeds(NamedTuple):

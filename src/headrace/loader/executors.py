@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from headrace.core.per_process import PerProcess
 from headrace.loader.options import AskedArguments
+from headrace.loader.read_ahead import remote_reading
 from headrace.loader.session import Session
 from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.leases import LocalMemory
-from headrace.shared_memory.per_process import PerProcess
 from headrace.telemetry.object_growth import warn_of_objects
 from headrace.workers.auto.backend import advise, choose
 from headrace.workers.auto.scaling import AutoScaler, scale_of
@@ -49,6 +50,7 @@ def executor_for(loader: AskedArguments[Any], session: Session) -> Executor | No
     The memory that it uses belongs to this process, and goes with the last loader that holds it.
     """
     backend = decided_backend(loader, session)
+    session.remote = remote_reading(loader.dataset, processes=backend == "process")
     if backend == "process":
         if os.name != "posix":
             return None  # descriptors cannot be handed to workers there

@@ -21,7 +21,7 @@ from headrace.epoch.indices import begin_indices
 from headrace.epoch.lengths import warn_if_short
 from headrace.epoch.opening import Opening
 from headrace.epoch.record import Draws, EpochRecord, Terms
-from headrace.epoch.spec import LoaderSpec, Shared
+from headrace.epoch.spec import LoaderSpec
 from headrace.loader.rank_check import RankWatch, rank_watch
 from headrace.loader.session import Session
 from headrace.loader.setting import setting_of
@@ -113,7 +113,7 @@ class LoaderIterator(TorchIterator):
             before,
             kept,
             replicas=self._num_workers,
-            shared=Shared(session.sample_policy(spec, terms.world), session.fault_counter, session.seeding),
+            shared=session.shared(spec, terms.world),
         )
         self._sampler_iter = opening.indices
         self._base_seed = opening.base_seed

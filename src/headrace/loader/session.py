@@ -18,11 +18,12 @@ from headrace.epoch.fixed_length import EndlessBatches
 from headrace.epoch.generators import OrderStates
 from headrace.epoch.record import EpochRecord, Terms
 from headrace.epoch.snapshot import Snapshot
-from headrace.epoch.spec import LoaderSpec
+from headrace.epoch.spec import LoaderSpec, Shared
 from headrace.faults.counts import FaultCounter
 from headrace.faults.policy import Policy
 from headrace.faults.replacements import Replacements, replacements_of
 from headrace.loader.options import Options
+from headrace.loader.read_ahead import RemoteReading
 from headrace.loader.reporting import Telling
 from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.leases import LocalMemory
@@ -77,6 +78,9 @@ class Session:
     seeding: Seeding = field(default_factory=Seeding)
     tuner: Tuner | None = None
     """What decides on the number of workers or of batches ahead."""
+
+    remote: RemoteReading | None = None
+    """How data are read that lie elsewhere; None: they lie on this machine, or nobody has looked yet."""
 
     memory: LocalMemory | None = None
     arena: Arena | None = None
@@ -133,6 +137,16 @@ class Session:
         if self._fault_counter is None:
             self._fault_counter = FaultCounter(self.options.on_error, self.options.log)
         return self._fault_counter
+
+    def shared(self, spec: LoaderSpec, world: World) -> Shared:
+        """Returns what the epoch that begins now shares with those before and after it."""
+        ahead = None
+        address = None
+        if self.remote is not None:
+            address = self.remote.address
+            ahead = self.remote.begin(spec)
+
+        return Shared(self.sample_policy(spec, world), self.fault_counter, self.seeding, ahead, address)
 
     def sample_policy(self, spec: LoaderSpec, world: World) -> Policy | None:
         """Returns what becomes of bad samples; None: they raise."""

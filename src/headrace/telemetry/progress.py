@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 
 from headrace.telemetry.terminal import Terminal
@@ -37,6 +39,29 @@ def samples_bar(what: str, *, after: float = 0.0) -> Iterator[Callable[[int, int
 
     if after <= 0:
         bar.start()
+
+    try:
+        yield report
+    finally:
+        bar.stop()
+
+
+@contextlib.contextmanager
+def bytes_bar(what: str, total: int, *, after: float) -> Iterator[Callable[[int], None]]:
+    """Shows a bar of bytes on stderr, on a terminal; yields what is to be called with how many more have come.
+
+    after: seconds of work before it is shown.
+    """
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    console = Terminal(stderr=True)
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(what, total=total)
+    began = time.perf_counter()
+
+    def report(count: int) -> None:
+        bar.advance(task, count)
+        if not bar.live.is_started and time.perf_counter() - began >= after:
+            bar.start()
 
     try:
         yield report

@@ -71,6 +71,8 @@ class WorkerSpec:
     """Whether an iterable dataset is dealt out over ranks and replicas."""
     policy: Policy | None = None
     """What becomes of bad samples; None: they raise."""
+    io_address: str | None = None
+    """Of the I/O process through which worker processes read what lies elsewhere."""
 
     @classmethod
     def of(cls, epoch: Epoch) -> WorkerSpec:
@@ -87,6 +89,7 @@ class WorkerSpec:
             seed=epoch.terms.seed,
             deal=epoch.terms.deal,
             policy=epoch.policy,
+            io_address=epoch.io_address,
         )
 
     @classmethod

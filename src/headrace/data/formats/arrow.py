@@ -12,7 +12,7 @@ import pyarrow.ipc
 
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Block, concatenated
-from headrace.data.formats.columns.arrays import files_ending_in, first_bytes, unreadable
+from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.arrow_columns import arrow_schema, schema_from, to_batch
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
@@ -22,6 +22,7 @@ from headrace.data.formats.guards.limits import FREE, allowed, stored_size, too_
 from headrace.data.formats.manifest import manifest_of
 from headrace.data.formats.protocol import Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
+from headrace.storage.files import first_bytes, is_file, is_folder
 
 NAME = "arrow"
 TITLE = "Arrow IPC files, memory-mapped"
@@ -32,10 +33,10 @@ GROUP = 1 << 28
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    if Path(path).is_dir():
+    if is_folder(path):
         # Such a file makes it a dataset of Hugging Face, whose Arrow files lie in the folder too.
         return bool(files_ending_in(path, SUFFIXES)) and not (Path(path) / "state.json").exists()
-    return first_bytes(path, 6) == b"ARROW1" or (path.endswith(SUFFIXES) and (is_pattern(path) or Path(path).is_file()))
+    return first_bytes(path, 6) == b"ARROW1" or (path.endswith(SUFFIXES) and (is_pattern(path) or is_file(path)))
 
 
 def refusal(field: Field) -> str | None:

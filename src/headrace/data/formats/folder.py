@@ -18,11 +18,14 @@ from headrace.core.disk_names import on_disk
 from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, column_from
-from headrace.data.formats.columns.packed_strings import PackedStrings
 from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.manifest import commit_with_manifest, read_manifest
 from headrace.data.formats.protocol import Reader, Writer, even_blocks
+from headrace.data.formats.sample_files import LocalSampleFiles, RemoteSampleFiles, SampleFiles
+from headrace.storage.files import is_folder, objects_below
+from headrace.storage.locations import is_url
+from headrace.storage.ranges import ByteRange
 
 NAME = "folder"
 TITLE = "folder of files, one a sample"
@@ -37,7 +40,7 @@ OTHER = ("path", "label")
 
 def claims(path: str) -> bool:
     """See `Format.claims`: any folder will do, if nothing else claims it."""
-    return Path(path).is_dir()
+    return is_folder(path)
 
 
 def refusal(field: Field) -> str | None:
@@ -64,12 +67,20 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     manifest = read_manifest(path, NAME)
-    names = sorted(_files(path))
+    objects = {}
+    if is_url(path):
+        for name, info in objects_below(path):
+            if not _is_hidden(name):
+                objects[name] = info
+        names = sorted(objects)
+    else:
+        names = sorted(_files(path))
+
     if not names:
         if manifest is None:
             cure = "correct the path"
         elif manifest.length == 0:
-            return FolderReader(path, names, manifest.schema)
+            return FolderReader(path, LocalSampleFiles(path, names), manifest.schema)
         else:
             cure = "pack the data again"
 
@@ -87,9 +98,18 @@ def open_reader(path: str, trust: bool) -> Reader:
         # class by class instead of in the order in which they were packed.
         if manifest.extra.get("order") == "name":
             names.sort(key=lambda name: name.rpartition("/")[2])
-        return FolderReader(path, names, manifest.schema)
+        schema = manifest.schema
+    else:
+        schema = _guessed(names)
 
-    return FolderReader(path, names, _guessed(names))
+    if is_url(path):
+        return FolderReader(path, RemoteSampleFiles(path, [(name, objects[name]) for name in names]), schema)
+    return FolderReader(path, LocalSampleFiles(path, names), schema)
+
+
+def _is_hidden(name: str) -> bool:
+    """Tells whether an object is no sample: the manifest, or what a name with a dot in front hides."""
+    return name == MANIFEST or any(part.startswith(".") for part in name.split("/"))
 
 
 def _guessed(names: Sequence[str]) -> Schema:
@@ -172,10 +192,10 @@ class FolderReader:
 
     format = NAME
 
-    def __init__(self, path: str, names: Sequence[str], schema: Schema) -> None:
+    def __init__(self, path: str, files: SampleFiles, schema: Schema) -> None:
         self.place = path
         self.schema = schema
-        self._names = PackedStrings.from_strings(names)
+        self._files = files
         if "label" in schema.names:
             label = schema["label"].labels
         else:
@@ -184,7 +204,7 @@ class FolderReader:
         self._labels = {name: number for number, name in enumerate(label)}
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._files.names)
 
     def column(self, name: str) -> Column | None:
         """See `Reader.column`."""
@@ -193,7 +213,7 @@ class FolderReader:
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`."""
         schema = self.schema.only(names)
-        files = [self._names[key] for key in keys.tolist()]
+        files = [self._files.names[key] for key in keys.tolist()]
         columns: dict[str, Column] = {}
         for field in schema:
             values: list[Any]
@@ -202,19 +222,21 @@ class FolderReader:
             elif field.name == "label":
                 values = list(map(self._label, files))
             elif field.kind == "text":
-                values = list(map(self._read_text, files))
+                values = []
+                for data in self._files.read(keys.tolist()):
+                    values.append(str(data, "utf-8", "surrogateescape"))
             else:
-                values = list(map(self._read, files))
+                values = list(self._files.read(keys.tolist()))
 
             columns[field.name] = column_from(field, values)
 
         return Block(schema, columns)
 
-    def _read_text(self, file: str) -> str:
-        return self._read(file).decode("utf-8", "surrogateescape")
-
-    def _read(self, file: str) -> bytes:
-        return Path(self.place, file).read_bytes()
+    def byte_ranges(self, keys: Keys, names: Sequence[str]) -> list[ByteRange]:
+        """See `RemoteReader.byte_ranges`."""
+        if set(names) <= set(OTHER):
+            return []
+        return self._files.ranges(keys.tolist())
 
     def _label(self, file: str) -> int:
         folder = file.partition("/")[0]

@@ -22,7 +22,6 @@ from headrace.data.formats.columns.arrays import (
     ArraysWriter,
     ColumnsReader,
     columns_from,
-    first_bytes,
     length_of,
     schema_of_text,
     to_json_text,
@@ -33,6 +32,7 @@ from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.guards.limits import allowed, check_unfolding, too_large
 from headrace.data.formats.manifest import manifest_of
 from headrace.data.formats.protocol import Handle, Reader, Writer, even_blocks
+from headrace.storage.files import first_bytes, is_file
 
 NAME = "hdf5"
 TITLE = "HDF5 file"
@@ -58,7 +58,7 @@ FAILURES = (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowErro
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    return first_bytes(path, 8) == MAGIC or (path.endswith((".h5", ".hdf5")) and Path(path).is_file())
+    return first_bytes(path, 8) == MAGIC or (path.endswith((".h5", ".hdf5")) and is_file(path))
 
 
 def refusal(field: Field) -> str | None:

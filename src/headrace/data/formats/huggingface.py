@@ -28,6 +28,7 @@ from headrace.data.formats.columns.tables import TableReader
 from headrace.data.formats.guards.arrow_messages import check_compressed
 from headrace.data.formats.manifest import commit_with_manifest, leads_outside, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
+from headrace.storage.files import is_file, join
 
 NAME = "huggingface"
 TITLE = "Hugging Face dataset"
@@ -37,7 +38,7 @@ FAILURES = (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError, 
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    return (Path(path) / "state.json").is_file() and (Path(path) / "dataset_info.json").is_file()
+    return is_file(join(path, "state.json")) and is_file(join(path, "dataset_info.json"))
 
 
 def refusal(field: Field) -> str | None:

@@ -33,6 +33,7 @@ from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import check_size, known_schema, read_manifest
 from headrace.data.formats.protocol import Reader, Writer
+from headrace.storage.files import is_file, is_folder, name_of, parent_of
 
 NAME = "idx"
 TITLE = "IDX files, as MNIST"
@@ -83,20 +84,20 @@ def files_of(path: str) -> dict[str, Path]:
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    if Path(path).is_file():
-        return FILE.match(Path(path).name) is not None
+    if is_file(path):
+        return FILE.match(name_of(path)) is not None
 
-    if Path(path).is_dir():
-        folder = Path(path)
+    if is_folder(path):
+        folder = path
     else:
-        folder = Path(path).parent
+        folder = parent_of(path)
 
     prefixes = set()
-    for name in plain_files(str(folder)):
+    for name in plain_files(folder):
         if match := FILE.match(name):
             prefixes.add(match["prefix"])
 
-    if Path(path).is_dir():
+    if is_folder(path):
         return bool(prefixes)
     return Path(path).name in prefixes
 
@@ -128,7 +129,7 @@ def open_reader(path: str, trust: bool) -> Reader:
 
     if manifest is not None:
         for file in files.values():
-            check_size(manifest, file.name, file)
+            check_size(manifest, file.name, str(file))
 
     # The headers say all there is to know so far: one zero stands in for each array, and nothing is unpacked yet.
     arrays = {}

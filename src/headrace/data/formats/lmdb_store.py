@@ -24,11 +24,12 @@ from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Ragged
-from headrace.data.formats.columns.arrays import first_bytes, schema_of_text, to_json_text, unreadable
+from headrace.data.formats.columns.arrays import schema_of_text, to_json_text, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.lmdb_pages import check_pages
 from headrace.data.formats.manifest import commit_with_manifest, manifest_of
 from headrace.data.formats.protocol import Handle, Reader, Writer, even_blocks
+from headrace.storage.files import first_bytes, is_file, is_folder, join
 
 NAME = "lmdb"
 TITLE = "LMDB database"
@@ -40,13 +41,13 @@ FOREIGN = Schema((Field("key", "bytes"), Field("value", "bytes")))
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    if Path(path).is_dir():
-        file = Path(path) / "data.mdb"
+    if is_folder(path):
+        file = join(path, "data.mdb")
     else:
-        file = Path(path)
+        file = path
 
-    head = first_bytes(str(file), 20)
-    return head[16:] == b"\xde\xc0\xef\xbe" or (file.is_file() and file.name.endswith((".mdb", ".lmdb")))
+    head = first_bytes(file, 20)
+    return head[16:] == b"\xde\xc0\xef\xbe" or (is_file(file) and file.endswith((".mdb", ".lmdb")))
 
 
 def refusal(field: Field) -> str | None:
@@ -103,7 +104,7 @@ class Environment:
         self.inner = lmdb.open(
             path,
             map_size=size,
-            subdir=Path(path).is_dir(),
+            subdir=is_folder(path),
             readonly=True,
             lock=False,
             readahead=False,
@@ -144,7 +145,7 @@ def _open(path: str) -> Environment:
 
 def data_file(path: str) -> Path:
     """Returns the file that holds the data."""
-    if Path(path).is_dir():
+    if is_folder(path):
         return Path(path) / "data.mdb"
     return Path(path)
 

@@ -15,9 +15,11 @@ from typing import Any
 
 from headrace.core.disk_names import as_text, on_disk
 from headrace.core.errors import FormatError
-from headrace.core.regular import SIDE_FILE, open_regular, read_side_file
+from headrace.core.regular import SIDE_FILE, open_regular
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns.schema import Schema
+from headrace.storage.files import is_file, is_folder, join, read_small, size_of
+from headrace.storage.locations import is_url
 
 NAME = "headrace.json"
 VERSION = 1
@@ -37,11 +39,15 @@ class Manifest:
 
 
 def manifest_path(path: str | Path) -> Path:
-    """Returns where the manifest of these data lies."""
-    path = Path(path)
-    if path.is_dir():
-        return path / NAME
-    return path.with_name(f"{path.name}.{NAME}")
+    """Returns where the manifest of data on this machine lies."""
+    return Path(place_of_manifest(str(path)))
+
+
+def place_of_manifest(path: str) -> str:
+    """Returns the path or URL at which the manifest of data lies, or would lie."""
+    if is_folder(path):
+        return join(path, NAME)
+    return f"{path}.{NAME}"
 
 
 def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **extra: Any) -> Path:
@@ -93,10 +99,15 @@ def known_schema(manifest: Manifest | None) -> Schema | None:
 
 def read_manifest(path: str, format_name: str | None = None) -> Manifest | None:
     """Returns the manifest of data; None without one, or for one of another format. Raises `FormatError` if damaged."""
-    place = manifest_path(path)
+    place = place_of_manifest(path)
     try:
-        plain = json.loads(read_side_file(place))
+        plain = json.loads(read_small(place))
     except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError:
+        # A store that may not be listed says so of objects that are not there, too; a file of this machine is there.
+        if not is_url(place):
+            raise
         return None
     except (ValueError, RecursionError) as error:
         if isinstance(error, FormatError):
@@ -140,30 +151,34 @@ def manifest_of(path: str, format_name: str) -> Manifest | None:
     manifest = read_manifest(path, format_name)
     if manifest is not None:
         for relative in manifest.files:
-            if Path(path).is_dir():
-                file = Path(path) / relative
+            if is_folder(path):
+                file = join(path, relative)
             else:
-                file = Path(path)
+                file = path
 
             check_size(manifest, relative, file)
     return manifest
 
 
-def check_size(manifest: Manifest, relative: str, path: Path) -> None:
+def check_size(manifest: Manifest, relative: str, path: str) -> None:
     """Raises `FormatError` if a file is not as long as the manifest says: a cheap check when it is opened."""
     expected = manifest.files.get(relative)
-    if expected is not None and not path.exists():
+    if expected is not None and not is_file(path):
         cure = "restore the file, or pack the data again"
         wanted = f"a file of {expected[0]:,} bytes, says the manifest"
         raise FormatError.about("a file is missing", place=path, found="nothing", expected=wanted, cure=cure)
 
-    if expected is None or path.stat().st_size == expected[0]:
+    if expected is None:
+        return
+
+    size = size_of(path)
+    if size == expected[0]:
         return
 
     raise FormatError.about(
         "a file was cut off, or changed",
         place=path,
-        found=f"{path.stat().st_size:,} bytes",
+        found=f"{size:,} bytes",
         expected=f"{expected[0]:,} bytes, says the manifest",
         cure="restore the file, or pack the data again",
     )

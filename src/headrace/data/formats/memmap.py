@@ -26,6 +26,7 @@ from headrace.data.formats.columns.arrays import (
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import check_size, commit_with_manifest, known_schema, read_manifest
 from headrace.data.formats.protocol import Reader, Writer
+from headrace.storage.files import is_folder, join
 
 NAME = "memmap"
 TITLE = "folder of .npy files, memory-mapped"
@@ -33,7 +34,7 @@ TITLE = "folder of .npy files, memory-mapped"
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    if Path(path).is_dir():
+    if is_folder(path):
         return bool(files_ending_in(path, ".npy"))
     return False
 
@@ -59,7 +60,7 @@ def open_reader(path: str, trust: bool) -> Reader:
 
         names = expected
         for name in names:
-            check_size(manifest, name, Path(path) / name)
+            check_size(manifest, name, join(path, name))
 
     if not names:
         raise DatasetNotFoundError.about("found no .npy files", place=path, found="none", expected="one a column")

@@ -12,7 +12,6 @@ from headrace.data.formats.columns.arrays import (
     ArraysWriter,
     ColumnsReader,
     columns_from,
-    first_bytes,
     length_of,
     map_npy,
     unreadable,
@@ -20,6 +19,7 @@ from headrace.data.formats.columns.arrays import (
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import known_schema, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
+from headrace.storage.files import first_bytes, is_file
 
 NAME = "npy"
 TITLE = "NumPy array file"
@@ -27,7 +27,7 @@ TITLE = "NumPy array file"
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    return first_bytes(path, 6) == b"\x93NUMPY" or (path.endswith(".npy") and Path(path).is_file())
+    return first_bytes(path, 6) == b"\x93NUMPY" or (path.endswith(".npy") and is_file(path))
 
 
 def refusal(field: Field) -> str | None:

@@ -19,7 +19,6 @@ from headrace.data.formats.columns.arrays import (
     ColumnsReader,
     columns_from,
     cure_of,
-    first_bytes,
     length_of,
     npy_from,
     npy_head,
@@ -29,6 +28,7 @@ from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import known_schema, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
+from headrace.storage.files import first_bytes, is_file
 
 NAME = "npz"
 TITLE = "NumPy archive"
@@ -39,7 +39,7 @@ READ_FAILURES = (*NPY_FAILURES, zipfile.BadZipFile, zlib.error, NotImplementedEr
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    return path.endswith(".npz") and (Path(path).is_file() or first_bytes(path, 2) == b"PK")
+    return path.endswith(".npz") and (is_file(path) or first_bytes(path, 2) == b"PK")
 
 
 def refusal(field: Field) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,18 +10,23 @@ import pyarrow.parquet as pq
 
 from headrace.core.errors import FormatError
 from headrace.data.formats.arrow import BatchWriter
-from headrace.data.formats.columns import Column, joined
-from headrace.data.formats.columns.arrays import files_ending_in, first_bytes, unreadable
+from headrace.data.formats.columns import Column, Keys, joined
+from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.arrow_columns import arrow_schema, check_decoded, from_arrow, schema_from
+from headrace.data.formats.columns.grouping import grouped
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.decoding_whole import decoding_whole
 from headrace.data.formats.growing_file import GrowingFileWriter
 from headrace.data.formats.guards.limits import allowed, check_unfolding
-from headrace.data.formats.guards.parquet_pages import Pages, leaves_of, look_at
+from headrace.data.formats.guards.parquet_pages import Pages, Pread, leaves_of, look_at
 from headrace.data.formats.manifest import manifest_of
-from headrace.data.formats.protocol import Handle, Reader, Writer
+from headrace.data.formats.parquet_files import FAILURES, LocalParquetFiles, ParquetFiles, RemoteParquetFiles
+from headrace.data.formats.protocol import Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
+from headrace.storage.files import first_bytes, is_file, is_folder
+from headrace.storage.locations import is_url
+from headrace.storage.ranges import ByteRange
 
 NAME = "parquet"
 TITLE = "Parquet files"
@@ -36,14 +40,12 @@ KEEP = 2 << 30
 AT_ONCE = 64 << 20
 """Bytes that are read at a time where a few stored ones could unfold to very long strings."""
 
-FAILURES = (pa.ArrowException, ValueError, MemoryError, OverflowError, EOFError, TypeError)
-
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    if Path(path).is_dir():
+    if is_folder(path):
         return bool(files_ending_in(path, SUFFIXES))
-    return first_bytes(path, 4) == b"PAR1" or (path.endswith(SUFFIXES) and (is_pattern(path) or Path(path).is_file()))
+    return first_bytes(path, 4) == b"PAR1" or (path.endswith(SUFFIXES) and (is_pattern(path) or is_file(path)))
 
 
 def refusal(field: Field) -> str | None:
@@ -59,46 +61,32 @@ def refusal(field: Field) -> str | None:
 
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
-    files = shards_of(path, SUFFIXES)
+    names = shards_of(path, SUFFIXES)
     manifest_of(path, NAME)
-    opened = _open(files)
-    schemas = [file.schema_arrow for file in opened]
-    for file, schema in zip(files, schemas, strict=True):
-        if not schema.equals(schemas[0]):
-            found = f"{schema.names} where {files[0]} has {schemas[0].names}"
-            expected = "the same columns and types in all files"
-            raise FormatError.about("files differ", place=file, found=found, expected=expected)
+    files: ParquetFiles
+    if is_url(path):
+        files = RemoteParquetFiles(names)
+    else:
+        files = LocalParquetFiles(names)
 
+    first = files.schema(0)
     groups = []
     lengths = []
-    for number, file in enumerate(opened):
-        for group in range(file.num_row_groups):
+    for number, name in enumerate(names):
+        schema = files.schema(number)
+        if not schema.equals(first):
+            found = f"{schema.names} where {names[0]} has {first.names}"
+            expected = "the same columns and types in all files"
+            raise FormatError.about("files differ", place=name, found=found, expected=expected)
+
+        metadata = files.metadata(number)
+        for group in range(metadata.num_row_groups):
             groups.append((number, group))
-            lengths.append(file.metadata.row_group(group).num_rows)
+            lengths.append(metadata.row_group(group).num_rows)
 
-    close(opened)
-    return ParquetReader(path, files, schema_from(schemas[0], path), groups, lengths, trust)
-
-
-def _open(files: list[str]) -> list[pq.ParquetFile]:
-    opened = []
-    for file in files:
-        try:
-            opened.append(pq.ParquetFile(file, memory_map=False, thrift_string_size_limit=1 << 28))
-        except FAILURES as error:
-            raise unreadable(file, "Parquet file", error) from error
-        except OSError as error:
-            if error.filename is None and not isinstance(error, (PermissionError, FileNotFoundError)):
-                raise unreadable(file, "Parquet file", error) from error
-            raise
-
-    return opened
-
-
-def close(opened: list[pq.ParquetFile]) -> None:
-    """Closes files."""
-    for file in opened:
-        file.close()
+    if isinstance(files, LocalParquetFiles):
+        files.close()
+    return ParquetReader(path, files, schema_from(first, path), groups, lengths, trust)
 
 
 class ParquetReader(BlockReader):
@@ -109,7 +97,7 @@ class ParquetReader(BlockReader):
     def __init__(
         self,
         path: str,
-        files: list[str],
+        files: ParquetFiles,
         schema: Schema,
         groups: list[tuple[int, int]],
         lengths: Sequence[int],
@@ -118,10 +106,9 @@ class ParquetReader(BlockReader):
         from headrace.core.memory import machine_memory
 
         super().__init__(path, schema, lengths, min(KEEP, machine_memory() // 4))
-        self._paths = files
+        self._files = files
         self._groups = groups
         self._trust = trust
-        self._files: Handle[list[pq.ParquetFile]] = Handle(functools.partial(_open, files))
         self._whole: dict[str, Column] = {}
         self._leaves: dict[int, dict[str, list[int]]] = {}
 
@@ -133,14 +120,14 @@ class ParquetReader(BlockReader):
         except (*FAILURES, OSError) as error:
             if isinstance(error, FormatError):
                 raise
-            raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", error) from error
+            raise unreadable(f"{self._files.names[file]}, row group {group}", "Parquet file", error) from error
 
         expected = int(self.starts[number + 1] - self.starts[number])
         if table.num_rows != expected:
             wrong = ValueError(f"{table.num_rows} rows instead of {expected}")
-            raise unreadable(f"{self._paths[file]}, row group {group}", "Parquet file", wrong)
+            raise unreadable(f"{self._files.names[file]}, row group {group}", "Parquet file", wrong)
 
-        place = f"{self._paths[file]}, row group {group}"
+        place = f"{self._files.names[file]}, row group {group}"
         columns = {}
         for name in names:
             stored = table.column(name)
@@ -151,13 +138,16 @@ class ParquetReader(BlockReader):
 
     def _table(self, file: int, group: int, names: Sequence[str]) -> pa.Table:
         """Reads columns of a row group, those with strings that could grow too long a few rows at a time."""
-        opened = self._files.get()[file]
-        place = f"{self._paths[file]}, row group {group}"
-        if self._trust:
+        with self._files.open_group(file, group, names) as (opened, pread):
             found = {}
-        else:
-            found = self._look_at(file, group, names)
+            if not self._trust:
+                found = self._look_at(pread, file, group, names)
+            return self._read(opened, found, file, group, names)
 
+    def _read(
+        self, opened: pq.ParquetFile, found: Mapping[str, Pages], file: int, group: int, names: Sequence[str]
+    ) -> pa.Table:
+        place = f"{self._files.names[file]}, row group {group}"
         # Headers of pages tell what strings could become at worst: one word of a megabyte, named by each value. They do
         # not tell whether they do. Such columns are read a few rows at a time, and given up once they are too large.
         slow = {}
@@ -184,18 +174,25 @@ class ParquetReader(BlockReader):
 
         return table
 
-    def _look_at(self, file: int, group: int, names: Sequence[str]) -> dict[str, Pages]:
+    def _look_at(self, pread: Pread, file: int, group: int, names: Sequence[str]) -> dict[str, Pages]:
         """Returns what the pages of columns say. Raises `FormatError` for those that would take too much memory."""
-        metadata = self._files.get()[file].metadata
+        metadata = self._files.metadata(file)
         found = {}
         if file not in self._leaves:
             self._leaves[file] = leaves_of(metadata)
 
-        with open(self._paths[file], "rb", buffering=0) as stream:
-            for name in names:
-                found[name] = pages = look_at(stream.fileno(), metadata, group, self._leaves[file].get(name, ()))
-                what = f"column {name!r} of row group {group}"
-                check_unfolding(self._paths[file], what, max(pages.unpacked, pages.decoded), pages.stored)
+        for name in names:
+            found[name] = pages = look_at(pread, metadata, group, self._leaves[file].get(name, ()))
+            what = f"column {name!r} of row group {group}"
+            check_unfolding(self._files.names[file], what, max(pages.unpacked, pages.decoded), pages.stored)
+
+        return found
+
+    def byte_ranges(self, keys: Keys, names: Sequence[str]) -> list[ByteRange]:
+        """See `RemoteReader.byte_ranges`."""
+        found = []
+        for number, _, _ in grouped(keys, self.starts):
+            found += self._files.ranges(*self._groups[number], names)
 
         return found
 
@@ -213,9 +210,9 @@ class ParquetReader(BlockReader):
         if size + self._bytes > self._keep:
             return None
 
-        where = self._paths[0]
-        if len(self._paths) > 1:
-            where = f"{where} and {len(self._paths) - 1} more"
+        where = self._files.names[0]
+        if len(self._files.names) > 1:
+            where = f"{where} and {len(self._files.names) - 1} more"
 
         parts = []
         with decoding_whole(f"column {name!r} of {where}", size) as report:

@@ -6,13 +6,13 @@ need more than that: trust whoever wrote them.
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
 import zipfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -22,11 +22,14 @@ from headrace.core.errors import FormatError
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, column_from, field_of
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
-from headrace.data.formats.columns.packed_strings import PackedStrings
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import commit_with_manifest, read_manifest
 from headrace.data.formats.protocol import Reader, Writer, even_blocks
+from headrace.data.formats.sample_files import LocalSampleFiles, RemoteSampleFiles, SampleFiles
+from headrace.storage.files import info_of, is_folder, join
+from headrace.storage.locations import is_url
+from headrace.storage.ranges import ByteRange
 
 NAME = "pt"
 TITLE = "folder of .pt files, one a sample"
@@ -60,7 +63,7 @@ ENDLESS = 1 << 62
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    return Path(path).is_dir() and bool(files_ending_in(path, SUFFIXES))
+    return is_folder(path) and bool(files_ending_in(path, SUFFIXES))
 
 
 def refusal(field: Field) -> str | None:
@@ -76,16 +79,18 @@ def open_reader(path: str, trust: bool) -> Reader:
         if len(names) != manifest.length:
             found = f"{len(names):,} files"
             raise FormatError.about("files are missing", place=path, found=found, expected=f"{manifest.length:,}")
-        return PtReader(path, names, manifest.schema, trust)
+        return PtReader(path, _sample_files(path, names), manifest.schema, trust)
 
     if not names:
         raise FormatError.about("found no .pt files", place=path, found="none", expected="one a sample")
 
+    files = _sample_files(path, names)
     step = max(len(names) // LOOKED_AT, 1)
     samples: list[dict[str, Any]] = []
-    for name in names[::step][:LOOKED_AT]:
-        file = Path(path) / name
-        sample = _read(str(file), trust)
+    looked_at = range(0, len(names), step)[:LOOKED_AT]
+    for number, data in zip(looked_at, files.read(looked_at), strict=True):
+        file = files.place(number)
+        sample = _read(file, data, trust)
         if samples and list(sample) != list(samples[0]):
             found = f"keys {list(sample)}"
             raise FormatError.about("samples differ", place=file, found=found, expected=f"{list(samples[0])}")
@@ -96,19 +101,31 @@ def open_reader(path: str, trust: bool) -> Reader:
         values = list(map(itemgetter(key), samples))
         fields.append(field_of(key, values, path))
 
-    return PtReader(path, names, Schema(tuple(fields)), trust)
+    return PtReader(path, files, Schema(tuple(fields)), trust)
 
 
-def _read(file: str, trust: bool) -> dict[str, Any]:
+def _sample_files(path: str, names: Sequence[str]) -> SampleFiles:
+    if not is_url(path):
+        return LocalSampleFiles(path, names)
+
+    objects = []
+    for name in names:
+        objects.append((name, info_of(join(path, name))))
+
+    return RemoteSampleFiles(path, objects)
+
+
+def _read(file: str, data: bytes | memoryview, trust: bool) -> dict[str, Any]:
+    """Returns the columns of a sample from all bytes of its file. Raises `FormatError` and `MachineError`."""
+    stream = io.BytesIO(data)
     try:
-        if trust:
-            size = 0
-        else:
-            size = _check_packed(file)
-
-        sample = _columns_of(torch.load(file, map_location="cpu", weights_only=not trust))
         if not trust:
-            check_unfolding(file, "a file", sum(map(_bytes_of, sample.values())), size)
+            _check_packed(file, stream, len(data))
+            stream.seek(0)
+
+        sample = _columns_of(torch.load(stream, map_location="cpu", weights_only=not trust))
+        if not trust:
+            check_unfolding(file, "a file", sum(map(_bytes_of, sample.values())), len(data))
         return sample
     except FAILURES as error:
         if isinstance(error, FormatError):
@@ -136,17 +153,12 @@ def _columns_of(sample: object) -> dict[str, Any]:
     return {"data": sample}
 
 
-def _check_packed(file: str) -> int:
-    """Returns the length of a file. Raises `FormatError` if it is an archive, compressed as `torch.save` makes none.
+def _check_packed(file: str, stream: BinaryIO, size: int) -> None:
+    """Raises `FormatError` if a file is an archive, compressed as `torch.save` makes none.
 
     Looks at its end only: the directory of a .zip lies there.
     """
-    with open(file, "rb", buffering=0) as stream:
-        size = stream.seek(0, 2)
-        directory = _directory(stream, size)
-
-    check_unfolding(file, "an archive", _unpacked_size(directory), size)
-    return size
+    check_unfolding(file, "an archive", _unpacked_size(_directory(stream, size)), size)
 
 
 def _directory(stream: BinaryIO, size: int) -> bytes:
@@ -233,14 +245,14 @@ class PtReader:
 
     format = NAME
 
-    def __init__(self, path: str, names: Sequence[str], schema: Schema, trust: bool) -> None:
+    def __init__(self, path: str, files: SampleFiles, schema: Schema, trust: bool) -> None:
         self.place = path
         self.schema = schema
-        self._names = PackedStrings.from_strings(names)
+        self._files = files
         self._trust = trust
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._files.names)
 
     def column(self, name: str) -> Column | None:
         """See `Reader.column`."""
@@ -250,9 +262,10 @@ class PtReader:
         """See `Reader.fetch`."""
         schema = self.schema.only(names)
         values: dict[str, list[Any]] = defaultdict(list)
-        for key in keys.tolist():
-            file = str(Path(self.place) / self._names[key])
-            sample = _read(file, self._trust)
+        wanted = keys.tolist()
+        for key, data in zip(wanted, self._files.read(wanted), strict=True):
+            file = self._files.place(key)
+            sample = _read(file, data, self._trust)
             for field in schema:
                 values[field.name].append(_value(field, sample, file))
 
@@ -261,6 +274,10 @@ class PtReader:
             columns[field.name] = column_from(field, values[field.name])
 
         return Block(schema, columns)
+
+    def byte_ranges(self, keys: Keys, names: Sequence[str]) -> list[ByteRange]:
+        """See `RemoteReader.byte_ranges`."""
+        return self._files.ranges(keys.tolist())
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""

@@ -7,6 +7,7 @@ import importlib
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -15,10 +16,15 @@ from headrace.core.regular import not_regular
 from headrace.core.urls import refuse_url
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.columns.schema import Schema
+from headrace.data.formats.fetched_whole import open_fetched
 from headrace.data.formats.flat import EXAMPLE
 from headrace.data.formats.manifest import read_manifest
 from headrace.data.formats.protocol import Format, Reader, Writer
 from headrace.data.formats.shards import is_pattern
+from headrace.storage.files import exists, first_bytes, size_of
+from headrace.storage.listing import lookup, not_found
+from headrace.storage.locations import is_url, local_path, parse, url_options
+from headrace.storage.stores import CacheSettings
 
 MODULES = {
     "arrow": "arrow",
@@ -39,6 +45,10 @@ MODULES = {
     "folder": "folder",
 }
 """Each a module, or something in one, in the order in which they are asked: a folder of files is what is left."""
+
+
+READ_BY_RANGES = ("parquet", "webdataset", "pt", "folder")
+"""The formats whose files are read piece by piece where they lie in a store. Those of all others are fetched whole."""
 
 
 LIBRARY_FAILURES = (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError, EOFError,
@@ -81,6 +91,9 @@ def format_of(path: str) -> Format:
         if candidate.claims(path):
             return candidate
 
+    if is_url(path):
+        raise _unknown_objects(path)
+
     given = Path(path)
     if not os.path.lexists(path) and not is_pattern(path):
         parent = given.parent
@@ -100,6 +113,24 @@ def format_of(path: str) -> Format:
     if is_pattern(path):
         raise DatasetNotFoundError.about("no files match", place=path, found="nothing", cure="correct the pattern")
     raise _unknown(given)
+
+
+def _unknown_objects(url: str) -> HeadraceError:
+    """Returns the error for a URL at which no format was found."""
+    if is_pattern(url):
+        return DatasetNotFoundError.about("no objects match", place=url, found="nothing", cure="correct the pattern")
+    if not exists(url):
+        return not_found(url)
+
+    head = first_bytes(url)
+    if head:
+        found = f"an object of {size_of(url):,} bytes that begins with {head!r}"
+    else:
+        found = "an empty object"
+
+    cure = "name the format: open(..., format=...), or --format on the command line"
+    expected = ", ".join(MODULES)
+    return FormatError.about("cannot tell the format of this", place=url, found=found, expected=expected, cure=cure)
 
 
 def _unknown(path: Path) -> FormatError:
@@ -128,23 +159,43 @@ def _unknown(path: Path) -> FormatError:
     return FormatError.about("cannot tell the format of this", place=path, found=found, expected=expected, cure=cure)
 
 
-def open_reader(path: str | os.PathLike[str], *, format: str | None = None, trust: bool = False) -> Reader:
-    """Opens stored data. Raises `DatasetNotFoundError`, `FormatError`, `UsageError`, and `OSError` with the path."""
-    refuse_url(path, "opening data")
-    place = str(Path(os.fsdecode(path)).expanduser())
+def open_reader(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    trust: bool = False,
+    options: Mapping[str, object] | None = None,
+    cache: CacheSettings | None = None,
+) -> Reader:
+    """Opens stored data. Raises `DatasetNotFoundError`, `FormatError`, `UsageError`, and `OSError` with the path.
+
+    options: how the store of a URL is opened. cache: where its blocks are kept on this node; None: nowhere.
+    """
+    place = local_path(path)
+    if is_url(place):
+        with lookup({**url_options(place), **(options or {})}, cache):
+            return _open(parse(place).url, format, trust)
+
+    place = str(Path(place).expanduser())
     check_name(place)
     _check_kind(place)
+    return _open(place, format, trust)
+
+
+def _open(place: str, format: str | None, trust: bool) -> Reader:
     if format is None:
         chosen = format_of(place)
     else:
         chosen = format_named(format)
 
-    if format is not None and not os.path.lexists(place) and not is_pattern(place) and not chosen.claims(place):
+    if format is not None and not exists(place) and not is_pattern(place) and not chosen.claims(place):
         raise DatasetNotFoundError.about(
             "there are no such data", place=place, found="nothing", cure="correct the path"
         )
 
     try:
+        if is_url(place) and chosen.NAME not in READ_BY_RANGES:
+            return open_fetched(chosen, place, trust)
         return chosen.open_reader(place, trust)
     except LIBRARY_FAILURES as error:
         if isinstance(error, HeadraceError):

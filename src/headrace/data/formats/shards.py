@@ -10,6 +10,20 @@ from pathlib import Path
 
 from headrace.core.errors import DatasetNotFoundError
 from headrace.data.formats.columns.arrays import files_ending_in
+from headrace.storage.files import (
+    exists,
+    info_of,
+    is_file,
+    is_folder,
+    join,
+    name_of,
+    objects_below,
+    parent_of,
+    plain_files,
+)
+from headrace.storage.listing import current
+from headrace.storage.locations import is_url
+from headrace.storage.objects import ObjectInfo
 
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 LARGEST_RANGE = 1_000_000
@@ -22,7 +36,7 @@ def shard_name(number: int, suffix: str) -> str:
 
 def is_pattern(path: str) -> bool:
     """Tells whether a path stands for several files: a range, or wildcards that are not the name of a file."""
-    return bool(RANGE.search(path)) or (glob.has_magic(path) and not Path(path).exists())
+    return bool(RANGE.search(path)) or (glob.has_magic(path) and not exists(path))
 
 
 def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -32,9 +46,12 @@ def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
     """
     if RANGE.search(path):
         files = expanded(path)
+        if is_url(path):
+            current().look_for(files)
+
         missing = []
         for file in files:
-            if not Path(file).is_file():
+            if not is_file(file):
                 missing.append(file)
 
         if missing:
@@ -42,14 +59,16 @@ def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
             raise DatasetNotFoundError.about("shards are missing", place=path, found=found, expected="all of them")
         return files
 
-    if Path(path).is_dir():
+    if is_folder(path):
         files = []
         for name in files_ending_in(path, suffixes):
-            files.append(str(Path(path) / name))
+            files.append(join(path, name))
 
-    elif Path(path).is_file():
+    elif is_file(path):
         # Before it is taken for a pattern: a name may hold brackets.
         files = [path]
+    elif is_url(path):
+        files = current().matching(path)
     else:
         files = sorted(_only_files(glob.glob(path)))  # noqa: PTH207 - a pattern
 
@@ -87,6 +106,45 @@ def expanded(path: str) -> list[str]:
     return files
 
 
+def stored_objects(url: str) -> list[ObjectInfo]:
+    """Returns all objects of data at a URL: one, a folder, or a pattern; sorted."""
+    if RANGE.search(url):
+        return list(map(info_of, expanded(url)))
+    if is_file(url):
+        return [info_of(url)]
+    if is_folder(url):
+        return [info for _, info in objects_below(url)]
+    return list(map(info_of, current().matching(url)))
+
+
+def files_at(url: str) -> tuple[str, list[str]]:
+    """Returns the URLs of all objects that make up data, and the folder in which they lie.
+
+    That is one object and its manifest, a folder, a pattern, or all objects whose names begin so.
+    """
+    if is_pattern(url):
+        files = shards_of(url, ())
+        return parent_of(files[0]), files
+    if is_folder(url):
+        return url, [join(url, name) for name, _ in objects_below(url)]
+
+    files = []
+    folder = parent_of(url)
+    beginning = name_of(url)
+    if is_file(url):
+        manifest = f"{url}.headrace.json"
+        files.append(url)
+        if is_file(manifest):
+            files.append(manifest)
+        return folder, files
+
+    for name in plain_files(folder):
+        if name.startswith(beginning):
+            files.append(join(folder, name))
+
+    return folder, files
+
+
 def stored_files(place: str) -> list[str]:
     """Returns all files of data at a path: a file, a folder, a pattern, or a prefix of file names; sorted."""
     if RANGE.search(place):
@@ -113,6 +171,11 @@ def _only_files(paths: Iterable[str]) -> list[str]:
 def stamp_of(place: str) -> str:
     """Returns a text that changes when the files of data do: their names, lengths and times of change."""
     digest = hashlib.sha256()
+    if is_url(place):
+        for info in stored_objects(place):
+            digest.update(f"{info.key}|{info.size}|{info.etag}\n".encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
+
     for file in map(Path, stored_files(place)):
         if file.is_file():
             status = file.stat()

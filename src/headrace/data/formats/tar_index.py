@@ -6,6 +6,7 @@ import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -24,12 +25,6 @@ LONGER = b"Lx"
 
 AT_ONCE = 1024
 """Headers whose checksums are compared at a time."""
-
-NEAR = 4096
-"""Bytes between headers, on average, up to which they are read in windows."""
-
-WINDOW = 1 << 16
-"""Bytes that are read at a time while headers are walked, if the files are small."""
 
 LONGEST_NAME = 1 << 16
 
@@ -69,12 +64,47 @@ def index_of(file: str) -> TarIndex:
     if stored is not None:
         return stored
     with Path(file).open("rb", buffering=0) as stream:
-        return _walk(stream.fileno(), file)
+        return _walk(LocalBytes(stream.fileno()), file)
 
 
-def index_path(file: str | Path) -> Path:
+def walk_headers(shard: ShardBytes, file: str) -> TarIndex:
+    """Returns where the samples of a shard lie, from its headers. Raises `FormatError` if it is damaged."""
+    return _walk(shard, file)
+
+
+class ShardBytes(Protocol):
+    """The bytes of a shard."""
+
+    size: int
+
+    near: int
+    """Bytes between headers, on average, up to which they are read in windows."""
+
+    window: int
+    """Bytes that are read at a time while headers are walked, if they are near."""
+
+    def pread(self, count: int, start: int) -> bytes | memoryview:
+        """Returns up to `count` bytes from byte `start` on; fewer only at the end."""
+
+
+class LocalBytes:
+    """Those of a shard on this machine."""
+
+    near = 4096
+    window = 1 << 16
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.size = os.fstat(descriptor).st_size
+
+    def pread(self, count: int, start: int) -> bytes:
+        """See `ShardBytes.pread`."""
+        return os.pread(self._descriptor, count, start)
+
+
+def index_path(file: str | Path) -> str:
     """Returns where the index of a shard is kept."""
-    return Path(f"{file}.index")
+    return f"{file}.index"
 
 
 def keep_index(file: Path) -> None:
@@ -92,18 +122,26 @@ def keep_index(file: Path) -> None:
     head = [file.stat().st_size, *index.starts.shape, len(index.names), len(endings)]
     numbers = [np.array(head), index.name_ends, index.starts.reshape(-1), index.sizes.reshape(-1)]
     body = np.concatenate(numbers).astype("<i8").tobytes() + index.names.tobytes() + endings
-    index_path(file).write_bytes(MAGIC + zlib.crc32(body).to_bytes(8, "little") + body)
+    Path(index_path(file)).write_bytes(MAGIC + zlib.crc32(body).to_bytes(8, "little") + body)
 
 
 def _kept(file: str) -> TarIndex | None:
     """Returns the index beside a shard; None if there is none, or the shard has another length by now."""
     path = index_path(file)
     try:
-        limit = max(SIDE_FILE, Path(file).stat().st_size)
-        data = read_side_file(path, limit)
+        size = Path(file).stat().st_size
+        data = read_side_file(path, max(SIDE_FILE, size))
     except FileNotFoundError:
         return None
 
+    return index_from(data, path, size)
+
+
+def index_from(data: bytes, path: str, size: int) -> TarIndex | None:
+    """Returns the index that was kept as `data` at a path; None if it belongs to a shard of another length than `size`.
+
+    Raises `FormatError` if it is damaged.
+    """
     # A checksum tells damage, not intent: what the numbers say is checked again below, for an index of a stranger.
     start = len(MAGIC) + 8
     if data[:8] != MAGIC or int.from_bytes(data[8:start], "little") != zlib.crc32(memoryview(data)[start:]):
@@ -113,7 +151,7 @@ def _kept(file: str) -> TarIndex | None:
     head = np.frombuffer(data, "<i8", 5, start).tolist()
     # A shard that was written anew has an old index beside it: its headers are walked instead.
     length, samples, columns, names, endings = head
-    if length != Path(file).stat().st_size:
+    if length != size:
         return None
 
     table = np.frombuffer(data, "<i8", samples + 1 + 2 * samples * columns, start + 40).astype(np.int64, copy=False)
@@ -194,10 +232,9 @@ class _TarSamples:
         return TarIndex(np.frombuffer(b"".join(self.names), np.uint8), ends, endings, starts, sizes)
 
 
-def _walk(descriptor: int, place: str) -> TarIndex:
+def _walk(shard: ShardBytes, place: str) -> TarIndex:
     """Reads header after header. Their checksums are compared many at a time, since that is quicker."""
-    length = os.fstat(descriptor).st_size
-    read = os.pread
+    length = shard.size
     samples = _TarSamples()
     position = 0
     window = b""
@@ -212,12 +249,12 @@ def _walk(descriptor: int, place: str) -> TarIndex:
         # read.
         if inner <= len(window) - RECORD:
             header = window[inner : inner + RECORD]
-        elif position < NEAR * count:
+        elif position < shard.near * count:
             origin = position
-            window = read(descriptor, WINDOW, position)
+            window = bytes(shard.pread(shard.window, position))
             header = window[:RECORD]
         else:
-            header = read(descriptor, RECORD, position)
+            header = bytes(shard.pread(RECORD, position))
 
         if len(header) < RECORD or header[0] == 0:
             _compare(headers, places, place)
@@ -245,7 +282,7 @@ def _walk(descriptor: int, place: str) -> TarIndex:
             samples.add(name, start, size)
             long_name = None
         elif kind in LONGER:
-            long_name = _long_name(kind, read(descriptor, min(size, LONGEST_NAME), start)) or long_name
+            long_name = _long_name(kind, bytes(shard.pread(min(size, LONGEST_NAME), start))) or long_name
         else:
             long_name = None
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,18 +14,13 @@ from headrace.data.formats.columns.arrays import NPY_FAILURES, cure_of, npy_from
 from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.protocol import Handle
-from headrace.data.formats.tar_index import TarIndex, index_of
+from headrace.data.formats.tar_files import Run, TarFiles
+from headrace.data.formats.tar_index import TarIndex
+from headrace.storage.ranges import ByteRange
 
 KEY = "__key__"
 RUN = 256
 """Samples that are read at a time when nobody says how many."""
-
-GAP = 64 << 10
-"""Bytes between two wanted files that are rather read than skipped."""
-
-READ = 32 << 20
-"""Bytes that are read at a time, at most, unless a single file is larger."""
-
 
 Empty = Callable[[int], Array]
 
@@ -43,33 +35,23 @@ class TarReader:
 
     format = "webdataset"
 
-    def __init__(self, path: str, files: Sequence[str], schema: Schema, endings: Mapping[str, str]) -> None:
+    def __init__(self, path: str, files: TarFiles, schema: Schema, endings: Mapping[str, str]) -> None:
         self.place = path
         self.schema = schema
         self.files = files
         self._endings = dict(endings)
-        self._opened: Handle[_OpenTar] = Handle(_OpenTar)
+        self._starts: Handle[Keys] = Handle(self._count)
 
     def __len__(self) -> int:
-        return int(self._starts()[-1])
+        return int(self._starts.get()[-1])
 
-    def _starts(self) -> Keys:
-        opened = self._opened.get()
-        if opened.starts is None:
-            counts = []
-            for number in range(len(self.files)):
-                counts.append(self.index(number).count)
+    def _count(self) -> Keys:
+        """Returns the number of the first sample of each shard, and behind them the number of all samples."""
+        counts = []
+        for number in range(len(self.files.names)):
+            counts.append(self.files.index(number).count)
 
-            opened.starts = np.cumsum([0, *counts])
-        return opened.starts
-
-    def index(self, number: int) -> TarIndex:
-        """Returns where the samples of a shard lie."""
-        opened = self._opened.get()
-        found = opened.indices.get(number)
-        if found is None:
-            found = opened.indices[number] = index_of(self.files[number])
-        return found
+        return np.cumsum([0, *counts])
 
     def column(self, name: str) -> Column | None:
         """See `Reader.column`."""
@@ -77,7 +59,7 @@ class TarReader:
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
-        starts = self._starts().tolist()
+        starts = self._starts.get().tolist()
         runs = []
         for start, stop in itertools.pairwise(starts):
             for first in range(start, stop, RUN):
@@ -87,15 +69,15 @@ class TarReader:
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`."""
-        return self._fetch(grouped(keys, self._starts()), len(keys), self.schema.only(names), new_bytes)
+        return self._fetch(grouped(keys, self._starts.get()), len(keys), self.schema.only(names), new_bytes)
 
     def shard_count(self) -> int:
         """See `Sharded.shard_count`."""
-        return len(self.files)
+        return len(self.files.names)
 
     def shard_length(self, number: int) -> int:
         """See `Sharded.shard_length`."""
-        return self.index(number).count
+        return self.files.index(number).count
 
     def run_length(self) -> int:
         """See `Sharded.run_length`."""
@@ -110,43 +92,15 @@ class TarReader:
             count += len(keys)
 
         # A stream does not come back to earlier shards: their indices would pile up, of thousands of shards in the end.
-        indices = self._opened.get().indices
-        for number in list(indices):
-            if number < pieces[0][0]:
-                del indices[number]
-
+        self.files.stream(pieces[0][0])
         return self._fetch(groups, count, self.schema.only(names), empty)
 
     def _fetch(self, groups: Sequence[tuple[int, Keys, Keys]], count: int, schema: Schema, empty: Empty) -> Block:
         """Reads the samples of `groups`, each (shard, keys within it, positions in the result), into one buffer."""
-        wanted = []
-        for field in schema:
-            if field.name != KEY:
-                wanted.append(field)
-
-        starts = np.zeros((len(wanted), count), np.int64)
-        sizes = np.zeros((len(wanted), count), np.int64)
-        runs: list[tuple[int, int, int]] = []
-        total = 0
-        for number, keys, positions in groups:
-            index = self.index(number)
-            for row, field in enumerate(wanted):
-                column = self._place(index, number, field)
-                starts[row, positions] = index.starts[keys, column]
-                sizes[row, positions] = index.sizes[keys, column]
-                if (missing := index.sizes[keys, column] < 0).any():
-                    raise self._missing(number, index, int(keys[missing][0]), self._endings[field.name])
-
-            if wanted:
-                first = starts[:, positions].min(axis=0)
-                last = (starts + sizes)[:, positions].max(axis=0)
-                # From here on `starts` are places in the buffer, into which the runs are read one behind the other.
-                for start, stop, members in _runs(first, last):
-                    starts[:, positions[members]] += total - start
-                    runs.append((number, start, stop))
-                    total += stop - start
-
-        buffer = self._read(runs, empty(total))
+        wanted = _with_files(schema)
+        starts, sizes, runs = self._locate(groups, count, wanted)
+        buffer = empty(sum(stop - start for _, start, stop in runs))
+        self.files.read(runs, buffer)
         columns: dict[str, Column] = {}
         for row, field in enumerate(wanted):
             if groups:
@@ -160,27 +114,64 @@ class TarReader:
             columns[KEY] = self._keys(groups, count)
         return Block(schema, columns)
 
+    def byte_ranges(self, keys: Keys, names: Sequence[str]) -> list[ByteRange]:
+        """See `RemoteReader.byte_ranges`."""
+        wanted = _with_files(self.schema.only(names))
+        runs = self._locate(grouped(keys, self._starts.get()), len(keys), wanted)[2]
+        return self.files.ranges(runs)
+
+    def shard_ranges(self, number: int, names: Sequence[str]) -> list[ByteRange]:
+        """See `RemoteShards.shard_ranges`."""
+        whole = self.files.whole_ranges(number)
+        if whole:
+            return whole
+
+        count = self.files.index(number).count
+        keys = np.arange(count)
+        runs = self._locate([(number, keys, keys)], count, _with_files(self.schema.only(names)))[2]
+        return self.files.ranges(runs)
+
+    def _locate(
+        self, groups: Sequence[tuple[int, Keys, Keys]], count: int, wanted: Sequence[Field]
+    ) -> tuple[Array, Array, list[Run]]:
+        """Returns which runs of bytes are to be read, and where each file begins in them, one behind the other.
+
+        The second and third are int64 [fields, samples]: starts and sizes.
+        """
+        starts = np.zeros((len(wanted), count), np.int64)
+        sizes = np.zeros((len(wanted), count), np.int64)
+        runs: list[Run] = []
+        total = 0
+        for number, keys, positions in groups:
+            index = self.files.index(number)
+            for row, field in enumerate(wanted):
+                column = self._place(index, number, field)
+                starts[row, positions] = index.starts[keys, column]
+                sizes[row, positions] = index.sizes[keys, column]
+                if (missing := index.sizes[keys, column] < 0).any():
+                    raise self._missing(number, index, int(keys[missing][0]), self._endings[field.name])
+
+            if wanted:
+                first = starts[:, positions].min(axis=0)
+                last = (starts + sizes)[:, positions].max(axis=0)
+                # From here on `starts` are places in the buffer, into which the runs are read one behind the other.
+                for start, stop, members in _runs(first, last, self.files.gap):
+                    starts[:, positions[members]] += total - start
+                    runs.append((number, start, stop))
+                    total += stop - start
+
+        return starts, sizes, runs
+
     def _keys(self, groups: Sequence[tuple[int, Keys, Keys]], count: int) -> Ragged:
         parts: list[Column] = []
         for number, keys, _ in groups:
-            index = self.index(number)
+            index = self.files.index(number)
             parts.append(Ragged(index.names, index.name_ends).take(keys))
 
         if len(parts) == 1:
             return parts[0]  # type: ignore[return-value]
 
         return joined(Field(KEY, "text"), parts).take(rows_of(groups, count))  # type: ignore[return-value]
-
-    def _read(self, runs: Sequence[tuple[int, int, int]], buffer: Array) -> Array:
-        """Reads runs of bytes, each (shard, start, stop), one behind the other."""
-        opened = self._opened.get()
-        at = 0
-        for number, start, stop in runs:
-            descriptor = opened.descriptor(number, self.files[number])
-            self._pread(descriptor, number, buffer[at : at + stop - start], start)
-            at += stop - start
-
-        return buffer
 
     def _place(self, index: TarIndex, number: int, field: Field) -> int:
         ending = self._endings[field.name]
@@ -197,18 +188,8 @@ class TarReader:
         cure = "leave the column out with columns=, or make the shard again"
         expected = "the same files for each sample"
         return FormatError.about(
-            "a sample lacks a file", place=self.files[number], found=found, expected=expected, cure=cure
+            "a sample lacks a file", place=self.files.names[number], found=found, expected=expected, cure=cure
         )
-
-    def _pread(self, descriptor: int, number: int, target: Array, start: int) -> None:
-        # One call reads 2 GiB at most, and may read less than it was asked for.
-        done = 0
-        while done < len(target):
-            got = os.preadv(descriptor, [target[done : done + READ].data], start + done)
-            if got == 0:
-                error = ValueError("the file has become shorter while it was read")
-                raise unreadable(self.files[number], "tar shard", error)
-            done += got
 
     def _column(self, field: Field, number: int, data: Array, starts: Array, sizes: Array) -> Column:
         ending = self._endings[field.name]
@@ -216,7 +197,7 @@ class TarReader:
         if plain:
             return Ragged(data, None, starts, starts + sizes)
 
-        place = self.files[number]
+        place = self.files.names[number]
         values = []
         for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
             values.append(decoded(ending, data[start : start + size].data, place))
@@ -236,40 +217,18 @@ class TarReader:
         return column_from(field, values)
 
 
-class _OpenTar:
-    """What one process has open."""
-
-    def __init__(self) -> None:
-        self.indices: dict[int, TarIndex] = {}
-        self.starts: Keys | None = None
-        self._descriptors: dict[int, int] = {}
-        self._lock = threading.Lock()
-        closing = weakref.finalize(self, _close_all, self._descriptors)
-        # At the end of the process the system closes them, and other finalizers may still want to read.
-        closing.atexit = False
-
-    def descriptor(self, number: int, file: str) -> int:
-        with self._lock:
-            if number not in self._descriptors:
-                # The oldest goes: a stream has left it behind, and a process may have 1,024 files open.
-                while len(self._descriptors) >= 64:
-                    os.close(self._descriptors.pop(next(iter(self._descriptors))))
-                self._descriptors[number] = os.open(file, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            return self._descriptors[number]
+def _with_files(schema: Schema) -> list[Field]:
+    """Returns the columns that are files of a shard: all but the name of the sample."""
+    return [field for field in schema if field.name != KEY]
 
 
-def _close_all(descriptors: dict[int, int]) -> None:
-    for descriptor in descriptors.values():
-        os.close(descriptor)
-
-
-def _runs(starts: Array, stops: Array) -> list[tuple[int, int, Array]]:
-    """Groups samples into runs of bytes to read: (start, stop, samples), with small gaps read along."""
+def _runs(starts: Array, stops: Array, gap: int) -> list[tuple[int, int, Array]]:
+    """Groups samples into runs of bytes to read: (start, stop, samples), with gaps up to `gap` bytes read along."""
     order = np.argsort(starts, kind="stable")
     firsts = starts[order]
     # The furthest end so far, as an earlier sample may reach further than the one before this.
     ends = np.maximum.accumulate(stops[order])
-    edges = [0, *(np.flatnonzero(firsts[1:] - ends[:-1] > GAP) + 1).tolist(), len(order)]
+    edges = [0, *(np.flatnonzero(firsts[1:] - ends[:-1] > gap) + 1).tolist(), len(order)]
     runs = []
     for a, b in itertools.pairwise(edges):
         if b > a:

@@ -23,6 +23,7 @@ from headrace.data.formats.columns.arrays import ArraysWriter, ColumnsReader, co
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import known_schema, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
+from headrace.storage.files import join, read_small
 
 NAME = "tensordict"
 TITLE = "memory-mapped TensorDict"
@@ -35,7 +36,7 @@ FAILURES = (ValueError, KeyError, TypeError, RuntimeError, EOFError, AttributeEr
 def claims(path: str) -> bool:
     """See `Format.claims`."""
     try:
-        meta = json.loads(read_side_file(Path(path) / "meta.json"))
+        meta = json.loads(read_small(join(path, "meta.json")))
     except (OSError, ValueError):
         return False
     return isinstance(meta, dict) and ("_type" in meta or "device" in meta)

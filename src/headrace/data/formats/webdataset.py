@@ -22,14 +22,17 @@ import numpy as np
 
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Block, field_of
-from headrace.data.formats.columns.arrays import files_ending_in, first_bytes, unreadable
+from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.growing_file import GrowingFileWriter
 from headrace.data.formats.manifest import manifest_of
 from headrace.data.formats.protocol import Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
-from headrace.data.formats.tar_index import TarIndex, index_of, keep_index
-from headrace.data.formats.tar_reader import KEY, TarReader, decoded
+from headrace.data.formats.tar_files import LocalTarFiles, RemoteTarFiles, TarFiles
+from headrace.data.formats.tar_index import TarIndex, keep_index
+from headrace.data.formats.tar_reader import KEY, TarReader, decoded, new_bytes
+from headrace.storage.files import first_bytes, is_file, is_folder
+from headrace.storage.locations import is_url
 
 NAME = "webdataset"
 TITLE = "WebDataset tar shards"
@@ -42,11 +45,9 @@ MEDIA = re.compile(r"(?:jpe?g|png|webp|ppm|pgm|bmp|gif|tiff?|wav|flac|mp3|ogg|mp
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
-    if Path(path).is_dir():
+    if is_folder(path):
         return bool(files_ending_in(path, SUFFIXES))
-    return first_bytes(path, 262)[257:] == b"ustar" or (
-        path.endswith(SUFFIXES) and (is_pattern(path) or Path(path).is_file())
-    )
+    return first_bytes(path, 262)[257:] == b"ustar" or (path.endswith(SUFFIXES) and (is_pattern(path) or is_file(path)))
 
 
 def refusal(field: Field) -> str | None:
@@ -64,7 +65,13 @@ def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`. Reads the headers of the first shard; those of the others are read when needed."""
     files = shards_of(path, SUFFIXES)
     manifest = manifest_of(path, NAME)
-    index = index_of(files[0])
+    shards: TarFiles
+    if is_url(path):
+        shards = RemoteTarFiles(files)
+    else:
+        shards = LocalTarFiles(files)
+
+    index = shards.index(0)
     if not trust:
         _refuse_pickles(files[0], index)
 
@@ -77,15 +84,15 @@ def open_reader(path: str, trust: bool) -> Reader:
         if len(files) == 1 and index.count != manifest.length:
             error = ValueError(f"{index.count:,} samples where the manifest says {manifest.length:,}")
             raise unreadable(files[0], "tar shard", error)
-        return TarReader(path, files, manifest.schema, endings)
+        return TarReader(path, shards, manifest.schema, endings)
 
     if index.count == 0:
         if len(files) > 1:
             raise unreadable(files[0], "tar shard", ValueError("a shard without samples"))
-        return TarReader(path, files, Schema((Field(KEY, "text"),)), {})
+        return TarReader(path, shards, Schema((Field(KEY, "text"),)), {})
 
-    schema, endings = _guessed(files[0], index)
-    return TarReader(path, files, schema, endings)
+    schema, endings = _guessed(shards, index)
+    return TarReader(path, shards, schema, endings)
 
 
 def _refuse_pickles(file: str, index: TarIndex) -> None:
@@ -104,25 +111,31 @@ def _refuse_pickles(file: str, index: TarIndex) -> None:
         )
 
 
-def _guessed(file: str, index: TarIndex) -> tuple[Schema, dict[str, str]]:
+def _guessed(shards: TarFiles, index: TarIndex) -> tuple[Schema, dict[str, str]]:
+    """Returns the columns of the first shard, of which some samples are looked at, and the endings of their files."""
     fields = [Field(KEY, "text")]
     endings = {}
+    file = shards.names[0]
     looked_at = np.linspace(0, index.count - 1, min(index.count, LOOKED_AT)).astype(np.int64)
-    with Path(file).open("rb") as stream:
-        for column, ending in enumerate(index.endings):
-            values = []
-            for sample in looked_at.tolist():
-                start = index.starts[sample, column]
-                size = index.sizes[sample, column]
-                if size < 0:
-                    continue
-                stream.seek(start)
-                values.append(decoded(ending, stream.read(size), file))
+    for column, ending in enumerate(index.endings):
+        there = looked_at[index.sizes[looked_at, column] >= 0]
+        starts = index.starts[there, column]
+        sizes = index.sizes[there, column]
+        buffer = new_bytes(int(sizes.sum()))
+        shards.read(
+            [(0, start, start + size) for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)], buffer
+        )
 
-            if values:
-                name = _column_name(ending)
-                fields.append(field_of(name, values, file))
-                endings[name] = ending
+        values = []
+        at = 0
+        for size in sizes.tolist():
+            values.append(decoded(ending, buffer[at : at + size].data, file))
+            at += size
+
+        if values:
+            name = _column_name(ending)
+            fields.append(field_of(name, values, file))
+            endings[name] = ending
 
     return Schema(tuple(fields)), endings
 

@@ -158,6 +158,16 @@ class Staged(Fluent, Dataset[Any]):
         return self._stored
 
     @property
+    def lies_elsewhere(self) -> bool:
+        """Whether samples are read from an object store or a server, and not from a cache on this machine."""
+        return self._where is None and bool(getattr(self.dataset, "lies_elsewhere", False))
+
+    def byte_ranges(self, keys: Any) -> list[Any]:
+        """Returns which byte ranges samples are. See `StoredDataset.byte_ranges`."""
+        found: list[Any] = self.dataset.byte_ranges(keys)
+        return found
+
+    @property
     def lies_in_memory(self) -> bool:
         """Whether samples come from memory, or from files that are mapped into it."""
         if self._stored is not None:

@@ -30,6 +30,7 @@ from headrace.faults.bad_sample import BadSample
 from headrace.shared_memory.arena import Ticket
 from headrace.shared_memory.codec import EncodedBatch, decode, encode
 from headrace.shared_memory.memory import Slot
+from headrace.storage.endpoint import read_through
 from headrace.telemetry.stack_sampler import StackSampler
 from headrace.telemetry.stopwatch import Stopwatch
 from headrace.workers.failure import Failure
@@ -93,6 +94,9 @@ def _die_with(parent_pid: int) -> None:
 
 class _Worker:
     def __init__(self, worker_spec: WorkerSpec, assignment: Assignment) -> None:
+        if worker_spec.io_address is not None:
+            read_through(worker_spec.io_address)
+
         self._it = assignment
         self._is_stream = not worker_spec.is_map
         self._memory = assignment.outgoing.writer()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import re
 import tokenize
 import warnings
@@ -28,8 +27,10 @@ from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, as_numbers
 from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.guards.limits import FREE, too_large
+from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.manifest import commit_with_manifest
 from headrace.data.formats.protocol import Handle, even_blocks
+from headrace.storage import files
 
 SUFFIXES: dict[Kind, str] = {"ragged": ".values", "bytes": ".bytes", "text": ".utf8"}
 KINDS: dict[str, Kind] = {".values": "ragged", ".bytes": "bytes", ".utf8": "text"}
@@ -440,29 +441,12 @@ def schema_of_text(text: str | bytes | None, place: object) -> Schema | None:
     return Schema.from_json(plain, place)
 
 
-def first_bytes(path: str, count: int = 16) -> bytes:
-    """Returns the beginning of a file; empty if it is no file that can be read."""
-    try:
-        if not Path(path).is_file():
-            return b""
-        with Path(path).open("rb") as file:
-            return file.read(count)
-    except OSError:
-        return b""
-
-
 def plain_files(folder: str) -> list[str]:
     """Returns the names of the files in a folder, sorted, without hidden ones and manifests; empty if unreadable."""
-    try:
-        with os.scandir(folder) as entries:
-            names = []
-            for entry in entries:
-                if entry.name[0] != "." and entry.is_file() and entry.name != "headrace.json":
-                    names.append(entry.name)
-
-            return sorted(names)
-    except OSError:
-        return []
+    names = files.plain_files(folder)
+    if MANIFEST in names:
+        names.remove(MANIFEST)
+    return names
 
 
 def files_ending_in(folder: str, suffixes: str | tuple[str, ...]) -> list[str]:

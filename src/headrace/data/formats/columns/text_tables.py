@@ -26,6 +26,7 @@ from headrace.data.formats.guards.limits import stored_size
 from headrace.data.formats.manifest import known_schema, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
+from headrace.storage.files import is_file, is_folder
 
 LARGE = 64 << 20
 """Bytes from which on text is worth packing: it takes about a second to parse."""
@@ -52,9 +53,9 @@ class TextFormat:
 
     def claims(self, path: str) -> bool:
         """See `Format.claims`."""
-        if Path(path).is_dir():
+        if is_folder(path):
             return bool(files_ending_in(path, self.SUFFIXES))
-        return path.endswith(self.SUFFIXES) and (is_pattern(path) or Path(path).is_file())
+        return path.endswith(self.SUFFIXES) and (is_pattern(path) or is_file(path))
 
     def open_reader(self, path: str, trust: bool) -> Reader:
         """See `Format.open_reader`."""

@@ -5,9 +5,8 @@ Source: `parquet.thrift` of the Parquet format, in Thrift's compact protocol.
 
 from __future__ import annotations
 
-import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -26,6 +25,10 @@ WORD = struct.Struct("<I")
 HEAD, LARGEST_HEAD = 1 << 9, 1 << 24
 FALSE, TRUE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 2, 1, 3, 7, 8, 9, 10, 11, 12
 DEEPEST = 16
+
+
+Pread = Callable[[int, int], bytes | memoryview]
+"""Reads up to so many bytes from a byte on."""
 
 
 class Pages(NamedTuple):
@@ -59,13 +62,13 @@ def leaves_of(metadata: Any) -> dict[str, list[int]]:
     return found
 
 
-def look_at(descriptor: int, metadata: Any, group: int, leaves: Sequence[int]) -> Pages:
+def look_at(pread: Pread, metadata: Any, group: int, leaves: Sequence[int]) -> Pages:
     """Returns what the pages of some leaves say together. Raises `ValueError` if their headers make no sense."""
     total = Pages()
     about = metadata.row_group(group)
     for number in leaves:
         leaf = about.column(number)
-        found = _leaf(descriptor, leaf)
+        found = _leaf(pread, leaf)
         if "FIXED" in leaf.physical_type:
             width = max(metadata.schema.column(number).length, 1)
         else:
@@ -82,16 +85,21 @@ def look_at(descriptor: int, metadata: Any, group: int, leaves: Sequence[int]) -
     return total
 
 
-def _leaf(descriptor: int, leaf: Any) -> Pages:
-    """Returns what the pages of one leaf say, but in `decoded` how many values they are, empty places too."""
-    start = leaf.data_page_offset
+def start_of(leaf: Any) -> int:
+    """Returns the byte at which the pages of a leaf begin."""
+    start = int(leaf.data_page_offset)
     if leaf.has_dictionary_page and leaf.dictionary_page_offset is not None:
         start = min(start, leaf.dictionary_page_offset)
+    return start
 
+
+def _leaf(pread: Pread, leaf: Any) -> Pages:
+    """Returns what the pages of one leaf say, but in `decoded` how many values they are, empty places too."""
+    start = start_of(leaf)
     unpacked = values = by_dictionary = repeated = 0
     longest = 1
     dictionary = None
-    for body, header in _headers(descriptor, start, start + leaf.total_compressed_size):
+    for body, header in _headers(pread, start, start + leaf.total_compressed_size):
         size = header[2]
         unpacked += size
         if header[1] == DICTIONARY:
@@ -118,7 +126,7 @@ def _leaf(descriptor: int, leaf: Any) -> Pages:
         # themselves looked at, which costs unpacking them.
         word = dictionary[2]
         if word * by_dictionary > FREE >= word:
-            word = _longest_word(descriptor, dictionary, leaf.compression)
+            word = _longest_word(pread, dictionary, leaf.compression)
         repeated += word * by_dictionary
         longest = max(longest, word)
 
@@ -140,10 +148,10 @@ def _values_of(header: dict[int, Any]) -> tuple[int, int]:
     return about.get(1, 0), encoding
 
 
-def _longest_word(descriptor: int, place: tuple[int, int, int], codec: str) -> int:
+def _longest_word(pread: Pread, place: tuple[int, int, int], codec: str) -> int:
     """Returns the bytes of the longest word in a dictionary (start, stored, unpacked), or all its bytes."""
     start, stored, size = place
-    data = os.pread(descriptor, stored, start)
+    data = bytes(pread(stored, start))
     if codec != "UNCOMPRESSED":
         if codec not in CODECS:
             return size
@@ -158,14 +166,14 @@ def _longest_word(descriptor: int, place: tuple[int, int, int], codec: str) -> i
     return max(longest, 1)
 
 
-def _headers(descriptor: int, at: int, end: int) -> Iterator[tuple[int, dict[int, Any]]]:
+def _headers(pread: Pread, at: int, end: int) -> Iterator[tuple[int, dict[int, Any]]]:
     """Yields where the content of each page begins, and its header, as fields by number."""
     while at < end:
         # Nothing says how long a header is. With statistics of long strings it may be longer than most, so that more is
         # read until it ends.
         size = HEAD
         while True:
-            data = os.pread(descriptor, min(size, end - at), at)
+            data = bytes(pread(min(size, end - at), at))
             try:
                 header, length = _struct(data, 0, 0)
                 break

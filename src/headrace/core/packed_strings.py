@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.data.formats.columns import Array
+Array = npt.NDArray[Any]
 
 
 class PackedStrings(Sequence[str]):

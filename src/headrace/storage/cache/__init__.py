@@ -1,0 +1,8 @@
+"""Blocks of objects on the disk of a node, shared by its processes and jobs."""
+
+from headrace.storage.cache.blocks import CachedObject, Claim
+from headrace.storage.cache.disk_cache import DiskCache
+from headrace.storage.cache.eviction import NEVER
+from headrace.storage.cache.limit import bytes_in
+
+__all__ = ["NEVER", "CachedObject", "Claim", "DiskCache", "bytes_in"]

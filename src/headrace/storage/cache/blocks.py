@@ -1,0 +1,457 @@
+"""One object version in the cache: which of its blocks are there, reading them, claiming and inserting them."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from headrace.storage.cache import layout
+from headrace.storage.cache.eviction import NEVER
+from headrace.storage.cache.evictor import Evictor
+from headrace.storage.cache.holes import punch_hole
+from headrace.storage.cache.locks import FIRST_BLOCK, NoLocks, lock_range, unlock_range
+from headrace.storage.cache.node import Node
+from headrace.storage.cache.object_file import make_object_file, open_object_file
+from headrace.storage.cache.open_files import OpenFile, View
+from headrace.storage.cache.taking import take_blocks, take_file
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+ATTEMPTS = 3
+"""How often a read looks again if blocks were taken away meanwhile."""
+
+
+class CachedObject:
+    """The blocks of one object version. Several threads may use it, and forked children.
+
+    No method raises for what becomes of the disk: then blocks are absent, or cannot be inserted. Positions are bytes of
+    the object; `stop` is exclusive.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_claimed",
+        "_evictor",
+        "_identity",
+        "_inserting",
+        "_node",
+        "_used",
+        "etag",
+        "name",
+        "shape",
+        "url",
+    )
+
+    def __init__(self, node: Node, evictor: Evictor, url: str, etag: str, shape: layout.Shape) -> None:
+        self.url = url
+        self.etag = etag
+        self.shape = shape
+        self._identity = layout.identity_of(url, etag, shape)
+        self.name = layout.name_of(self._identity)
+        """Of the file, below the folder of the objects."""
+        self._node = node
+        self._evictor = evictor
+        self._claimed: dict[int, tuple[OpenFile, bool]] = {}
+        """The blocks that this process claims: the file that holds the lock, and whether the caller asked for it."""
+        self._inserting: set[int] = set()
+        self._used = False
+
+    def __repr__(self) -> str:
+        return f"CachedObject({layout.public_url(self.url)!r}, {self.size} bytes in {self.shape.blocks} blocks)"
+
+    @property
+    def size(self) -> int:
+        """The bytes of the object."""
+        return self.shape.size
+
+    @property
+    def block_size(self) -> int:
+        """The bytes of a block; the last may be shorter."""
+        return self.shape.block or max(self.size, 1)
+
+    def after_fork(self) -> None:
+        """Is called in a forked child: claims are the parent's."""
+        self._claimed.clear()
+        self._inserting.clear()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def read_into(self, start: int, stop: int, out: Buffer) -> bool:
+        """Reads bytes into `out`, which has `stop - start` of them.
+
+        Returns False, with anything in `out`, if not all of them are in the cache. Bytes that were stored wrongly, or
+        were taken away while they were read, count as absent.
+        """
+        if start >= stop:
+            return True
+
+        try:
+            if self.shape.block == 0:
+                return self._read_small(start, stop, out)
+            return self._read(start, stop, out)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._node.trouble(error, "reading")
+            return False
+
+    def _read_small(self, start: int, stop: int, out: Buffer) -> bool:
+        """Reads from an object of one block.
+
+        Its only entry lies right in front of the data, and its file is only ever removed as a whole. So if the mark is
+        there, the data were complete before, and they stay, whoever removes the file now.
+        """
+        node = self._node
+        descriptor = node.open_object(self.name)
+        try:
+            entry = bytearray(8)
+            data_start = self.shape.data_start
+            if start == 0:
+                found = os.preadv(descriptor, (entry, out), data_start - 8) - 8
+            else:
+                os.preadv(descriptor, (entry,), data_start - 8)
+                found = os.preadv(descriptor, (out,), data_start + start)
+            if found == stop - start and entry[4:] == node.mark_bytes:
+                return True
+        finally:
+            os.close(descriptor)
+
+        return self._read(start, stop, out)
+
+    def _read(self, start: int, stop: int, out: Buffer) -> bool:
+        blocks = self.shape.blocks_of(start, stop)
+        first = blocks.start
+        last = blocks.stop
+        for _ in range(ATTEMPTS):
+            file = self._open_to_read()
+            # Another thread may replace the file's view at any moment: this one keeps to the one that it has seen.
+            view = file.view
+            if view.sound.find(0, first, last) >= 0:
+                looked = self._look(file, blocks)
+                if looked is None:
+                    if file.is_linked():
+                        return False
+                    self._node.files.drop(self.name, file)
+                    continue
+                view = looked
+
+            whole = file.read_fully(out, stop - start, self.shape.data_start + start)
+            # Blocks that were seen, and are taken away meanwhile, change the generation before they are touched.
+            if file.generation() == view.generation:
+                return whole
+            file.view = View(b"", self.shape.blocks)
+
+        return False
+
+    def _look(self, file: OpenFile, blocks: range) -> View | None:
+        """Looks at the table, and verifies blocks of another use. Returns None if blocks are absent or wrong."""
+        # The generation comes first: see `taking.py`.
+        generation = file.generation()
+        entries = file.entries(self.shape, blocks)
+        view = file.view
+        if view.generation != generation:
+            view = View(generation, self.shape.blocks)
+            file.view = view
+
+        if any(mark == layout.ABSENT for _, mark in entries):
+            return None
+
+        for number, (crc, mark) in zip(blocks, entries, strict=True):
+            if mark != self._node.mark or mark == layout.UNKNOWN_USE:
+                if view.sound[number]:
+                    continue
+                if not self._verify(file, number, crc, generation):
+                    return None
+            view.sound[number] = 1
+        return view
+
+    def _verify(self, file: OpenFile, number: int, crc: int, generation: bytes) -> bool:
+        """Compares a block with its CRC. A right one gets the mark of this use, a wrong one is dropped."""
+        start = self.shape.start_of(number)
+        data = bytearray(self.shape.stop_of(number) - start)
+        whole = file.read_fully(data, len(data), self.shape.data_start + start)
+        if file.generation() != generation:
+            return False
+
+        if not whole or zlib.crc32(data) != crc:
+            if self._node.writable:
+                take_blocks(self._node, self.name, [number])
+                self._evictor.forget(self.name, number)
+            return False
+
+        self._mark_again(number, crc)
+        return True
+
+    def _mark_again(self, number: int, crc: int) -> None:
+        """Writes the mark of this use for a block that is right, so that no other process verifies it."""
+        node = self._node
+        if not node.writable or not node.locks_ranges or node.mark == layout.UNKNOWN_USE:
+            return
+        file = self._open(os.O_RDWR)
+        # Without the lock, the block could be taken away between the look at its entry and the writing of it.
+        try:
+            if not lock_range(file.fd, FIRST_BLOCK + number, 1):
+                return
+        except NoLocks:
+            node.locks_ranges = False
+            return
+        stored_crc, mark = file.entry(self.shape, number)
+        if mark != layout.ABSENT and stored_crc == crc:
+            file.write_entry(self.shape, number, crc, self._node.mark)
+        file.close()
+
+    # -- what is there -----------------------------------------------------------------------------------------------
+
+    def has(self, start: int, stop: int) -> bool:
+        """Tells whether the bytes are in the cache now."""
+        return not self.missing(start, stop)
+
+    def missing(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Returns the ranges, made of whole blocks, that must be fetched for these bytes: (start, stop), ascending.
+
+        Blocks that are there may turn out wrong when they are read.
+        """
+        blocks = self.shape.blocks_of(start, stop)
+        try:
+            absent = self._absent(blocks)
+        except FileNotFoundError:
+            absent = list(blocks)
+        except OSError as error:
+            self._node.trouble(error, "reading")
+            absent = list(blocks)
+
+        ranges: list[tuple[int, int]] = []
+        for number in absent:
+            begin = self.shape.start_of(number)
+            end = self.shape.stop_of(number)
+            if ranges and ranges[-1][1] == begin:
+                begin = ranges.pop()[0]
+            ranges.append((begin, end))
+        return ranges
+
+    def _absent(self, blocks: range) -> list[int]:
+        file = self._open_to_read()
+        entries = file.entries(self.shape, blocks)
+        absent = [number for number, (_, mark) in zip(blocks, entries, strict=True) if mark == layout.ABSENT]
+        if absent and not file.is_linked():
+            self._node.files.drop(self.name, file)
+            entries = self._open_to_read().entries(self.shape, blocks)
+            absent = [number for number, (_, mark) in zip(blocks, entries, strict=True) if mark == layout.ABSENT]
+
+        if not self._used:
+            self._used = True
+            self._tell_use()
+        return absent
+
+    def _tell_use(self) -> None:
+        """Has the file say that this job used it last."""
+        node = self._node
+        if node.writable:
+            file = self._open(os.O_RDWR)
+            os.pwrite(file.fd, layout.NUMBER.pack(node.job), layout.JOB)
+            file.close()
+
+    def set_next_use(self, start: int, stop: int, next_use: int) -> None:
+        """Says at which position of this job's order the blocks of these bytes are read next; `NEVER`: not known.
+
+        Only blocks of which this process has said so are chosen by their next use when room is needed.
+        """
+        for number in self.shape.blocks_of(start, stop):
+            self._evictor.set_next_use(self.name, number, self.shape.freed_by(number), next_use)
+
+    # -- fetching ----------------------------------------------------------------------------------------------------
+
+    def claim(self, start: int, stop: int) -> Claim | None:
+        """Claims the blocks of these bytes: this process will fetch what is missing of them, and insert it.
+
+        Returns None if some are claimed already, here or in another process. After a claim, `missing` says what is to
+        be fetched: others may have been quicker. A claim ends by `release`, at the end of a `with` block, or with the
+        process.
+        """
+        return self._claim(self.shape.blocks_of(start, stop), by_caller=True)
+
+    def _claim(self, blocks: range, *, by_caller: bool) -> Claim | None:
+        node = self._node
+        file = None
+        made = False
+        try:
+            for _ in range(ATTEMPTS):
+                file, made = self._open_or_make()
+                if file is None or not blocks or not node.locks_ranges:
+                    break
+                if not lock_range(file.fd, FIRST_BLOCK + blocks.start, len(blocks)):
+                    return None
+                if file.is_linked():
+                    break
+                file = None  # it was removed before the lock
+        except NoLocks:
+            node.locks_ranges = False
+        except OSError as error:
+            node.trouble(error, "writing")
+            file = None
+
+        # Each claim has a file description of its own, so its lock keeps threads apart as well. Where the file system
+        # has no locks, only this does.
+        with node.lock:
+            if any(number in self._claimed for number in blocks):
+                return None
+            if file is not None:
+                self._claimed.update(dict.fromkeys(blocks, (file, by_caller)))
+        return Claim(self, blocks, file, made)
+
+    def _end_claim(self, claim: Claim, blocks: range, file: OpenFile, made: bool) -> None:
+        with self._node.lock:
+            for number in blocks:
+                known = self._claimed.get(number)
+                if known is not None and known[0] is file:
+                    del self._claimed[number]
+
+        # In a forked child the descriptor is closed: the lock is the parent's.
+        if file.fd < 0:
+            return
+        try:
+            unlock_range(file.fd, FIRST_BLOCK + blocks.start, len(blocks))
+            entries = file.entries(self.shape, range(self.shape.blocks))
+            is_empty = made and all(mark == layout.ABSENT for _, mark in entries)
+            file.close()
+            if is_empty:
+                take_file(self._node, self.name)
+        except OSError as error:
+            self._node.trouble(error, "writing")
+
+    def wait(self, start: int, stop: int) -> bool:
+        """Waits until nobody claims these bytes any more; returns whether they are in the cache then.
+
+        Do not wait while you hold a claim that the other process may wait for.
+        """
+        blocks = self.shape.blocks_of(start, stop)
+        try:
+            file = self._open(os.O_RDONLY)
+            if blocks and self._node.locks_ranges:
+                lock_range(file.fd, FIRST_BLOCK + blocks.start, len(blocks), exclusive=False, wait=True)
+            file.close()
+        except (NoLocks, FileNotFoundError):
+            return self.has(start, stop)
+        except OSError as error:
+            self._node.trouble(error, "waiting for another process")
+        return self.has(start, stop)
+
+    def insert(self, start: int, data: Buffer, next_use: int = NEVER) -> bool:
+        """Stores whole blocks that were fetched; the last block of the object may be short. Copies the data.
+
+        Returns True if all of them are in the cache now; False if there is no room, if they are not worth it (all
+        other blocks are used sooner), or if another process claims some. Raises `ValueError` if `data` are not whole
+        blocks.
+        """
+        view = memoryview(data).cast("B")
+        stop = start + len(view)
+        blocks = self.shape.blocks_of(start, stop)
+        if not blocks:
+            return True
+        if start != self.shape.start_of(blocks[0]) or stop != self.shape.stop_of(blocks[-1]):
+            raise ValueError(f"bytes {start} to {stop} of {self!r} are not whole blocks")
+
+        # Another thread that inserts without a claim of the caller has a short one of its own, which is not for others.
+        with self._node.lock:
+            claims = [self._claimed.get(number) for number in blocks]
+        if all(claim is not None and claim[1] for claim in claims):
+            return self._insert_blocks(blocks, view, next_use)
+
+        short_claim = self._claim(blocks, by_caller=False)
+        if short_claim is None:
+            return False
+        with short_claim:
+            return self._insert_blocks(blocks, view, next_use)
+
+    def _insert_blocks(self, blocks: range, data: memoryview, next_use: int) -> bool:
+        inserted = True
+        begin = self.shape.start_of(blocks[0])
+        for number in blocks:
+            with self._node.lock:
+                claimed = self._claimed.get(number)
+                if claimed is None or number in self._inserting:
+                    return False
+                self._inserting.add(number)
+            part = data[self.shape.start_of(number) - begin : self.shape.stop_of(number) - begin]
+            try:
+                inserted &= self._insert_block(claimed[0], number, part, next_use)
+            except OSError as error:
+                self._node.trouble(error, "writing")
+                return False
+            finally:
+                self._inserting.discard(number)
+        return inserted
+
+    def _insert_block(self, file: OpenFile, number: int, data: memoryview, next_use: int) -> bool:
+        shape = self.shape
+        room = self.shape.room_of(number)
+        if file.entry(shape, number)[1] == layout.ABSENT:
+            if not self._evictor.make_room(room, next_use):
+                return False
+
+            try:
+                file.write_fully(data, shape.data_start + shape.start_of(number))
+                file.write_entry(shape, number, zlib.crc32(data), self._node.mark)
+            except OSError:
+                punch_hole(file.fd, shape.data_start + shape.start_of(number), max(room, 1))
+                self._node.release(room)
+                raise
+
+        self._evictor.set_next_use(self.name, number, shape.freed_by(number), next_use)
+        return True
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def _open(self, flags: int) -> OpenFile:
+        return open_object_file(self._node, self.name, self._identity, self.shape, flags)
+
+    def _open_to_read(self) -> OpenFile:
+        # Files of one block are removed whole, and an open one would keep its space on the disk.
+        if self.shape.block == 0:
+            return self._open(os.O_RDONLY)
+        return self._node.files.get(self.name, lambda: self._open(os.O_RDONLY))
+
+    def _open_or_make(self) -> tuple[OpenFile | None, bool]:
+        """Returns the file, which is made if there is none, and whether it was made; no file where none can be."""
+        if not self._node.writable:
+            return None, False
+        for _ in range(ATTEMPTS):
+            try:
+                return self._open(os.O_RDWR), False
+            except FileNotFoundError:
+                head = layout.packed(self.shape, self.url, self.etag, os.urandom(8), self._node.job)
+                file = make_object_file(self._node, self.name, head, self.shape)
+                if file is not None:
+                    return file, True
+        return None, False
+
+
+class Claim:
+    """The right of this process to fetch some blocks. Other processes wait, or fetch something else."""
+
+    def __init__(self, claimed: CachedObject, blocks: range, file: OpenFile | None, made: bool) -> None:
+        self._object = claimed
+        self._blocks = blocks
+        self._file = file
+        self._made = made
+
+    def release(self) -> None:
+        """Ends the claim. In a forked child the claim stays the parent's."""
+        file = self._file
+        if file is not None:
+            self._file = None
+            self._object._end_claim(self, self._blocks, file, self._made)
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()

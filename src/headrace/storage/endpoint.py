@@ -1,0 +1,89 @@
+"""What reads byte ranges for this process: a fetcher of its own, or the I/O process of the loader.
+
+Clients of object stores run threads, which a fork leaves behind: a forked child that used its parent's client would
+wait for ever. So a process uses only what it has made itself.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from headrace.storage import stores
+from headrace.storage.fetcher import Fetcher
+from headrace.storage.ranges import ByteRange
+from headrace.storage.sources import bring
+
+
+class Endpoint(Protocol):
+    """Reads ranges of objects whose stores are registered in this process. Any thread may call it."""
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        """Returns the bytes of ranges, which nobody changes. Raises `StorageError`."""
+
+    def read_into(self, ranges: Sequence[ByteRange], out: memoryview) -> None:
+        """Reads ranges, one behind the other, into a buffer that is as long as they are. Raises `StorageError`."""
+
+    def announce(
+        self, plan: int, position: int, ranges: Sequence[ByteRange], next_uses: Sequence[int] | None = None
+    ) -> None:
+        """Says that ranges will be read at a position of a plan. Positions come in order.
+
+        next_uses: of each range, when it will be used again behind that, on a scale that is the same for all of a
+        cache; None: nobody knows.
+        """
+
+    def passed(self, plan: int, position: int) -> None:
+        """Says that a plan is behind a position."""
+
+    def forget(self, plan: int) -> None:
+        """Drops a plan, and what was fetched for it alone."""
+
+
+_LOCK = threading.Lock()
+_PID = -1
+_ENDPOINT: Endpoint | None = None
+_PROCESS: object = None
+"""The I/O process that this process has started for itself, which ends when nobody holds it."""
+
+
+def endpoint() -> Endpoint:
+    """Returns what reads for this process."""
+    global _PID, _ENDPOINT, _LOCK
+    if _ENDPOINT is not None and os.getpid() == _PID:
+        return _ENDPOINT
+
+    # A thread of the parent may have held the lock at the fork. It does not exist here, and nobody would release it.
+    if _PID not in (-1, os.getpid()):
+        _LOCK = threading.Lock()
+
+    with _LOCK:
+        if _ENDPOINT is None or os.getpid() != _PID:
+            _ENDPOINT = _new_endpoint()
+            _PID = os.getpid()
+        return _ENDPOINT
+
+
+def _new_endpoint() -> Endpoint:
+    global _PROCESS
+    if _PID == -1 and stores.opened_by() in (None, os.getpid()):
+        fetcher = Fetcher(bring)
+        stores.on_busy(fetcher.server_is_busy)
+        return fetcher
+
+    # A process that was forked by somebody else, such as a worker of torch's own loader, from one that has read.
+    from headrace.storage.io_client import IO_PROCESS
+
+    _PROCESS = IO_PROCESS.get()
+    return _PROCESS.client
+
+
+def read_through(address: str) -> None:
+    """Has this process, a worker, read through an I/O process from now on. address: of its socket."""
+    global _PID, _ENDPOINT
+    from headrace.storage.io_client import IOClient
+
+    _ENDPOINT = IOClient(address)
+    _PID = os.getpid()

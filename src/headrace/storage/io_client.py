@@ -1,0 +1,217 @@
+"""Reads byte ranges through an I/O process, and starts one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headrace.core.errors import StorageError
+from headrace.core.per_process import PerProcess
+from headrace.storage import stores, wire
+from headrace.storage.fetcher import FetchCounts
+from headrace.storage.ranges import ByteRange
+
+T = TypeVar("T")
+
+TRIES = 5
+"""How often a request is sent again to an I/O process that was started anew."""
+
+BACKLOG = 1024
+"""Connections that wait while an I/O process is being started."""
+
+
+class _ThreadsOwn(threading.local):
+    """What each thread has of its own."""
+
+    connection: socket.socket | None = None
+    pid = -1
+    """The process that has made the connection: a forked child makes one of its own."""
+
+    known: set[str]
+    """The stores whose settings were sent over it."""
+
+
+class IOClient:
+    """An endpoint that reads through an I/O process. See `Endpoint`. Each thread has a connection of its own."""
+
+    def __init__(self, address: str) -> None:
+        """address: of the socket on which the I/O process listens."""
+        self.address = address
+        self._local = _ThreadsOwn()
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        """See `Endpoint.read`."""
+        out = memoryview(bytearray(sum(wanted.size for wanted in ranges)))
+        self.read_into(ranges, out)
+        found = []
+        at = 0
+        for wanted in ranges:
+            found.append(out[at : at + wanted.size])
+            at += wanted.size
+
+        return found
+
+    def read_into(self, ranges: Sequence[ByteRange], out: memoryview) -> None:
+        """See `Endpoint.read_into`."""
+
+        def ask(connection: socket.socket) -> None:
+            wire.send(connection, ("read", list(ranges)))
+            status, about = wire.receive(connection)
+            if status == "error":
+                raise about
+            wire.receive_into(connection, out)
+
+        self._with_connection(ranges, ask)
+
+    def announce(
+        self, plan: int, position: int, ranges: Sequence[ByteRange], next_uses: Sequence[int] | None = None
+    ) -> None:
+        """See `Endpoint.announce`."""
+        self._tell(("announce", plan, position, list(ranges), next_uses), ranges)
+
+    def passed(self, plan: int, position: int) -> None:
+        """See `Endpoint.passed`."""
+        self._tell(("passed", plan, position))
+
+    def forget(self, plan: int) -> None:
+        """See `Endpoint.forget`."""
+        self._tell(("forget", plan))
+
+    def counts(self) -> FetchCounts:
+        """Returns what the I/O process has done so far."""
+
+        def ask(connection: socket.socket) -> FetchCounts:
+            wire.send(connection, ("counts",))
+            counts: FetchCounts = wire.receive(connection)
+            return counts
+
+        return self._with_connection((), ask)
+
+    def _tell(self, message: tuple[Any, ...], ranges: Sequence[ByteRange] = ()) -> None:
+        self._with_connection(ranges, lambda connection: wire.send(connection, message))
+
+    def _with_connection(self, ranges: Sequence[ByteRange], ask: Callable[[socket.socket], T]) -> T:
+        """Asks over this thread's connection; over a new one, if the I/O process was started anew meanwhile."""
+        for attempt in range(TRIES):
+            try:
+                connection = self._connection()
+                self._introduce(connection, ranges)
+                return ask(connection)
+            except StorageError:
+                raise
+            except (EOFError, ConnectionError, BrokenPipeError):
+                # The I/O process is gone, and its parent starts another one on the same socket. What was announced
+                # to the former is not read ahead any more: whoever needs it asks for it.
+                self._drop()
+                time.sleep(0.1 * attempt)
+            except BaseException:
+                # Ctrl-C, in the middle of an answer: what still comes belongs to nobody.
+                self._drop()
+                raise
+
+        found = f"it is gone, after {TRIES} tries"
+        cure = "look for messages of the I/O process on stderr; it may have been killed for its memory"
+        raise StorageError.about("the I/O process does not answer", place=self.address, found=found, cure=cure)
+
+    def _connection(self) -> socket.socket:
+        if self._local.connection is None or self._local.pid != os.getpid():
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            connection.connect(self.address)
+            self._local.connection = connection
+            self._local.known = set()
+            self._local.pid = os.getpid()
+
+        return self._local.connection
+
+    def _drop(self) -> None:
+        if self._local.connection is not None and self._local.pid == os.getpid():
+            self._local.connection.close()
+        self._local.connection = None
+
+    def _introduce(self, connection: socket.socket, ranges: Sequence[ByteRange]) -> None:
+        """Sends how the stores that ranges name are opened, those that this connection has not sent yet."""
+        known = self._local.known
+        for name in {wanted.object.store for wanted in ranges} - known:
+            wire.send(connection, ("store", stores.settings_of(name)))
+            known.add(name)
+
+
+class IOProcess:
+    """A running I/O process. It ends with this object, and with this process."""
+
+    def __init__(self) -> None:
+        folder = tempfile.mkdtemp(prefix="headrace-io-")  # which this user alone may enter
+        address = str(Path(folder, "socket"))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(address)
+        self._listener.listen(BACKLOG)
+        self.client = IOClient(address)
+        self._running = _Running(self._listener.fileno())
+        self._running.start()
+        # The thread holds what it needs, and not this object: otherwise it would never be dropped.
+        watching = threading.Thread(target=self._running.watch, name="headrace-io-watch", daemon=True)
+        watching.start()
+        self._end = weakref.finalize(self, _end, self._running, self._listener, folder, os.getpid())
+
+    @property
+    def address(self) -> str:
+        """Of the socket, for `IOClient`."""
+        return self.client.address
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        return self._running.process.pid
+
+
+class _Running:
+    """The process, and its successors."""
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, listener: int) -> None:
+        self._listener = listener
+        self.ended = False
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "headrace.storage.io_process", str(self._listener)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[self._listener])
+
+    def watch(self) -> None:
+        """Starts the process anew whenever it ends before its time."""
+        while True:
+            self.process.wait()
+            if self.ended:
+                return
+            with contextlib.suppress(OSError):
+                self.start()
+
+    def end(self) -> None:
+        self.ended = True
+        with contextlib.suppress(OSError):
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+
+
+def _end(running: _Running, listener: socket.socket, folder: str, pid: int) -> None:
+    """Ends an I/O process, in the process that has started it: a forked child inherits the finalizer."""
+    if os.getpid() != pid:
+        return
+    running.end()
+    listener.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+IO_PROCESS = PerProcess(IOProcess)
+"""The I/O process that this process has started, as long as somebody holds it."""

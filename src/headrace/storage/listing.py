@@ -1,0 +1,234 @@
+"""What lies where: objects as files and folders, looked up once for all who ask while data are opened.
+
+A listing is a request for each thousand objects, and asking for one object is a request as well. So each answer is kept
+as long as a `Lookup` is in use: from the beginning of an `open` to its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import fnmatch
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from headrace.core.errors import DatasetNotFoundError, StorageError
+from headrace.storage.locations import Location, parse
+from headrace.storage.objects import ObjectInfo, Store, store_config
+from headrace.storage.stores import CacheSettings, StoreSettings, register, store_named
+
+MAGIC = "*?["
+HEAD = 1 << 14
+"""Bytes from the beginning of an object that are read at once: the formats are told apart by them."""
+
+PATIENCE = 15.0
+"""Seconds for which a store that does not answer is asked again."""
+
+AT_ONCE = 16
+"""Objects that are asked for at a time where a store cannot list them."""
+
+
+class Listing:
+    """The objects in a folder, by key, in order."""
+
+    def __init__(self, prefix: str, objects: Sequence[ObjectInfo], *, deep: bool) -> None:
+        """prefix: the folder, with a slash at its end; empty for the whole container. deep: with its sub-folders."""
+        self.prefix = prefix
+        self.deep = deep
+        self.objects = sorted(objects, key=lambda info: info.key)
+        self._keys = [info.key for info in self.objects]
+
+    def covers(self, key: str) -> bool:
+        """Tells whether a key would be in it if there were such an object."""
+        return key.startswith(self.prefix) and (self.deep or "/" not in key[len(self.prefix) :])
+
+    def find(self, key: str) -> ObjectInfo | None:
+        """Returns an object by its key."""
+        place = bisect_left(self._keys, key)
+        if place < len(self._keys) and self._keys[place] == key:
+            return self.objects[place]
+        return None
+
+    def below(self, prefix: str) -> Sequence[ObjectInfo]:
+        """Returns the objects whose keys begin with a prefix."""
+        start = bisect_left(self._keys, prefix)
+        stop = bisect_left(self._keys, prefix + "\U0010ffff")
+        return self.objects[start:stop]
+
+
+class Lookup:
+    """What is known by now of the objects in stores. Belongs to one thread."""
+
+    def __init__(self, options: Mapping[str, object] | None = None, cache: CacheSettings | None = None) -> None:
+        """options: of the stores. cache: where their blocks are kept on this node."""
+        self.options = options
+        self.cache = cache
+        self._listings: dict[tuple[str, str], list[Listing]] = {}
+        self._single: dict[str, ObjectInfo | None] = {}
+        self._heads: dict[str, bytes] = {}
+
+    def store(self, location: Location) -> Store:
+        """Returns the store in which a location lies."""
+        # Whoever opens data waits for an answer, and nothing is lost if there is none: it is not waited for as long as
+        # in the middle of an epoch.
+        options = {"retry_timeout": PATIENCE, **(self.options or {})}
+        return store_named(register(StoreSettings(store_config(location, options), None)))
+
+    def settings(self, location: Location) -> StoreSettings:
+        """Returns how the store in which a location lies is read."""
+        return StoreSettings(store_config(location, self.options), self.cache)
+
+    def file(self, url: str) -> ObjectInfo | None:
+        """Returns what is known of an object; None if there is none. Raises `StorageError`."""
+        location = parse(url)
+        if not location.key or location.key.endswith("/"):
+            return None
+
+        listing = self._covering(location, location.key)
+        if listing is not None:
+            return listing.find(location.key)
+
+        if url not in self._single:
+            try:
+                self._single[url] = self.store(location).head(location.key)
+            except FileNotFoundError:
+                self._single[url] = None
+
+        return self._single[url]
+
+    def head_of(self, url: str) -> bytes:
+        """Returns the first bytes of an object, up to `HEAD`; none if there is no such object."""
+        if url not in self._heads:
+            found = self.file(url)
+            if found is None or found.size == 0:
+                self._heads[url] = b""
+            else:
+                location = parse(url)
+                data = self.store(location).read(location.key, 0, min(HEAD, found.size), found.etag)
+                self._heads[url] = bytes(data)
+
+        return self._heads[url]
+
+    def below(self, url: str) -> Sequence[ObjectInfo]:
+        """Returns all objects in a folder and its sub-folders, by key; none if there is no such folder."""
+        location = parse(url)
+        prefix = _as_prefix(location.key)
+        for listing in self._listings.get((location.scheme, location.container), []):
+            if listing.deep and prefix.startswith(listing.prefix):
+                return listing.below(prefix)
+        return self._list(location, prefix, deep=True).objects
+
+    def is_folder(self, url: str) -> bool:
+        """Tells whether objects lie below a URL, and none under it itself."""
+        location = parse(url)
+        if location.scheme in ("http", "https") and not location.key.endswith("/"):
+            return False
+        if self.file(url) is not None:
+            return False
+        return bool(self.below(url))
+
+    def look_for(self, urls: Sequence[str]) -> None:
+        """Finds out about many objects at once: by a listing if the store can list, otherwise several at a time."""
+        if len(urls) < 3:
+            return
+
+        location = parse(urls[0])
+        folders = {parse(url).key.rpartition("/")[0] for url in urls}
+        if len(folders) == 1:
+            try:
+                self._list(location, _as_prefix(folders.pop()), deep=False)
+                return
+            except StorageError:
+                # Many may read objects that they may not list, and servers of HTTP cannot list at all.
+                pass
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            for url, found in zip(urls, threads.map(self._head, urls), strict=True):
+                self._single[url] = found
+
+    def matching(self, pattern: str) -> list[str]:
+        """Returns the URLs of the objects that a pattern with `*`, `?` and `[...]` stands for, in order."""
+        location = parse(pattern)
+        wildcards = [place for place, letter in enumerate(location.key) if letter in MAGIC]
+        if not wildcards:
+            return []
+
+        folder = location.key[: wildcards[0]].rpartition("/")[0]
+        deep = "/" in location.key[wildcards[0] :]
+        listing = self._list(location, _as_prefix(folder), deep=deep)
+        begin = pattern[: len(pattern) - len(location.key)]
+        urls = []
+        for info in listing.objects:
+            if _matches(info.key, location.key):
+                urls.append(begin + info.key)
+
+        return urls
+
+    def _head(self, url: str) -> ObjectInfo | None:
+        location = parse(url)
+        try:
+            return self.store(location).head(location.key)
+        except FileNotFoundError:
+            return None
+
+    def _covering(self, location: Location, key: str) -> Listing | None:
+        for listing in self._listings.get((location.scheme, location.container), []):
+            if listing.covers(key):
+                return listing
+        return None
+
+    def _list(self, location: Location, prefix: str, *, deep: bool) -> Listing:
+        objects: list[ObjectInfo] = []
+        if deep:
+            for page in self.store(location).list(prefix):
+                objects += page
+        else:
+            objects = self.store(location).list_folder(prefix)[1]
+
+        listing = Listing(prefix, objects, deep=deep)
+        self._listings.setdefault((location.scheme, location.container), []).append(listing)
+        return listing
+
+
+def _as_prefix(folder: str) -> str:
+    """Returns what the keys of all objects in a folder begin with."""
+    folder = folder.rstrip("/")
+    if not folder:
+        return ""
+    return f"{folder}/"
+
+
+def _matches(key: str, pattern: str) -> bool:
+    """Tells whether a key matches a pattern, in which no wildcard stands for a slash."""
+    parts = key.split("/")
+    wanted = pattern.split("/")
+    return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+
+
+_LOOKUP: contextvars.ContextVar[Lookup | None] = contextvars.ContextVar("headrace_lookup", default=None)
+
+
+@contextlib.contextmanager
+def lookup(options: Mapping[str, object] | None = None, cache: CacheSettings | None = None) -> Iterator[Lookup]:
+    """Keeps what is found out about objects until it is left. Within another one, that one is used."""
+    outer = _LOOKUP.get()
+    if outer is not None and (options is None or options == outer.options):
+        yield outer
+        return
+
+    token = _LOOKUP.set(Lookup(options, cache))
+    try:
+        yield current()
+    finally:
+        _LOOKUP.reset(token)
+
+
+def current() -> Lookup:
+    """Returns the lookup in use; a new one, which forgets, where none is."""
+    return _LOOKUP.get() or Lookup()
+
+
+def not_found(url: str, found: str = "nothing") -> DatasetNotFoundError:
+    """Returns the error for data that are not there."""
+    return DatasetNotFoundError.about("there are no such data", place=url, found=found, cure="correct the URL")

@@ -1,0 +1,199 @@
+"""Files of a dataset that lie in a store: read by ranges, in whichever process their reader comes to."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace.core.packed_strings import PackedStrings
+from headrace.storage import stores
+from headrace.storage.endpoint import endpoint
+from headrace.storage.listing import current
+from headrace.storage.locations import parse
+from headrace.storage.objects import ObjectInfo
+from headrace.storage.ranges import ByteRange, ObjectVersion
+from headrace.storage.sources import read_cached
+from headrace.storage.stores import StoreSettings, keeps_all
+
+
+class RemoteFiles:
+    """Objects of one store, numbered. Holds no connection: it may be pickled and forked."""
+
+    def __init__(self, settings: StoreSettings, objects: Sequence[ObjectInfo]) -> None:
+        self._settings = settings
+        self._store = stores.register(settings)
+        self._keys = PackedStrings.from_strings(info.key for info in objects)
+        self._etags = PackedStrings.from_strings(info.etag or "" for info in objects)
+        self.sizes = np.array([info.size for info in objects], np.int64)
+
+    @classmethod
+    def at(cls, urls: Sequence[str]) -> RemoteFiles:
+        """Returns the files at some URLs of one store. Raises `DatasetNotFoundError`."""
+        from headrace.storage.files import info_of
+
+        objects = [info_of(url) for url in urls]
+        return cls(current().settings(parse(urls[0])), objects)
+
+    @classmethod
+    def of_folder(cls, url: str, objects: Sequence[tuple[str, ObjectInfo]]) -> RemoteFiles:
+        """Returns objects in a folder, each given with its name relative to it."""
+        return cls(current().settings(parse(url)), [info for _, info in objects])
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def version(self, number: int) -> ObjectVersion:
+        """Returns which object a file is."""
+        return ObjectVersion(self._store, self._keys[number], self._etags[number] or None, int(self.sizes[number]))
+
+    def part(self, number: int, start: int, stop: int) -> ByteRange:
+        """Returns a range of a file."""
+        return ByteRange(self.version(number), start, stop)
+
+    def whole(self, number: int) -> ByteRange:
+        """Returns all of a file."""
+        return ByteRange(self.version(number), 0, int(self.sizes[number]))
+
+    def stamp(self) -> str:
+        """Returns a text that changes when one of the files does."""
+        lines = []
+        for key, size, etag in zip(self._keys, self.sizes, self._etags, strict=True):
+            lines.append(f"{key}|{size}|{etag}")
+
+        return "\n".join(lines)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        stores.register(self._settings)
+
+
+def read_ranges(ranges: Sequence[ByteRange]) -> list[memoryview]:
+    """Returns the bytes of ranges, which nobody changes. Raises `StorageError`."""
+    if not ranges:
+        return []
+    if not _is_read_directly(ranges):
+        return endpoint().read(ranges)
+
+    out = memoryview(bytearray(sum(wanted.size for wanted in ranges)))
+    read_into(ranges, out)
+    found = []
+    at = 0
+    for wanted in ranges:
+        found.append(out[at : at + wanted.size])
+        at += wanted.size
+
+    return found
+
+
+def read_into(ranges: Sequence[ByteRange], out: memoryview) -> None:
+    """Reads ranges, one behind the other, into a buffer that is as long as they are. Raises `StorageError`."""
+    if not ranges:
+        return
+    if not _is_read_directly(ranges):
+        endpoint().read_into(ranges, out)
+        return
+
+    missing = []
+    parts = []
+    at = 0
+    for wanted in ranges:
+        part = out[at : at + wanted.size]
+        at += wanted.size
+        if not read_cached(wanted, part):
+            missing.append(wanted)
+            parts.append(part)
+
+    if missing:
+        for part, data in zip(parts, endpoint().read(missing), strict=True):
+            part[:] = data
+
+
+def _is_read_directly(ranges: Sequence[ByteRange]) -> bool:
+    """Tells whether this process looks into the cache itself.
+
+    It does where everything stays there. A cache with a limit takes in and drops blocks in the order of the plan, which
+    the endpoint knows: what was announced lies in its memory.
+    """
+    return keeps_all(ranges[0].object.store)
+
+
+class RangeFile(io.RawIOBase):
+    """A file in a store, for libraries that want to read and seek. Bytes that it was told to hold come from memory."""
+
+    near = 1 << 20
+    window = 4 << 20
+    """For those who look at many small places of it: up to `near` bytes apart, they read `window` bytes at a time."""
+
+    def __init__(self, files: RemoteFiles, number: int) -> None:
+        super().__init__()
+        self._files = files
+        self._number = number
+        self._at = 0
+        self._held: list[tuple[int, int, memoryview]] = []
+        self.size = int(files.sizes[number])
+
+    def hold(self, ranges: Sequence[ByteRange]) -> None:
+        """Reads ranges of this file at once, and keeps them, in the place of those that were held before."""
+        self._held = []
+        for wanted, data in zip(ranges, read_ranges(ranges), strict=True):
+            self._held.append((wanted.start, wanted.stop, data))
+
+    def keep(self, wanted: ByteRange, data: memoryview) -> None:
+        """Holds a range that somebody has read already."""
+        self._held.append((wanted.start, wanted.stop, data))
+
+    def pread(self, count: int, start: int) -> memoryview:
+        """Returns up to `count` bytes from byte `start` on; fewer only at the end of the file."""
+        stop = min(start + count, self.size)
+        if start >= stop:
+            return memoryview(b"")
+
+        for first, last, data in self._held:
+            if first <= start and stop <= last:
+                return data[start - first : stop - first]
+        return read_ranges([self._files.part(self._number, start, stop)])[0]
+
+    def readable(self) -> bool:
+        """Returns True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Returns True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Goes to a byte, from the beginning, from here, or from the end."""
+        if whence == io.SEEK_CUR:
+            offset += self._at
+        elif whence == io.SEEK_END:
+            offset += self.size
+
+        self._at = max(offset, 0)
+        return self._at
+
+    def tell(self) -> int:
+        """Returns the byte that is read next."""
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Returns the next bytes, all that are left if `size` is negative."""
+        if size < 0:
+            size = max(self.size - self._at, 0)
+
+        data = self.pread(size, self._at)
+        self._at += len(data)
+        return data.tobytes()
+
+    def readinto(self, buffer: Any) -> int:
+        """Reads the next bytes into a buffer. Returns how many."""
+        out = memoryview(buffer).cast("B")
+        data = self.pread(len(out), self._at)
+        out[: len(data)] = data
+        self._at += len(data)
+        return len(data)

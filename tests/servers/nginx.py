@@ -1,0 +1,87 @@
+"""nginx, which serves a folder as `/bucket/key`: for speed, and as an http server that others run too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.servers.processes import free_ports, program, status_of
+
+CONFIG = """
+daemon off;
+worker_processes 1;
+{user}
+pid {run}/nginx.pid;
+error_log {run}/error.log;
+events {{ worker_connections 512; }}
+http {{
+    access_log {run}/access.log;
+    default_type application/octet-stream;
+    sendfile on;
+    tcp_nopush off;  # with it, ranges take 40 ms
+    keepalive_requests 1000000;
+    client_body_temp_path {run}/body;
+    proxy_temp_path {run}/proxy;
+    fastcgi_temp_path {run}/fastcgi;
+    uwsgi_temp_path {run}/uwsgi;
+    scgi_temp_path {run}/scgi;
+    server {{
+        listen 127.0.0.1:{port};
+        root {root};
+        location = /headrace-ready {{ return 204; }}
+    }}
+}}
+"""
+
+
+@dataclass
+class Nginx:
+    """A running server."""
+
+    url: str
+    root: Path
+    """What it serves: a folder for each bucket."""
+
+    run: Path
+    process: subprocess.Popen[bytes] = field(repr=False)
+
+    @property
+    def s3_options(self) -> dict[str, object]:
+        """Options with which `s3://bucket` is read from here; there are no listings."""
+        return {"endpoint": self.url, "skip_signature": True, "region": "us-east-1"}
+
+    def put(self, bucket: str, key: str, data: bytes) -> None:
+        path = self.root / bucket / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def find_nginx() -> str | None:
+    """Returns the path of the program, or None where it is not installed."""
+    return shutil.which("nginx", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
+
+
+@contextlib.contextmanager
+def running(folder: Path, nginx: str) -> Iterator[Nginx]:
+    """Serves `folder/served` until the block ends."""
+    root = folder / "served"
+    run = folder / "run"
+    root.mkdir()
+    run.mkdir()
+    port = free_ports(1)[0]
+    # As root, its worker would become a user who may not read the folders of tests.
+    user = "user root;" if os.geteuid() == 0 else ""
+    config = folder / "nginx.conf"
+    config.write_text(CONFIG.format(run=run, root=root, port=port, user=user))
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        return status_of(f"{url}/headrace-ready") == 204
+
+    with program([nginx, "-c", str(config)], folder / "nginx.log", answers) as process:
+        yield Nginx(url, root, run, process)

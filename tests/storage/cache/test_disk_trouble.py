@@ -1,0 +1,160 @@
+"""What the disk does to a cache: full, read-only, gone, used elsewhere. Nothing raises, and it is said once."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import MachineError, UsageError
+from headrace.storage.cache import DiskCache
+from headrace.storage.cache.node import MARKER
+from tests.storage.cache.conftest import Opener
+from tests.storage.cache.processes import BLOCK, content, disk_use, file_of, read
+
+SIZE = 40 * BLOCK
+DATA = content("s3://b/x", SIZE)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 128 KiB, where this user may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this user cannot mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(cache: DiskCache) -> list[bool]:
+    cached = cache.open_object("s3://b/x", "e", SIZE, BLOCK)
+    return [cached.insert(start, DATA[start : start + BLOCK]) for start in range(0, SIZE, BLOCK)]
+
+
+def check(cache: DiskCache) -> None:
+    cached = cache.open_object("s3://b/x", "e", SIZE, BLOCK)
+    for start in range(0, SIZE, BLOCK):
+        assert read(cached, start, start + BLOCK) in (None, DATA[start : start + BLOCK])
+
+
+def test_a_full_disk_is_said_once_and_the_rest_is_not_stored(
+    open_cache: Opener, said: list[str], small_disk: Path
+) -> None:
+    cache = open_cache(folder=small_disk / "cache")
+    inserted = fill(cache)
+    assert 10 < sum(inserted) < 40
+    check(cache)
+    assert disk_use(cache) == cache.used()
+    assert ["No space left" in text for text in said] == [True]
+    small = cache.open_object("s3://b/y", "e", 3 * BLOCK, 8 * BLOCK)
+    assert not small.insert(0, DATA[: 3 * BLOCK])
+    assert read(small, 0, 10) is None
+    cache.close()
+
+
+def test_a_limit_of_file_sizes_is_trouble_of_the_same_kind(open_cache: Opener, said: list[str]) -> None:
+    cache = open_cache()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20 * BLOCK, before[1]))
+    try:
+        inserted = fill(cache)
+        check(cache)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not any(inserted)
+    assert 1 == len(said)
+    assert all(fill(cache))
+
+
+def test_a_folder_that_is_removed_while_in_use_counts_as_empty(open_cache: Opener, said: list[str]) -> None:
+    cache = open_cache("1MB")
+    assert all(fill(cache))
+    shutil.rmtree(cache.folder)
+    check(cache)
+    small = cache.open_object("s3://b/y", "e", BLOCK, BLOCK)
+    assert not small.insert(0, DATA[:BLOCK])
+    assert not small.has(0, BLOCK)
+    claim = small.claim(0, BLOCK)
+    assert claim is not None
+    claim.release()
+    assert ["gone" in text for text in said] == [True]
+
+
+def test_a_cache_on_a_disk_that_is_read_only_is_read(open_cache: Opener, said: list[str], small_disk: Path) -> None:
+    cache = open_cache(folder=small_disk / "cache")
+    cached = cache.open_object("s3://b/x", "e", SIZE, BLOCK)
+    assert cached.insert(0, DATA[:BLOCK])
+    cache.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+
+    cache = open_cache(folder=small_disk / "cache")
+    cached = cache.open_object("s3://b/x", "e", SIZE, BLOCK)
+    assert DATA[:BLOCK] == read(cached, 0, BLOCK)
+    assert not cached.insert(BLOCK, DATA[BLOCK : 2 * BLOCK])
+    assert [(BLOCK, SIZE)] == cached.missing(0, SIZE)
+    assert ["cannot be written" in text for text in said] == [True]
+    cache.close()
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_at_opening(open_cache: Opener, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for folder in (file, file / "cache"):
+        with pytest.raises(UsageError, match="cannot open the cache"):
+            open_cache(folder=folder)
+    assert "mine" == file.read_text()
+
+
+def test_a_marker_of_somebody_else_is_an_error_at_opening(open_cache: Opener, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / MARKER).write_text("mine")
+    with pytest.raises(UsageError, match="not a cache of headrace"):
+        open_cache()
+    assert "mine" == (tmp_path / "cache" / MARKER).read_text()
+
+
+def test_other_files_in_the_folder_stay(open_cache: Opener, tmp_path: Path) -> None:
+    mine = tmp_path / "cache" / "mine" / "a.tar"
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"the only copy")
+    cache = open_cache("100kB")
+    fill(cache)
+    cache.close()
+    open_cache("50kB")
+    assert b"the only copy" == mine.read_bytes()
+
+
+def test_a_folder_that_another_machine_uses_now_is_left_alone(
+    open_cache: Opener, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = open_cache()
+    assert all(fill(cache))
+    monkeypatch.setattr("headrace.storage.cache.node.boot", lambda: b"another machine!")
+    elsewhere = open_cache()
+    cached = elsewhere.open_object("s3://b/x", "e", SIZE, BLOCK)
+    assert read(cached, 0, BLOCK) is None
+    assert not cached.insert(0, DATA[:BLOCK])
+    assert ["another machine" in text for text in said] == [True]
+    with pytest.raises(MachineError, match="cannot cache a whole file"):
+        elsewhere.whole_file("s3://b/x.h5", "e", 5, pytest.fail)
+    assert file_of(cached, cache).exists()
+
+
+def test_a_damaged_record_of_the_use_is_made_anew(open_cache: Opener) -> None:
+    cache = open_cache()
+    assert all(fill(cache))
+    cache.close()
+    os.truncate(cache.folder / MARKER, 20)
+    cache = open_cache()
+    assert disk_use(cache) == cache.used()
+    check(cache)

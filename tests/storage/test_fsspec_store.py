@@ -1,0 +1,102 @@
+"""Schemes that fsspec reads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UsageError
+from headrace.storage.locations import parse
+from headrace.storage.objects import Store, open_store
+
+
+@pytest.fixture
+def store() -> Store:
+    """A bucket in the memory of this process."""
+    return open_store(parse(f"memory://{uuid.uuid4().hex}/"))
+
+
+def test_objects_are_written_read_listed_and_deleted(store: Store) -> None:
+    data = bytes(range(100))
+    for key in ("b/c/d", "a", "b/a é%20+#", "b/b"):
+        info = store.write(key, [data[:50], memoryview(data)[50:]])
+        assert (key, 100) == (info.key, info.size)
+    assert ["a", "b/a é%20+#", "b/b", "b/c/d"] == [info.key for page in store.list("") for info in page]
+    assert ["b/c/d"] == [info.key for page in store.list("b/c/") for info in page]
+    names, infos = store.list_folder("b")
+    assert (["c"], ["b/a é%20+#", "b/b"]) == (names, [info.key for info in infos])
+    assert [] == list(store.list("nothing"))
+    assert ([], []) == store.list_folder("nothing")
+
+    for start, stop in ((0, 0), (0, 1), (99, 100), (10, 60)):
+        assert data[start:stop] == bytes(store.read("a", start, stop))
+    assert data == bytes(store.read_whole("a")[0])
+    store.delete("a")
+    for call in (lambda: store.head("a"), lambda: store.read("a", 0, 1), lambda: store.read_whole("a")):
+        with pytest.raises(ObjectNotFoundError, match=r"memory://.*/a"):
+            call()
+
+
+def test_a_range_behind_the_end_is_an_error(store: Store) -> None:
+    store.write("k", [bytes(10)])
+    with pytest.raises(ObjectChangedError, match="10 bytes"):
+        store.read("k", 5, 11)
+    with pytest.raises(UsageError, match="wrong range"):
+        store.read("k", 5, 4)
+
+
+def test_another_version_is_refused(store: Store) -> None:
+    store.write("k", [bytes(10)])
+    with pytest.raises(ObjectChangedError, match="another version"):
+        store.read("k", 0, 5, '"one that it never had"')
+
+
+def test_a_write_that_fails_leaves_nothing(store: Store) -> None:
+    def parts() -> Iterator[bytes]:
+        yield bytes(1000)
+        raise KeyError("of the caller")
+
+    with pytest.raises(KeyError):
+        store.write("k", parts())
+    assert [] == list(store.list(""))
+
+
+def test_options_that_a_filesystem_does_not_take() -> None:
+    with pytest.raises((UsageError, StorageError), match="cannot open a store"):
+        open_store(parse("ftp://127.0.0.1/"), {"port": 1, "password": "GEHEIM"})
+
+
+def test_without_obstore_the_extra_is_named(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.modules["obstore"] = None
+from headrace.core.errors import MissingExtraError
+from headrace.storage.locations import parse
+from headrace.storage.objects import open_store
+for url in ("s3://b", "az://c"):
+    try:
+        open_store(parse(url))
+    except MissingExtraError as error:
+        assert "pip install 'headrace[cloud]'" in str(error), error
+    else:
+        sys.exit(f"{url} was opened")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_storage_is_light_until_it_is_used() -> None:
+    script = """
+import sys
+import headrace.storage.locations, headrace.storage.objects
+headrace.storage.locations.parse("s3://bucket/key")
+heavy = {"torch", "obstore", "fsspec", "numpy", "pyarrow", "asyncio"} & sys.modules.keys()
+sys.exit(" ".join(heavy) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
