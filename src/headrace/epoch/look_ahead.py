@@ -19,6 +19,9 @@ class ReadsAhead(Protocol):
     def announce(self, position: int, index: Any) -> None:
         """Is told the index at a position of the epoch. Positions come in order, from 0 on."""
 
+    def ended(self) -> None:
+        """Is told that there are no further indices, whenever there is room for more. The next epoch may be known."""
+
     def passed(self, position: int) -> None:
         """Is told that the batch at a position has left for the loop."""
 
@@ -55,7 +58,10 @@ class LookAhead:
 
     def _draw(self) -> None:
         for _ in range(AT_ONCE):
-            if self._ended or (self._drawn and not self._listener.has_room()):
+            if self._ended:
+                self._listener.ended()
+                return
+            if self._drawn and not self._listener.has_room():
                 return
 
             try:

@@ -113,7 +113,7 @@ class LoaderIterator(TorchIterator):
             before,
             kept,
             replicas=self._num_workers,
-            shared=session.shared(spec, terms.world),
+            shared=session.shared(spec, terms),
         )
         self._sampler_iter = opening.indices
         self._base_seed = opening.base_seed

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Subset
+from torch.utils.data import BatchSampler, Subset
 
 from headrace.core.errors import HeadraceError
 from headrace.epoch.spec import LoaderSpec
@@ -19,6 +18,7 @@ from headrace.storage.endpoint import Endpoint, endpoint
 from headrace.storage.fetcher import default_budget
 from headrace.storage.io_client import IO_PROCESS, IOProcess
 from headrace.storage.ranges import ByteRange
+from headrace.storage.stores import has_limit
 
 Keys = npt.NDArray[np.int64]
 RangesOf = Callable[[Keys], list[ByteRange]]
@@ -88,11 +88,11 @@ class RemoteReading:
             return None
         return self._io_process.address
 
-    def begin(self, spec: LoaderSpec) -> ReadAhead | None:
+    def begin(self, spec: LoaderSpec, epoch: int) -> ReadAhead | None:
         """Begins an epoch. Returns what is to be told of its indices; None: nothing can be read ahead."""
         if self._ahead is None or not may_draw_ahead(spec.index_sampler, workers=self._io_process is not None):
             return None
-        self._ahead.begin()
+        self._ahead.begin(KnownOrder.of(spec.index_sampler), epoch)
         return self._ahead
 
 
@@ -111,47 +111,127 @@ def remote_reading(dataset: Any, *, processes: bool) -> RemoteReading | None:
 
 
 class ReadAhead:
-    """What is announced of one loader's epochs. See `epoch.look_ahead.ReadsAhead`."""
+    """What is announced of one loader's epochs. See `epoch.look_ahead.ReadsAhead`. Plans are numbered as epochs are."""
 
     def __init__(self, ranges: RangesOf, endpoint: Endpoint) -> None:
         self._ranges = ranges
         self._endpoint = endpoint
         self._limit = HORIZON * default_budget()
-        self._plans = itertools.count(1)
-        self._plan = 0
-        # Position and bytes of what was announced and has not left.
-        self._ahead: deque[tuple[int, int]] = deque()
+        self._order: KnownOrder | None = None
+        self._plan = -1
+        # Bytes of what was announced and has not left, by epoch and position.
+        self._ahead: dict[int, dict[int, int]] = {}
         self._bytes = 0
+        self._next: tuple[int, Iterator[Keys]] | None = None
 
-    def begin(self) -> None:
-        """Begins an epoch: what was announced of the one before is dropped."""
-        self._endpoint.forget(self._plan)
-        self._plan = next(self._plans)
-        self._ahead.clear()
-        self._bytes = 0
+    def begin(self, order: KnownOrder | None, epoch: int) -> None:
+        """Begins an epoch: what was announced is dropped, but for what the end of the one before said of this one.
+
+        order: what is known of the order of this epoch and the next; None: nothing.
+        """
+        self._order = order
+        self._plan = epoch
+        self._next = None
+        for plan in list(self._ahead):
+            if plan != epoch or order is None:
+                self._endpoint.forget(plan)
+                del self._ahead[plan]
+
+        self._ahead.setdefault(epoch, {})
+        self._bytes = sum(self._ahead[epoch].values())
 
     def has_room(self) -> bool:
         """See `ReadsAhead.has_room`."""
-        return self._bytes < self._limit and len(self._ahead) < MOST
+        return self._bytes < self._limit and sum(map(len, self._ahead.values())) < MOST
 
     def announce(self, position: int, index: Any) -> None:
         """See `ReadsAhead.announce`."""
+        if position not in self._ahead[self._plan]:
+            self._announce(self._plan, position, index)
+
+    def ended(self) -> None:
+        """See `ReadsAhead.ended`: what the next epoch begins with is announced, a batch at a time."""
+        if self._order is None or not self.has_room():
+            return
+
+        if self._next is None:
+            self._next = 0, self._order.batches(self._plan + 1)
+            self._ahead[self._plan + 1] = {}
+
+        position, batches = self._next
+        keys = next(batches, None)
+        if keys is not None:
+            self._announce(self._plan + 1, position, keys)
+            self._next = position + 1, batches
+
+    def passed(self, position: int) -> None:
+        """See `ReadsAhead.passed`."""
+        ahead = self._ahead[self._plan]
+        for behind in [at for at in ahead if at <= position]:
+            self._bytes -= ahead.pop(behind)
+        # Nearly always all of it was read by then, so that there is nothing left to drop.
+        if position % EVERY == 0:
+            self._endpoint.passed(self._plan, position)
+
+    def _announce(self, plan: int, position: int, index: Any) -> None:
+        next_uses = None
         try:
-            ranges = self._ranges(np.atleast_1d(np.asarray(index, np.int64)))
+            keys = np.atleast_1d(np.asarray(index, np.int64))
+            ranges = self._ranges(keys)
+            if ranges and self._order is not None and has_limit(ranges[0].object.store):
+                ranges, next_uses = self._with_next_uses(plan, keys)
         except (HeadraceError, IndexError, TypeError, ValueError, OverflowError):
             # A key that the dataset does not have, or data that are damaged: whoever makes the batch says so.
             ranges = []
 
         size = sum(wanted.size for wanted in ranges)
-        self._ahead.append((position, size))
+        self._ahead[plan][position] = size
         self._bytes += size
         if ranges:
-            self._endpoint.announce(self._plan, position, ranges)
+            self._endpoint.announce(plan, position, ranges, next_uses)
 
-    def passed(self, position: int) -> None:
-        """See `ReadsAhead.passed`."""
-        while self._ahead and self._ahead[0][0] <= position:
-            self._bytes -= self._ahead.popleft()[1]
-        # Nearly always all of it was read by then, so that there is nothing left to drop.
-        if position % EVERY == 0:
-            self._endpoint.passed(self._plan, position)
+    def _with_next_uses(self, plan: int, keys: Keys) -> tuple[list[ByteRange], list[int] | None]:
+        """Returns the ranges of samples, and when each is used in the epoch behind this one."""
+        if self._order is None:
+            return self._ranges(keys), None
+        uses = self._order.uses(plan + 1, keys)
+        if uses is None:
+            return self._ranges(keys), None
+
+        found: list[ByteRange] = []
+        next_uses: list[int] = []
+        for number, use in enumerate(uses.tolist()):
+            ranges = self._ranges(keys[number : number + 1])
+            found += ranges
+            next_uses += [use] * len(ranges)
+
+        return found, next_uses
+
+
+class KnownOrder:
+    """The order of all epochs, where it is a function of their numbers."""
+
+    def __init__(self, batch_sampler: BatchSampler, sampler: PositionalSampler) -> None:
+        self._batch_sampler = batch_sampler
+        self._sampler = sampler
+
+    @classmethod
+    def of(cls, index_sampler: Any) -> KnownOrder | None:
+        """Returns the order that a sampler gives; None if it is not known ahead of its epoch."""
+        if type(index_sampler) is not BatchSampler or not isinstance(index_sampler.sampler, PositionalSampler):
+            return None
+        return cls(index_sampler, index_sampler.sampler)
+
+    def batches(self, epoch: int) -> Iterator[Keys]:
+        """Returns the keys of the batches of an epoch. The sampler itself goes on as it was."""
+        sampler = copy.copy(self._sampler)
+        sampler.set_epoch(epoch)
+        size = self._batch_sampler.batch_size
+        return sampler.key_arrays(size, drop_last=self._batch_sampler.drop_last)
+
+    def uses(self, epoch: int, keys: Keys) -> Keys | None:
+        """Returns when keys are used in an epoch, counted in positions from the first epoch on; None: unknown."""
+        positions = self._sampler.positions_of(epoch, keys)
+        if positions is None:
+            return None
+        return positions + epoch * self._sampler.total

@@ -138,15 +138,15 @@ class Session:
             self._fault_counter = FaultCounter(self.options.on_error, self.options.log)
         return self._fault_counter
 
-    def shared(self, spec: LoaderSpec, world: World) -> Shared:
+    def shared(self, spec: LoaderSpec, terms: Terms) -> Shared:
         """Returns what the epoch that begins now shares with those before and after it."""
         ahead = None
         address = None
         if self.remote is not None:
             address = self.remote.address
-            ahead = self.remote.begin(spec)
+            ahead = self.remote.begin(spec, terms.epoch)
 
-        return Shared(self.sample_policy(spec, world), self.fault_counter, self.seeding, ahead, address)
+        return Shared(self.sample_policy(spec, terms.world), self.fault_counter, self.seeding, ahead, address)
 
     def sample_policy(self, spec: LoaderSpec, world: World) -> Policy | None:
         """Returns what becomes of bad samples; None: they raise."""

@@ -56,6 +56,13 @@ class DistributedSampler(PositionalSampler):
             numbers = numbers + np.searchsorted(self._before, numbers, side="right")
         return numbers
 
+    def positions_of(self, epoch: int, keys: Keys) -> Keys | None:
+        """See `PositionalSampler.positions_of`."""
+        numbers = keys - np.searchsorted(self.excluded, keys)
+        if not self.shuffle:
+            return numbers
+        return Permutation(self.total, self._stream(0, epoch)).inverse(numbers)
+
     def _identity(self) -> dict[str, Any]:
         if len(self.excluded):
             excluded = {"excluded": digest_of(self.excluded)}

@@ -170,6 +170,10 @@ class PositionalSampler(ElasticSampler):
     def keys_at(self, epoch: int, positions: Keys) -> Keys:
         """Returns the keys at `positions` (0 .. total-1) of an epoch, an array of the same shape."""
 
+    def positions_of(self, epoch: int, keys: Keys) -> Keys | None:
+        """Returns at which positions of an epoch the keys come, over all ranks; None if that cannot be told."""
+        return None
+
     def __iter__(self) -> Iterator[int]:
         start = self._begin()["position"]
         epoch = self.epoch

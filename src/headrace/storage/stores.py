@@ -127,6 +127,12 @@ def keeps_all(name: str) -> bool:
     return settings is not None and settings.limit is None
 
 
+def has_limit(name: str) -> bool:
+    """Tells whether what is read from a store is kept on this node, as far as there is room."""
+    settings = _SETTINGS[name].cache
+    return settings is not None and settings.limit is not None
+
+
 def opened_by() -> int | None:
     """Returns the process that was the last to open a store: this one, or one that it was forked from."""
     return _OPENED_BY
