@@ -68,7 +68,7 @@ class LookAhead:
                 index = next(self._indices)
             except StopIteration:
                 self._ended = True
-                return
+                continue
 
             state = None
             if self._checkpoint is not None:

@@ -27,6 +27,9 @@ T = TypeVar("T")
 TRIES = 5
 """How often a request is sent again to an I/O process that was started anew."""
 
+LONG_LIFE = 5.0
+"""Seconds behind which the end of an I/O process says nothing of the next one."""
+
 BACKLOG = 1024
 """Connections that wait while an I/O process is being started."""
 
@@ -34,12 +37,27 @@ BACKLOG = 1024
 class _ThreadsOwn(threading.local):
     """What each thread has of its own."""
 
-    connection: socket.socket | None = None
-    pid = -1
-    """The process that has made the connection: a forked child makes one of its own."""
+    opened: _Opened | None = None
 
-    known: set[str]
-    """The stores whose settings were sent over it."""
+
+class _Opened:
+    """A connection. It is closed when the thread that has made it ends, or drops it."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self.known: set[str] = set()
+        """The stores whose settings were sent over it."""
+
+        # A forked child makes one of its own: two processes would take each other's answers.
+        self.pid = os.getpid()
+        try:
+            self.socket.connect(address)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def __del__(self) -> None:
+        self.socket.close()
 
 
 class IOClient:
@@ -105,46 +123,36 @@ class IOClient:
         """Asks over this thread's connection; over a new one, if the I/O process was started anew meanwhile."""
         for attempt in range(TRIES):
             try:
-                connection = self._connection()
-                self._introduce(connection, ranges)
-                return ask(connection)
+                opened = self._connection()
+                self._introduce(opened, ranges)
+                return ask(opened.socket)
             except StorageError:
                 raise
             except (EOFError, ConnectionError, BrokenPipeError):
                 # The I/O process is gone, and its parent starts another one on the same socket. What was announced
                 # to the former is not read ahead any more: whoever needs it asks for it.
-                self._drop()
+                self._local.opened = None
                 time.sleep(0.1 * attempt)
             except BaseException:
                 # Ctrl-C, in the middle of an answer: what still comes belongs to nobody.
-                self._drop()
+                self._local.opened = None
                 raise
 
         found = f"it is gone, after {TRIES} tries"
         cure = "look for messages of the I/O process on stderr; it may have been killed for its memory"
         raise StorageError.about("the I/O process does not answer", place=self.address, found=found, cure=cure)
 
-    def _connection(self) -> socket.socket:
-        if self._local.connection is None or self._local.pid != os.getpid():
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            connection.connect(self.address)
-            self._local.connection = connection
-            self._local.known = set()
-            self._local.pid = os.getpid()
+    def _connection(self) -> _Opened:
+        opened = self._local.opened
+        if opened is None or opened.pid != os.getpid():
+            opened = self._local.opened = _Opened(self.address)
+        return opened
 
-        return self._local.connection
-
-    def _drop(self) -> None:
-        if self._local.connection is not None and self._local.pid == os.getpid():
-            self._local.connection.close()
-        self._local.connection = None
-
-    def _introduce(self, connection: socket.socket, ranges: Sequence[ByteRange]) -> None:
+    def _introduce(self, opened: _Opened, ranges: Sequence[ByteRange]) -> None:
         """Sends how the stores that ranges name are opened, those that this connection has not sent yet."""
-        known = self._local.known
-        for name in {wanted.object.store for wanted in ranges} - known:
-            wire.send(connection, ("store", stores.settings_of(name)))
-            known.add(name)
+        for name in {wanted.object.store for wanted in ranges} - opened.known:
+            wire.send(opened.socket, ("store", stores.settings_of(name)))
+            opened.known.add(name)
 
 
 class IOProcess:
@@ -157,7 +165,7 @@ class IOProcess:
         self._listener.bind(address)
         self._listener.listen(BACKLOG)
         self.client = IOClient(address)
-        self._running = _Running(self._listener.fileno())
+        self._running = _Running(self._listener)
         self._running.start()
         # The thread holds what it needs, and not this object: otherwise it would never be dropped.
         watching = threading.Thread(target=self._running.watch, name="headrace-io-watch", daemon=True)
@@ -168,6 +176,10 @@ class IOProcess:
     def address(self) -> str:
         """Of the socket, for `IOClient`."""
         return self.client.address
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._end()
 
     @property
     def pid(self) -> int:
@@ -180,25 +192,43 @@ class _Running:
 
     process: subprocess.Popen[bytes]
 
-    def __init__(self, listener: int) -> None:
+    def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
+        self._began = 0.0
         self.ended = False
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "headrace.storage.io_process", str(self._listener)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[self._listener])
+        descriptor = self._listener.fileno()
+        command = [sys.executable, "-m", "headrace.storage.io_process", str(descriptor)]
+        self._began = time.monotonic()
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[descriptor])
 
     def watch(self) -> None:
         """Starts the process anew whenever it ends before its time."""
+        early = 0
         while True:
             self.process.wait()
+            self._close_stdin()
             if self.ended:
                 return
-            with contextlib.suppress(OSError):
+
+            if time.monotonic() - self._began > LONG_LIFE:
+                early = 0
+            early += 1
+            try:
+                if early > TRIES:
+                    raise OSError("it ends as soon as it is started")
                 self.start()
+            except OSError:
+                # Whoever waits for a connection gets an error, instead of waiting for ever.
+                self._listener.close()
+                return
 
     def end(self) -> None:
         self.ended = True
+        self._close_stdin()
+
+    def _close_stdin(self) -> None:
         with contextlib.suppress(OSError):
             if self.process.stdin is not None:
                 self.process.stdin.close()

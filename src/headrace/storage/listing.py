@@ -9,16 +9,21 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import fnmatch
+import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from headrace.core.errors import DatasetNotFoundError, StorageError
-from headrace.storage.locations import Location, parse
+from headrace.core.regular import SIDE_FILE
+from headrace.storage.locations import HTTP_SCHEMES, Location, parse
 from headrace.storage.objects import ObjectInfo, Store, store_config
 from headrace.storage.stores import CacheSettings, StoreSettings, register, store_named
 
 MAGIC = "*?["
+MANIFEST = "headrace.json"
+"""The name of the manifest in a folder of packed data; see `data/formats/manifest.py`."""
+
 HEAD = 1 << 14
 """Bytes from the beginning of an object that are read at once: the formats are told apart by them."""
 
@@ -89,12 +94,13 @@ class Lookup:
         if listing is not None:
             return listing.find(location.key)
 
-        if url not in self._single:
-            try:
-                self._single[url] = self.store(location).head(location.key)
-            except FileNotFoundError:
-                self._single[url] = None
+        # What has no ending is a folder more often than not. Asked for that, a server may answer anything: that it may
+        # not be listed, or a page about it.
+        if location.scheme in HTTP_SCHEMES and "." not in location.key.rpartition("/")[2] and self.below(url):
+            return None
 
+        if url not in self._single:
+            self._single[url] = self._info(self.store(location), location.key)
         return self._single[url]
 
     def head_of(self, url: str) -> bytes:
@@ -117,13 +123,34 @@ class Lookup:
         for listing in self._listings.get((location.scheme, location.container), []):
             if listing.deep and prefix.startswith(listing.prefix):
                 return listing.below(prefix)
+
+        if location.scheme in HTTP_SCHEMES:
+            return self._keep(location, Listing(prefix, self._of_manifest(location, prefix), deep=True)).objects
         return self._list(location, prefix, deep=True).objects
+
+    def _of_manifest(self, location: Location, prefix: str) -> list[ObjectInfo]:
+        """Returns the objects of a folder that cannot be listed, as the manifest of packed data in it names them."""
+        manifest = Location(location.scheme, location.container, f"{prefix}{MANIFEST}")
+        store = self.store(manifest)
+        try:
+            found = store.head(manifest.key)
+            named = json.loads(bytes(store.read(manifest.key, 0, min(found.size, SIDE_FILE), found.etag)))
+            names = [str(name) for name in named["files"]]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return []
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            infos = threads.map(lambda name: self._info(store, prefix + name), names)
+            return [found, *(info for info in infos if info is not None)]
+
+    def _info(self, store: Store, key: str) -> ObjectInfo | None:
+        try:
+            return store.head(key)
+        except FileNotFoundError:
+            return None
 
     def is_folder(self, url: str) -> bool:
         """Tells whether objects lie below a URL, and none under it itself."""
-        location = parse(url)
-        if location.scheme in ("http", "https") and not location.key.endswith("/"):
-            return False
         if self.file(url) is not None:
             return False
         return bool(self.below(url))
@@ -167,10 +194,7 @@ class Lookup:
 
     def _head(self, url: str) -> ObjectInfo | None:
         location = parse(url)
-        try:
-            return self.store(location).head(location.key)
-        except FileNotFoundError:
-            return None
+        return self._info(self.store(location), location.key)
 
     def _covering(self, location: Location, key: str) -> Listing | None:
         for listing in self._listings.get((location.scheme, location.container), []):
@@ -186,7 +210,9 @@ class Lookup:
         else:
             objects = self.store(location).list_folder(prefix)[1]
 
-        listing = Listing(prefix, objects, deep=deep)
+        return self._keep(location, Listing(prefix, objects, deep=deep))
+
+    def _keep(self, location: Location, listing: Listing) -> Listing:
         self._listings.setdefault((location.scheme, location.container), []).append(listing)
         return listing
 

@@ -16,7 +16,7 @@ from headrace.storage.locations import Location, is_url
 from headrace.storage.objects import Store, StoreConfig
 from headrace.storage.retrying import THROTTLED
 
-SMALLEST_CACHE = 1 << 20
+SMALLEST_CACHE = 1_000_000
 """Bytes that a cache may have at least: a few blocks."""
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from headrace.core.errors import DatasetNotFoundError
 from headrace.data.formats.columns.arrays import files_ending_in
+from headrace.data.formats.manifest import NAME as MANIFEST
+from headrace.data.formats.manifest import read_manifest
 from headrace.storage.files import (
     exists,
     info_of,
@@ -138,11 +140,19 @@ def files_at(url: str) -> tuple[str, list[str]]:
             files.append(manifest)
         return folder, files
 
-    for name in plain_files(folder):
+    for name in plain_files(folder) or _names_beside(url):
         if name.startswith(beginning):
             files.append(join(folder, name))
 
     return folder, files
+
+
+def _names_beside(url: str) -> list[str]:
+    """Returns the files that a manifest beside them names, where they cannot be listed."""
+    manifest = read_manifest(url)
+    if manifest is None:
+        return []
+    return [*manifest.files, f"{name_of(url)}.{MANIFEST}"]
 
 
 def stored_files(place: str) -> list[str]:

@@ -1,0 +1,107 @@
+"""Every stored form by URL: the same samples, batches and resumes as from the files on this machine."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import headrace
+from tests.data.by_url.conftest import NAMES, PLACES, ROWS, Twice
+
+Make = Callable[..., Twice]
+
+WORKERS = {"none": {}, "fork": {"num_workers": 2}, "spawn": {"num_workers": 2, "multiprocessing_context": "spawn"}}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tells whether two batches or samples are the same, bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    return bool(one == other)
+
+
+def batches(dataset: Any, workers: str = "none", **words: Any) -> list[Any]:
+    loader = headrace.DataLoader(dataset, batch_size=8, seed=3, **WORKERS[workers], **words)
+    return pickle.loads(pickle.dumps(list(loader)))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_are_the_same(twice: Make, name: str, place: str) -> None:
+    data = twice(name, place)
+    assert len(data.remote) == ROWS == len(data.local)
+    assert data.remote.schema == data.local.schema
+    assert data.remote.place == data.url
+    keys = np.random.default_rng(1).integers(0, ROWS, 50).tolist()
+    for one, other in zip(data.local.__getitems__(keys), data.remote.__getitems__(keys), strict=True):
+        assert same(one, other)
+    assert same(data.local[-1], data.remote[-1])
+    assert data.remote.__getitems__([]) == []
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.thorough_but(name="webdataset", place="s3")
+def test_a_shuffled_epoch_is_the_same_and_resumes_in_the_middle(
+    twice: Make, name: str, place: str, workers: str
+) -> None:
+    data = twice(name, place)
+    expected = batches(data.local, shuffle=True)
+    assert len(expected) == 12
+    loader = headrace.DataLoader(data.remote, batch_size=8, seed=3, shuffle=True, **WORKERS[workers])
+    iterator = iter(loader)
+    for number in range(5):
+        assert same(next(iterator), expected[number])
+
+    state = loader.state_dict()
+    del iterator
+    again = headrace.DataLoader(data.remote, batch_size=8, seed=3, shuffle=True, **WORKERS[workers])
+    again.load_state_dict(state)
+    for one, other in zip(again, expected[5:], strict=True):
+        assert same(one, other)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.thorough_but(name="webdataset", place="s3")
+def test_a_stream_is_the_same(twice: Make, name: str, place: str, workers: str) -> None:
+    data = twice(name, place)
+    expected = batches(data.local.stream(shuffle=20), workers)
+    found = batches(data.remote.stream(shuffle=20), workers)
+    assert len(found) == len(expected)
+    assert all(map(same, found, expected))
+
+
+@pytest.mark.parametrize("limit", [None, "1MB"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.thorough_but(name="webdataset")
+def test_a_cache_changes_nothing(twice: Make, name: str, workers: str, limit: str | None, tmp_path: Path) -> None:
+    data = twice(name, "s3", cache_dir=tmp_path / "cache", cache_limit=limit)
+    expected = batches(data.local, shuffle=True)
+    for _ in range(2):
+        assert all(map(same, batches(data.remote, workers, shuffle=True), expected))
+
+
+@pytest.mark.parametrize("name", ["webdataset", "parquet", "csv"])
+def test_a_dataset_may_be_sent_to_another_process(twice: Make, name: str) -> None:
+    data = twice(name, "s3")
+    sent = pickle.loads(pickle.dumps(data.remote))
+    assert same(sent[5], data.local[5])
+
+
+def test_a_file_url_is_a_path(tmp_path: Path) -> None:
+    np.save(tmp_path / "a b.npy", np.arange(5))
+    assert len(headrace.open(f"file://{tmp_path}/a%20b.npy")) == 5

@@ -1,0 +1,221 @@
+"""Ranges fetched by threads: order, budget, and what becomes of failures."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from headrace.core.errors import StorageError
+from headrace.storage.fetcher import Fetcher
+from headrace.storage.ranges import ByteRange, ObjectVersion
+from headrace.storage.sources import Brought
+
+SIZE = 1000
+FAR = 1 << 20
+"""Between two ranges that are not to come in one request."""
+
+
+class Objects:
+    """A source of bytes that follow from their places, which can be held back."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.asked: list[list[ByteRange]] = []
+        self.failing: set[str] = set()
+        self.lock = threading.Lock()
+
+    def __call__(self, ranges: Sequence[ByteRange], next_uses: Sequence[int], *, ahead: bool) -> Brought:
+        with self.lock:
+            self.asked.append(list(ranges))
+        assert self.open.wait(20)
+        version = ranges[0].object
+        if version.key in self.failing:
+            raise StorageError(f"no {version.key}")
+        stop = max(one.stop for one in ranges)
+        data = content(version.key, ranges[0].start, stop)
+        return Brought(memoryview(data), len(data))
+
+
+def content(key: str, start: int, stop: int) -> bytes:
+    letter = key.encode()[0]
+    return bytes((letter + place // 100) % 256 for place in range(start, stop))
+
+
+def of(key: str, number: int = 0, size: int = SIZE) -> ByteRange:
+    return ByteRange(ObjectVersion("s", key, None, 1 << 30), number * FAR, number * FAR + size)
+
+
+@pytest.fixture
+def objects() -> Objects:
+    return Objects()
+
+
+@pytest.fixture
+def fetcher(objects: Objects) -> Iterator[Fetcher]:
+    made = Fetcher(objects, budget=10 * SIZE)
+    yield made
+    objects.open.set()
+    made.close()
+
+
+def until(condition: object, objects: Objects) -> None:
+    """Waits until the source was asked so often."""
+    waiting = threading.Event()
+    for _ in range(2000):
+        with objects.lock:
+            if callable(condition) and condition():
+                return
+        waiting.wait(0.01)
+    raise AssertionError("it did not come to that")
+
+
+def test_ranges_come_in_the_order_in_which_they_are_asked_for(fetcher: Fetcher) -> None:
+    wanted = [of("b"), of("a", 1), of("a"), of("b", 2, 3), of("a", 1)]
+    for one, data in zip(wanted, fetcher.read(wanted), strict=True):
+        assert data == content(one.object.key, one.start, one.stop)
+    assert fetcher.held == 0
+
+    out = bytearray(sum(one.size for one in wanted))
+    fetcher.read_into(wanted, memoryview(out))
+    assert out == b"".join(content(one.object.key, one.start, one.stop) for one in wanted)
+
+
+def test_neighbours_come_in_one_request(fetcher: Fetcher, objects: Objects) -> None:
+    objects.open.clear()
+    version = of("a").object
+    first = of("x")
+    neighbours = [ByteRange(version, start, start + 10) for start in (0, 10, 25, 400)]
+    fetcher.announce(1, 0, [first, *neighbours])
+    objects.open.set()
+    assert len(fetcher.read([first, *neighbours])) == 5
+    assert sorted(map(len, objects.asked)) == [1, 4]
+    assert fetcher.counts.requests == 2
+
+
+def test_what_was_announced_is_there_when_it_is_read(fetcher: Fetcher, objects: Objects) -> None:
+    wanted = [of(key) for key in "abcd"]
+    fetcher.announce(1, 0, wanted[:2])
+    fetcher.announce(1, 1, wanted[2:])
+    until(lambda: fetcher.counts.requests == 4, objects)
+    assert fetcher.held == 4 * SIZE
+    fetcher.read(wanted)
+    assert fetcher.held == 0
+    assert len(objects.asked) == 4
+    assert (fetcher.counts.hits, fetcher.counts.waits) == (4, 0)
+
+
+def test_the_budget_is_kept_however_much_is_announced(fetcher: Fetcher, objects: Objects) -> None:
+    wanted = [of("a", number) for number in range(100)]
+    for position, one in enumerate(wanted):
+        fetcher.announce(1, position, [one])
+    until(lambda: fetcher.counts.requests == 10, objects)
+    assert fetcher.held == 10 * SIZE
+
+    most = 0
+    for position, one in enumerate(wanted):
+        assert fetcher.read([one])[0] == content("a", one.start, one.stop)
+        fetcher.passed(1, position)
+        most = max(most, fetcher.held)
+    assert most <= 10 * SIZE
+    assert len(objects.asked) == 100
+
+
+def test_what_is_waited_for_is_fetched_though_the_budget_is_used_up(fetcher: Fetcher, objects: Objects) -> None:
+    for position in range(20):
+        fetcher.announce(1, position, [of("a", position)])
+    until(lambda: fetcher.counts.requests == 10, objects)
+    assert fetcher.read([of("z", 0, 50 * SIZE)])[0] == content("z", 0, 50 * SIZE)
+
+
+def test_a_range_announced_for_two_uses_is_kept_for_the_second(fetcher: Fetcher, objects: Objects) -> None:
+    fetcher.announce(1, 0, [of("a")])
+    fetcher.announce(1, 5, [of("a")])
+    fetcher.read([of("a")])
+    assert fetcher.held == SIZE
+    fetcher.read([of("a")])
+    assert fetcher.held == 0
+    assert len(objects.asked) == 1
+
+
+def test_what_was_announced_and_passed_unread_is_dropped(fetcher: Fetcher, objects: Objects) -> None:
+    fetcher.announce(1, 0, [of("a")])
+    fetcher.announce(1, 1, [of("b")])
+    fetcher.announce(2, 0, [of("b"), of("c")])
+    until(lambda: fetcher.counts.requests == 3, objects)
+    fetcher.passed(1, 0)
+    assert fetcher.held == 2 * SIZE
+    fetcher.forget(2)
+    assert fetcher.held == SIZE
+    fetcher.forget(1)
+    assert fetcher.held == 0
+    assert fetcher.read([of("b")])[0] == content("b", 0, SIZE)
+
+
+def test_what_is_passed_on_its_way_is_dropped_when_it_comes(fetcher: Fetcher, objects: Objects) -> None:
+    objects.open.clear()
+    fetcher.announce(1, 0, [of("a")])
+    until(lambda: len(objects.asked) == 1, objects)
+    fetcher.passed(1, 0)
+    objects.open.set()
+    until(lambda: fetcher.counts.requests == 1, objects)
+    fetcher.read([of("b")])
+    assert fetcher.held == 0
+
+
+def test_a_failure_belongs_to_those_who_wait_and_is_tried_again_for_the_next(
+    fetcher: Fetcher, objects: Objects
+) -> None:
+    objects.failing.add("a")
+    fetcher.announce(1, 0, [of("a"), of("b")])
+    with pytest.raises(StorageError, match="no a"):
+        fetcher.read([of("b"), of("a")])
+    with pytest.raises(StorageError, match="no a"):
+        fetcher.read([of("a")])
+
+    objects.failing.clear()
+    assert fetcher.read([of("a")])[0] == content("a", 0, SIZE)
+    fetcher.forget(1)
+    assert fetcher.held == 0
+
+
+def test_many_threads_may_read_the_same(fetcher: Fetcher, objects: Objects) -> None:
+    wanted = [of("a", number) for number in range(50)]
+    expected = [content("a", one.start, one.stop) for one in wanted]
+    wrong = []
+
+    def read() -> None:
+        for _ in range(5):
+            if fetcher.read(wanted) != expected:
+                wrong.append(1)
+
+    threads = [threading.Thread(target=read) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert wrong == []
+    assert fetcher.held == 0
+
+
+def test_whoever_waits_gets_an_error_when_it_is_closed(fetcher: Fetcher, objects: Objects) -> None:
+    objects.open.clear()
+    errors = []
+
+    def read() -> None:
+        try:
+            fetcher.read([of("a")])
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    until(lambda: len(objects.asked) == 1, objects)
+    fetcher.close()
+    thread.join(20)
+    assert len(errors) == 1
+    gc.collect()

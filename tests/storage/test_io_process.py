@@ -1,0 +1,197 @@
+"""The I/O process: answers several processes, is started anew when it dies, and ends with its parent."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import ObjectNotFoundError, StorageError
+from headrace.storage.endpoint import endpoint
+from headrace.storage.io_client import IOClient, IOProcess
+from headrace.storage.locations import parse
+from headrace.storage.objects import store_config
+from headrace.storage.ranges import ByteRange, ObjectVersion
+from headrace.storage.stores import StoreSettings, register
+from tests.servers.faulty import Fault, FaultyServer
+
+DATA = os.urandom(100_000)
+
+
+@pytest.fixture
+def io_process() -> Iterator[IOProcess]:
+    made = IOProcess()
+    pid = made.pid
+    yield made
+    made.close()
+    assert ended(pid)
+
+
+def ended(pid: int) -> bool:
+    """Waits until a child is gone, and is reaped by who has started it."""
+    waiting = threading.Event()
+    for _ in range(1000):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        waiting.wait(0.01)
+    return False
+
+
+@pytest.fixture
+def objects(faulty_server: FaultyServer) -> list[ByteRange]:
+    """Ranges of three objects, and where they are read from."""
+    options = {**faulty_server.s3_options, "max_retries": 3}
+    store = register(StoreSettings(store_config(parse("s3://b"), options), None))
+    wanted = []
+    for number in range(3):
+        faulty_server.put("b", f"k{number}", DATA[number:])
+        version = ObjectVersion(store, f"k{number}", None, len(DATA) - number)
+        wanted += [ByteRange(version, 0, 10), ByteRange(version, 60_000, 80_000)]
+
+    return wanted
+
+
+def contents(wanted: list[ByteRange]) -> list[bytes]:
+    found = []
+    for one in wanted:
+        number = int(one.object.key[1:])
+        found.append(DATA[number + one.start : number + one.stop])
+
+    return found
+
+
+def test_ranges_come_as_they_are_stored(io_process: IOProcess, objects: list[ByteRange]) -> None:
+    assert io_process.client.read(objects) == contents(objects)
+    out = bytearray(sum(one.size for one in objects))
+    io_process.client.read_into(objects, memoryview(out))
+    assert out == b"".join(contents(objects))
+
+
+def test_what_was_announced_is_not_fetched_twice(
+    io_process: IOProcess, objects: list[ByteRange], faulty_server: FaultyServer
+) -> None:
+    io_process.client.announce(1, 0, objects)
+    assert io_process.client.read(objects) == contents(objects)
+    assert len(faulty_server.asked()) == len(objects) // 2
+    io_process.client.passed(1, 0)
+    io_process.client.forget(1)
+    assert io_process.client.counts().requests == len(objects) // 2
+
+
+def test_errors_come_to_whoever_asked(io_process: IOProcess, objects: list[ByteRange]) -> None:
+    missing = ByteRange(objects[0].object._replace(key="nothing"), 0, 10)
+    with pytest.raises(ObjectNotFoundError, match="nothing"):
+        io_process.client.read([missing])
+    assert io_process.client.read(objects[:1]) == contents(objects[:1])
+
+
+def test_a_refusal_that_stays_is_an_error(
+    io_process: IOProcess, objects: list[ByteRange], faulty_server: FaultyServer
+) -> None:
+    faulty_server.always = Fault("status", 503)
+    with pytest.raises(StorageError, match="503"):
+        io_process.client.read(objects[:1])
+    assert io_process.client.counts().busy > 0
+
+
+def test_a_killed_one_is_started_anew(io_process: IOProcess, objects: list[ByteRange]) -> None:
+    for _ in range(3):
+        pid = io_process.pid
+        os.kill(pid, signal.SIGKILL)
+        assert io_process.client.read(objects) == contents(objects)
+        assert io_process.pid != pid
+
+
+def _read_in_a_child(address: str, wanted: list[ByteRange], settings: StoreSettings, answers: object) -> None:
+    register(settings)
+    answers.put([bytes(part) for part in IOClient(address).read(wanted)])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_several_processes_read_through_one(io_process: IOProcess, objects: list[ByteRange], method: str) -> None:
+    from headrace.storage.stores import settings_of
+
+    context = multiprocessing.get_context(method)
+    answers = context.Queue()
+    settings = settings_of(objects[0].object.store)
+    io_process.client.read(objects)
+    children = []
+    for _ in range(2):
+        child = context.Process(target=_read_in_a_child, args=(io_process.address, objects, settings, answers))
+        child.start()
+        children.append(child)
+
+    for child in children:
+        assert answers.get(timeout=60) == contents(objects)
+        child.join(60)
+        assert child.exitcode == 0
+
+
+def test_several_threads_read_through_one(io_process: IOProcess, objects: list[ByteRange]) -> None:
+    wrong = []
+
+    def read() -> None:
+        for _ in range(20):
+            if io_process.client.read(objects) != contents(objects):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+
+
+def _read_here(wanted: list[ByteRange], answers: object) -> None:
+    answers.put([bytes(part) for part in endpoint().read(wanted)])  # type: ignore[attr-defined]
+
+
+def test_a_child_that_somebody_forked_reads_through_one_of_its_own(objects: list[ByteRange]) -> None:
+    """The client of this process has threads, which the child does not have."""
+    assert endpoint().read(objects) == contents(objects)
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=_read_here, args=(objects, answers))
+    child.start()
+    assert answers.get(timeout=60) == contents(objects)
+    child.join(60)
+    assert child.exitcode == 0
+
+
+PARENT = """
+import sys, time
+from headrace.storage.io_client import IOProcess
+running = IOProcess()
+print(running.pid, running.address, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_it_ends_with_its_parent(killed: bool) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    pid, address = parent.stdout.readline().split()
+    if killed:
+        parent.kill()
+    else:
+        parent.stdin.close()
+    parent.wait(60)
+    parent.stdout.close()
+    if killed:
+        parent.stdin.close()
+        Path(address).unlink()
+        Path(address).parent.rmdir()
+    assert ended(int(pid))
+    assert not Path(address).parent.exists()

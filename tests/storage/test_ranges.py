@@ -1,0 +1,83 @@
+"""Which ranges one request brings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.storage.ranges import GAP, LARGEST, ByteRange, ObjectVersion, Waiting
+
+A = ObjectVersion("store", "a", None, 1 << 40)
+B = ObjectVersion("store", "b", None, 1 << 40)
+
+SPANS = st.tuples(st.integers(0, 200), st.integers(1, 40)).map(lambda pair: (pair[0] * 20_000, pair[1] * 5_000))
+
+
+def ranges_from(spans: list[tuple[int, int]], version: ObjectVersion = A) -> list[ByteRange]:
+    return sorted({ByteRange(version, start, start + size) for start, size in spans})
+
+
+@given(st.lists(SPANS, min_size=1, max_size=30), st.data(), st.integers(0, 2 * LARGEST))
+def test_a_request_brings_the_range_and_its_neighbours_and_nothing_else(
+    spans: list[tuple[int, int]], data: st.DataObject, room: int
+) -> None:
+    ranges = ranges_from(spans)
+    others = ranges_from(spans, B)
+    waiting = Waiting()
+    for one in ranges + others:
+        waiting.add(one)
+
+    wanted = data.draw(st.sampled_from(ranges))
+    taken = waiting.take(wanted, room)
+    assert wanted in taken
+    assert taken == sorted(taken)
+    assert set(taken) <= set(ranges)
+    # Nothing was lost, and nothing comes twice.
+    assert len(waiting) == len(ranges) + len(others) - len(taken)
+
+    reached = max(one.stop for one in taken) - taken[0].start
+    assert reached <= max(min(LARGEST, room), wanted.size) or taken == [wanted]
+    stop = taken[0].stop
+    for one in taken[1:]:
+        assert one.start - stop <= GAP
+        stop = max(stop, one.stop)
+
+
+@given(st.lists(SPANS, min_size=1, max_size=30))
+def test_everything_that_waits_is_taken_in_the_end(spans: list[tuple[int, int]]) -> None:
+    left = set(ranges_from(spans))
+    waiting = Waiting()
+    for one in left:
+        waiting.add(one)
+
+    while left:
+        left -= set(waiting.take(min(left), LARGEST))
+    assert len(waiting) == 0
+
+
+def test_neighbours_of_one_object_come_together() -> None:
+    waiting = Waiting()
+    ranges = [ByteRange(A, start, start + 100) for start in range(0, 10_000, 100)]
+    for one in ranges:
+        waiting.add(one)
+    assert waiting.take(ranges[40], LARGEST) == ranges
+
+
+def test_what_is_far_away_is_left() -> None:
+    waiting = Waiting()
+    near = ByteRange(A, 0, 100)
+    far = ByteRange(A, 100 + GAP + 1, 200 + GAP)
+    waiting.add(near)
+    waiting.add(far)
+    assert waiting.take(near, LARGEST) == [near]
+    assert waiting.take(far, LARGEST) == [far]
+
+
+def test_a_range_that_is_not_there_cannot_be_removed() -> None:
+    waiting = Waiting()
+    waiting.add(ByteRange(A, 0, 10))
+    with pytest.raises(KeyError):
+        waiting.remove(ByteRange(A, 0, 11))
+    waiting.remove(ByteRange(A, 0, 10))
+    assert len(waiting) == 0
