@@ -29,6 +29,7 @@ from headrace.data.gather import Gather, RaggedAs, in_range, numpy_dtype, whole_
 from headrace.data.images import decode_image, holds_images, stacked
 from headrace.data.stream import StoredStream
 from headrace.data.tokens import TokenWindows
+from headrace.storage.listing import lookup
 from headrace.storage.locations import is_url
 from headrace.storage.ranges import ByteRange
 from headrace.storage.stores import cache_settings
@@ -115,7 +116,9 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
             "cannot open this", place="headrace.open", found=found, expected="a path, or a datasets.Dataset"
         )
 
-    return StoredDataset(reader, reader.schema.only(columns, reader.place), decode=decode, ragged=ragged)
+    dataset = StoredDataset(reader, reader.schema.only(columns, reader.place), decode=decode, ragged=ragged)
+    dataset.options = options
+    return dataset
 
 
 def _open_tokens(
@@ -180,6 +183,9 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         self._types = {field.name: field.dtype for field in schema}
         self._window: tuple[int, int] | None = None
         self.schema = schema
+        self.options: Mapping[str, object] | None = None
+        """Of the store in which the data lie. They may hold secrets."""
+
         self._checks_keys = False
         self._plan: Handle[list[tuple[str, Gather]] | None] = Handle(self._make_plan)
 
@@ -371,7 +377,9 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     def fingerprint(self) -> str:
         """Returns a text that changes when the stored files do, by their names, lengths and times, or what is asked."""
         types = {name: dtype.name for name, dtype in self._types.items()}
-        return f"{stamp_of(self._reader.place)} {types} {self._window} {self._decode} {self.schema.to_json()}"
+        with lookup(self.options):
+            stamp = stamp_of(self._reader.place)
+        return f"{stamp} {types} {self._window} {self._decode} {self.schema.to_json()}"
 
     def _read(self, keys: Keys) -> Block:
         return self._reader.fetch(keys, self.schema.names)

@@ -88,6 +88,13 @@ class RemoteReading:
             return None
         return self._io_process.address
 
+    @property
+    def io_pid(self) -> int | None:
+        """The I/O process that runs now; None without one."""
+        if self._io_process is None:
+            return None
+        return self._io_process.pid
+
     def begin(self, spec: LoaderSpec, epoch: int) -> ReadAhead | None:
         """Begins an epoch. Returns what is to be told of its indices; None: nothing can be read ahead."""
         if self._ahead is None or not may_draw_ahead(spec.index_sampler, workers=self._io_process is not None):

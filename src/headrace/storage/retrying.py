@@ -35,7 +35,7 @@ _JITTER = random.Random()
 class RetryLimits:
     """When to give up, and how long to wait."""
 
-    retries: int = 10
+    retries: int = 40
     """How often a request is made again at most."""
 
     seconds: float = 180.0
