@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,10 +96,13 @@ def test_a_server_that_stops_for_a_while_is_waited_for(twice: Make, faulty_serve
     data = twice("pt", "s3")
     expected = list(loader_of(data.local))
     found = []
-    for number, batch in enumerate(loader_of(data.remote, workers)):
+    back = threading.Timer(2.0, setattr, (faulty_server, "always", None))
+    for number, batch in enumerate(loader_of(data.remote, workers, prefetch_factor=1 if workers else None)):
         found.append(batch)
-        if number == 2:
-            faulty_server.faults.extend([Fault("reset")] * 30)
+        if number == 0:
+            faulty_server.always = Fault("reset")
+            back.start()
+    back.join()
     assert all(map(same, found, expected))
     assert len(found) == len(expected)
 
