@@ -84,7 +84,7 @@ def test_what_was_announced_is_not_fetched_twice(
     assert len(faulty_server.asked()) == len(objects) // 2
     io_process.client.passed(1, 0)
     io_process.client.forget(1)
-    assert io_process.client.counts().requests == len(objects) // 2
+    assert io_process.client.count().requests == len(objects) // 2
 
 
 def test_errors_come_to_whoever_asked(io_process: IOProcess, objects: list[ByteRange]) -> None:
@@ -100,7 +100,7 @@ def test_a_refusal_that_stays_is_an_error(
     faulty_server.always = Fault("status", 503)
     with pytest.raises(StorageError, match="503"):
         io_process.client.read(objects[:1])
-    assert io_process.client.counts().busy > 0
+    assert io_process.client.count().busy > 0
 
 
 def test_a_killed_one_is_started_anew(io_process: IOProcess, objects: list[ByteRange]) -> None:

@@ -50,7 +50,9 @@ def executor_for(loader: AskedArguments[Any], session: Session) -> Executor | No
     The memory that it uses belongs to this process, and goes with the last loader that holds it.
     """
     backend = decided_backend(loader, session)
-    session.remote = remote_reading(loader.dataset, processes=backend == "process")
+    session.remote = remote_reading(loader.dataset, session.remote, processes=backend == "process")
+    if session.remote is not None:
+        session.recorder.remote = session.remote.reads
     if backend == "process":
         if os.name != "posix":
             return None  # descriptors cannot be handed to workers there

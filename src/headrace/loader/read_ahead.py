@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import BatchSampler, Subset
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, StorageError
 from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.key_arrays import key_arrays
 from headrace.samplers.sampler import PositionalSampler
@@ -19,6 +20,7 @@ from headrace.storage.fetcher import default_budget
 from headrace.storage.io_client import IO_PROCESS, IOProcess
 from headrace.storage.ranges import ByteRange
 from headrace.storage.stores import has_limit
+from headrace.telemetry.remote_reads import RemoteReads
 
 Keys = npt.NDArray[np.int64]
 RangesOf = Callable[[Keys], list[ByteRange]]
@@ -72,14 +74,28 @@ def may_draw_ahead(index_sampler: Any, *, workers: bool) -> bool:
 class RemoteReading:
     """How a loader reads data that lie elsewhere: through what, and how far ahead."""
 
-    def __init__(self, ranges: RangesOf | None, io_process: IOProcess | None) -> None:
+    def __init__(self, dataset: Any, io_process: IOProcess | None) -> None:
         """io_process: that of worker processes; None: whoever makes batches reads in threads of this process."""
+        self._dataset = dataset
+        self._pid = os.getpid()
         self._io_process = io_process
+        self._endpoint: Endpoint
+        if io_process is not None:
+            self._endpoint = io_process.client
+        else:
+            self._endpoint = endpoint()
+
+        self._before = self._endpoint.count()
         self._ahead: ReadAhead | None = None
-        if ranges is not None and io_process is not None:
-            self._ahead = ReadAhead(ranges, io_process.client)
-        elif ranges is not None:
-            self._ahead = ReadAhead(ranges, endpoint())
+        ranges = ranges_of(dataset)
+        if ranges is not None:
+            self._ahead = ReadAhead(ranges, self._endpoint)
+
+    def fits(self, dataset: Any, *, processes: bool) -> bool:
+        """Tells whether it goes on with an epoch of this dataset, in this process."""
+        # In a forked child, neither the threads of the parent nor its connections are there.
+        is_own = self._pid == os.getpid()
+        return is_own and self._dataset is dataset and (self._io_process is not None) == processes
 
     @property
     def address(self) -> str | None:
@@ -87,6 +103,24 @@ class RemoteReading:
         if self._io_process is None:
             return None
         return self._io_process.address
+
+    def reads(self) -> RemoteReads:
+        """Returns what was read since this was made, for all loaders that read through the same."""
+        before = self._before
+        try:
+            now = self._endpoint.count()
+        except StorageError:
+            # The I/O process is being started anew, which counts from 0 on.
+            now = before
+
+        return RemoteReads(
+            requests=max(now.requests - before.requests, 0),
+            bytes=max(now.bytes - before.bytes, 0),
+            cached_bytes=max(now.cached_bytes - before.cached_bytes, 0),
+            hits=max(now.hits - before.hits, 0),
+            waits=max(now.waits - before.waits, 0),
+            busy=max(now.busy - before.busy, 0),
+        )
 
     @property
     def io_pid(self) -> int | None:
@@ -103,18 +137,21 @@ class RemoteReading:
         return self._ahead
 
 
-def remote_reading(dataset: Any, *, processes: bool) -> RemoteReading | None:
+def remote_reading(dataset: Any, before: RemoteReading | None, *, processes: bool) -> RemoteReading | None:
     """Returns how a dataset is read whose data lie elsewhere; None if they lie on this machine.
 
-    processes: whether worker processes make the batches. They read through one I/O process.
+    before: how the epoch before was read, which goes on if it still fits: it has begun to read this one. processes:
+    whether worker processes make the batches. They read through one I/O process.
     """
     if not lies_elsewhere(dataset):
         return None
+    if before is not None and before.fits(dataset, processes=processes):
+        return before
 
     io_process = None
     if processes:
         io_process = IO_PROCESS.get()
-    return RemoteReading(ranges_of(dataset), io_process)
+    return RemoteReading(dataset, io_process)
 
 
 class ReadAhead:

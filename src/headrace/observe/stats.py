@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from headrace.telemetry.preparing import MAKING, prepared
 from headrace.telemetry.recording import STAGES, Batches, EpochTimes, Recording, stage_seconds, without_nan
+from headrace.telemetry.remote_reads import RemoteReads
 
 NAN = float("nan")
 
@@ -74,6 +75,8 @@ class LoaderStats:
     """Of all its children together, likewise."""
     bad_samples: int = 0
     restarts: int = 0
+    remote: RemoteReads | None = None
+    """What was read from object stores and servers; None: the data lie on this machine."""
 
     @property
     def wait_share(self) -> float:
@@ -159,6 +162,7 @@ def stats_of(recording: Recording) -> LoaderStats:
         memory_workers=memory_workers,
         bad_samples=recording.bad_samples,
         restarts=recording.restarts,
+        remote=recording.remote,
     )
 
 

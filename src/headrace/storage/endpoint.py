@@ -15,6 +15,7 @@ from headrace.storage import stores
 from headrace.storage.fetcher import Fetcher
 from headrace.storage.ranges import ByteRange
 from headrace.storage.sources import bring
+from headrace.telemetry.remote_reads import RemoteReads
 
 
 class Endpoint(Protocol):
@@ -40,6 +41,9 @@ class Endpoint(Protocol):
 
     def forget(self, plan: int) -> None:
         """Drops a plan, and what was fetched for it alone."""
+
+    def count(self) -> RemoteReads:
+        """Returns what was read so far."""
 
 
 _LOCK = threading.Lock()

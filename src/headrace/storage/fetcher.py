@@ -15,6 +15,7 @@ from headrace.storage.cache import NEVER
 from headrace.storage.in_flight import InFlight
 from headrace.storage.ranges import ByteRange, Waiting
 from headrace.storage.sources import Brought
+from headrace.telemetry.remote_reads import RemoteReads
 
 BUDGET = 512 << 20
 """Bytes that are read ahead at most; less where the machine has less than 16 times as much memory."""
@@ -66,20 +67,14 @@ class _Reading:
 
 @dataclass
 class FetchCounts:
-    """What a fetcher has done so far; read without the lock."""
+    """The figures of `RemoteReads`, while they grow. Guarded by the fetcher's lock."""
 
     requests: int = 0
-    """That were answered."""
     bytes: int = 0
-    """That came over the network."""
     cached_bytes: int = 0
-    """That were in the cache of this node."""
     hits: int = 0
-    """Ranges that were there when somebody asked for them."""
     waits: int = 0
-    """Ranges that somebody had to wait for."""
     busy: int = 0
-    """Answers by which a server said that it has too many requests."""
 
 
 class Fetcher:
@@ -190,6 +185,10 @@ class Fetcher:
         for data in self.read(ranges):
             out[at : at + len(data)] = data
             at += len(data)
+
+    def count(self) -> RemoteReads:
+        """See `Endpoint.count`."""
+        return RemoteReads(**vars(self.counts))
 
     def close(self) -> None:
         """Ends the threads when they have done what they do now. Whoever waits gets an error."""
@@ -304,7 +303,7 @@ class Fetcher:
         data = None
         if brought is not None:
             data = brought.data
-            self._count(brought)
+            self._count(brought, max(wanted.stop for wanted in ranges) - start)
 
         for wanted in ranges:
             fetched = self._known[wanted]
@@ -338,9 +337,8 @@ class Fetcher:
         self._waiting.add(fetched.wanted)
         heapq.heappush(self._queue, (0, (0, 0), next(self._order), fetched.wanted))
 
-    def _count(self, brought: Brought) -> None:
-        if brought.data is not None:
-            self.counts.cached_bytes += max(len(brought.data) - brought.from_network, 0)
+    def _count(self, brought: Brought, size: int) -> None:
+        self.counts.cached_bytes += max(size - brought.from_network, 0)
         if brought.from_network:
             self.counts.requests += 1
             self.counts.bytes += brought.from_network

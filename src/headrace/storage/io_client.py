@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from headrace.core.errors import StorageError
 from headrace.core.per_process import PerProcess
 from headrace.storage import stores, wire
-from headrace.storage.fetcher import FetchCounts
 from headrace.storage.ranges import ByteRange
+from headrace.telemetry.remote_reads import RemoteReads
 
 T = TypeVar("T")
 
@@ -106,12 +106,12 @@ class IOClient:
         """See `Endpoint.forget`."""
         self._tell(("forget", plan))
 
-    def counts(self) -> FetchCounts:
-        """Returns what the I/O process has done so far."""
+    def count(self) -> RemoteReads:
+        """See `Endpoint.count`. One that was started anew counts from 0 on."""
 
-        def ask(connection: socket.socket) -> FetchCounts:
+        def ask(connection: socket.socket) -> RemoteReads:
             wire.send(connection, ("counts",))
-            counts: FetchCounts = wire.receive(connection)
+            counts: RemoteReads = wire.receive(connection)
             return counts
 
         return self._with_connection((), ask)

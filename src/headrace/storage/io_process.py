@@ -8,7 +8,7 @@ What it is sent, each a tuple whose first part says what it is:
     ("store", settings)                 a store that ranges name
     ("read", ranges)                    is answered by ("data", sizes) and the bytes, or by ("error", exception)
     ("announce", plan, position, ranges, next_uses), ("passed", plan, position), ("forget", plan)
-    ("counts",)                         is answered by `FetchCounts`
+    ("counts",)                         is answered by `RemoteReads`
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Connection:
             settings: StoreSettings = rest[0]
             stores.register(settings)
         elif what == "counts":
-            wire.send(self._connection, self._fetcher.counts)
+            wire.send(self._connection, self._fetcher.count())
 
     def _read(self, ranges: Any) -> None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import shutil
 import tempfile
@@ -9,12 +11,17 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from headrace.core.errors import MachineError
+from headrace.storage.cache import Lease
 from headrace.storage.files import info_of
 from headrace.storage.listing import current
 from headrace.storage.locations import parse
 from headrace.storage.objects import ObjectInfo, Store
+from headrace.storage.stores import cache_of, register
+
+LOGGER = logging.getLogger("headrace")
 
 PIECE = 8 << 20
 """Bytes that one request brings."""
@@ -31,7 +38,8 @@ Report = Callable[[int], None]
 class FetchedFiles:
     """Objects as files in a folder of this machine, which goes with this object.
 
-    Other processes may have a copy of it, and read the files as long as this one lives.
+    Where there is a cache on this node, the folder has links to files in it, which stay there for the next time.
+    Other processes may have a copy of this object, and read the files as long as this one lives.
     """
 
     def __init__(self, folder: str, urls: Sequence[str]) -> None:
@@ -43,6 +51,8 @@ class FetchedFiles:
 
         self.path = tempfile.mkdtemp(prefix="headrace-fetched-")
         self._removal = weakref.finalize(self, _remove, self.path, os.getpid())
+        # What is leased is not evicted as long as somebody holds the lease.
+        self._leases: list[Lease] = []
         begin = len(folder.rstrip("/")) + 1
         objects = [info_of(url) for url in urls]
         total = sum(info.size for info in objects)
@@ -50,28 +60,49 @@ class FetchedFiles:
             for url, info in zip(urls, objects, strict=True):
                 file = Path(self.path, url[begin:])
                 file.parent.mkdir(parents=True, exist_ok=True)
-                _fetch(current().store(parse(url)), info, file, threads, report)
+                fetch = functools.partial(_fetch, current().store(parse(url)), info, threads, report)
+                lease = _leased(url, info, fetch)
+                if lease is not None:
+                    self._leases.append(lease)
+                    file.symlink_to(lease.path)
+                    continue
+
+                with file.open("xb") as stream:
+                    fetch(stream)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process does not remove what this one still reads.
         return {"path": self.path}
 
 
-def _fetch(store: Store, info: ObjectInfo, file: Path, threads: ThreadPoolExecutor, report: Report) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+def _leased(url: str, info: ObjectInfo, fetch: Callable[[IO[bytes]], None]) -> Lease | None:
+    """Returns a file of the cache that holds an object; None if there is no cache, or no room in it."""
+    lookup = current()
+    if lookup.cache is None or info.etag is None:
+        return None
+
+    cache = cache_of(register(lookup.settings(parse(url))))
+    if cache is None:
+        return None
     try:
+        return cache.whole_file(url, info.etag, info.size, fetch)
+    except MachineError as error:
+        LOGGER.warning("%s is fetched without the cache: %s", url, error)
+        return None
 
-        def fetch(start: int) -> int:
-            data = store.read(info.key, start, min(start + PIECE, info.size), info.etag)
-            done = 0
-            while done < len(data):
-                done += os.pwrite(descriptor, data[done:], start + done)
-            return len(data)
 
-        for count in threads.map(fetch, range(0, info.size, PIECE)):
-            report(count)
-    finally:
-        os.close(descriptor)
+def _fetch(store: Store, info: ObjectInfo, threads: ThreadPoolExecutor, report: Report, file: IO[bytes]) -> None:
+    descriptor = file.fileno()
+
+    def fetch(start: int) -> int:
+        data = store.read(info.key, start, min(start + PIECE, info.size), info.etag)
+        done = 0
+        while done < len(data):
+            done += os.pwrite(descriptor, data[done:], start + done)
+        return len(data)
+
+    for count in threads.map(fetch, range(0, info.size, PIECE)):
+        report(count)
 
 
 def _remove(path: str, pid: int) -> None:

@@ -32,6 +32,7 @@ from headrace.telemetry.recording import (
     stage_seconds,
     totals_of,
 )
+from headrace.telemetry.remote_reads import RemoteReads
 from headrace.telemetry.stopwatch import queued_seconds
 from headrace.telemetry.timings import NAN, BatchTimings
 
@@ -80,6 +81,8 @@ class Recorder:
         self.listeners: list[Listener] = []
         self.counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """Returns the bad samples and the replaced workers so far."""
+        self.remote: Callable[[], RemoteReads | None] = lambda: None
+        """Returns what was read from object stores and servers so far; None: nothing was."""
         self.first_seen = math.nan
         self._ring = np.zeros((HELD, COLUMNS))
         self._held = self._next = 0
@@ -222,6 +225,7 @@ class Recorder:
             first_seen=self.first_seen,
             bad_samples=bad,
             restarts=restarts,
+            remote=self.remote(),
         )
 
     def places(self, most: int = 12) -> tuple[Place, ...]:

@@ -24,6 +24,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from headrace.telemetry.remote_reads import RemoteReads
+
 BATCH = np.dtype(
     [
         ("epoch", "i4"),  # counted by the loader from 0
@@ -162,6 +164,8 @@ class Recording:
     """When the first epoch began."""
     bad_samples: int = 0
     restarts: int = 0
+    remote: RemoteReads | None = None
+    """What was read from object stores and servers; None: nothing was."""
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as JSON knows it: arrays as lists of their columns, NaN as None."""
@@ -187,7 +191,14 @@ class Recording:
             first_seen=_nan(given["first_seen"]),
             bad_samples=given["bad_samples"],
             restarts=given["restarts"],
+            remote=_remote(given.get("remote")),
         )
+
+
+def _remote(given: Mapping[str, int] | None) -> RemoteReads | None:
+    if given is None:
+        return None
+    return RemoteReads(**given)
 
 
 def workers_seen(batches: Batches, events: Iterable[Event]) -> list[int]:

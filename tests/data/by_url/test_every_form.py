@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 
 import headrace
 from tests.data.by_url.conftest import NAMES, PLACES, ROWS, Twice
+from tests.servers.faulty import FaultyServer
 
 Make = Callable[..., Twice]
 
@@ -105,3 +108,49 @@ def test_a_dataset_may_be_sent_to_another_process(twice: Make, name: str) -> Non
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     np.save(tmp_path / "a b.npy", np.arange(5))
     assert len(headrace.open(f"file://{tmp_path}/a%20b.npy")) == 5
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_tells_what_it_has_read(twice: Make, workers: int, tmp_path: Path) -> None:
+    data = twice("pt", "s3", cache_dir=tmp_path / "cache")
+    loader = headrace.DataLoader(data.remote, batch_size=8, seed=3, shuffle=True, num_workers=workers)
+    assert len(list(loader)) == 12
+    size = sum(path.stat().st_size for path in Path(data.local.place).glob("*.pt"))
+    first = loader.stats.remote
+    assert first is not None
+    # The next epoch may be begun already, over the end of this one: it is all in the cache.
+    assert first.bytes == size
+    assert first.requests == ROWS
+
+    assert len(list(loader)) == 12
+    second = loader.stats.remote
+    assert second is not None
+    assert second.bytes == size
+    assert second.cached_bytes >= size
+    assert second.hit_rate >= 0.5
+    assert loader.stats.as_json()["remote"]["bytes"] == size
+    assert headrace.DataLoader(data.local).stats.remote is None
+
+
+def test_what_is_fetched_whole_is_fetched_once_where_there_is_a_cache(
+    twice: Make, faulty_server: FaultyServer, tmp_path: Path
+) -> None:
+    first = twice("hdf5", "s3", cache_dir=tmp_path / "cache")
+    before = faulty_server.bytes_sent
+    second = twice("hdf5", "s3", cache_dir=tmp_path / "cache")
+    size = Path(first.local.place).stat().st_size
+    assert faulty_server.bytes_sent - before == before - size
+    assert same(first.remote[7], first.local[7])
+    assert same(second.remote[9], second.local[9])
+
+
+def test_fetched_files_go_with_the_dataset(twice: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    data = twice("hdf5", "s3")
+    assert same(data.remote[7], data.local[7])
+    assert len(list(folder.iterdir())) == 1
+    data.remote = data.local
+    gc.collect()
+    assert list(folder.iterdir()) == []
