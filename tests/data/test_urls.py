@@ -20,7 +20,6 @@ from headrace.data.convert.verify import verify
 URLS = ("s3://bucket/train.parquet", "gs://b/x", "https://host/a.tar", "hf://datasets/a", "az://c", "file:///data/x")
 
 CALLS: dict[str, Callable[[str], Any]] = {
-    "tokens": lambda url: headrace.open(url, dtype="uint16"),
     "ImageFolder": headrace.ImageFolder,
     "verify": verify,
     "pack from": lambda url: pack(url, "there", PackOptions()),

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from headrace.core.batch_memory import BatchMemory
+from headrace.core.errors import UsageError
 from headrace.data.blobs import Blobs
 from headrace.data.formats.columns import Array, Column, Keys, Loose, Ragged, copy_pieces, offsets_of
-from headrace.data.formats.columns.schema import Field
+from headrace.data.formats.columns.schema import NUMBERS, Field
 
 Gather = Callable[[Keys, BatchMemory], Any]
 """Makes a column of a batch from its keys: int64 [batch], which are in range unless it is `fixed` that gathers."""
@@ -52,6 +53,19 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
 
     named: np.dtype[Any] = np.dtype(dtype)
     return named
+
+
+def type_of_numbers(given: Any) -> np.dtype[Any]:
+    """Returns NumPy's type for one that `StoredDataset.astype` was given. Raises `UsageError`."""
+    try:
+        dtype = numpy_dtype(given)
+    except (TypeError, RuntimeError) as error:
+        expected = "a type of torch or NumPy"
+        raise UsageError.about("no such type", place="astype", found=repr(given), expected=expected) from error
+
+    if dtype not in NUMBERS:
+        raise UsageError.about("no such type", place="astype", found=repr(given), expected="a type of numbers")
+    return dtype
 
 
 def allocate(memory: BatchMemory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[torch.Tensor, Array]:

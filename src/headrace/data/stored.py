@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -16,16 +15,16 @@ from torch.utils.data import Dataset
 
 from headrace.core.batch_memory import BatchMemory, OwnMemory
 from headrace.core.errors import FormatError, UsageError, wrong_argument
-from headrace.core.urls import refuse_url
 from headrace.data import gather
 from headrace.data.fluent import Fluent
 from headrace.data.formats import flat
 from headrace.data.formats.columns import Block, Column, Keys, Ragged, value_of
-from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
-from headrace.data.formats.protocol import Handle, Reader
-from headrace.data.formats.registry import open_reader
-from headrace.data.formats.shards import stamp_of
-from headrace.data.gather import Gather, RaggedAs, in_range, numpy_dtype, whole_numbers
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.listed_files import open_listed
+from headrace.data.formats.protocol import Handle, Reader, WindowReader
+from headrace.data.formats.registry import open_flat_reader, open_reader
+from headrace.data.formats.shards import FileList, stamp_of
+from headrace.data.gather import Gather, RaggedAs, in_range, type_of_numbers, whole_numbers
 from headrace.data.images import decode_image, holds_images, stacked
 from headrace.data.stream import StoredStream
 from headrace.data.tokens import TokenWindows
@@ -55,7 +54,16 @@ def open(
 
 
 @overload
-def open(uri: str | os.PathLike[str], *, dtype: npt.DTypeLike, window: int, stride: int | None = None) -> TokenWindows:
+def open(
+    uri: str | os.PathLike[str],
+    *,
+    dtype: npt.DTypeLike,
+    window: int,
+    stride: int | None = None,
+    options: Mapping[str, object] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: int | str | None = None,
+) -> TokenWindows:
     """Opens a flat file of tokens as windows."""
 
 
@@ -77,7 +85,8 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     """Opens stored data as a map-style dataset; `.stream()` of it is the iterable one.
 
     uri: a file, a folder, a pattern (`train-*.parquet`, `shard-{000..011}.tar`), each on this machine or as a URL
-        (`s3://bucket/train/*.parquet`); or a `datasets.Dataset`.
+        (`s3://bucket/train/*.parquet`); a list of files of one format, which are read in its order; or a
+        `datasets.Dataset`.
     columns: their names, in the order wanted; only these are read.
     format: its name, where it cannot be told from the data.
     trust: also read what could execute code when it is opened (pickles), or unfolds to far more than is stored. Only
@@ -101,71 +110,31 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         raise wrong_argument("ragged", ragged, "'pad', 'nested' or 'list'", place="headrace.open")
 
     if dtype is not None or window is not None or stride is not None:
-        return _open_tokens(uri, columns, format, dtype, window, stride)
+        flat.check_asked(uri, columns, format, dtype, window, stride)
+        cache = cache_settings(cache_dir, cache_limit, uri)
+        reader = open_flat_reader(uri, dtype, options, cache)
+        if window is None:
+            return StoredDataset(reader, reader.schema, decode=True, ragged="pad", options=options)
+        return TokenWindows(reader, window, stride)
 
+    listed = None
     if isinstance(uri, (str, os.PathLike)):
         cache = cache_settings(cache_dir, cache_limit, uri)
         reader = open_reader(uri, format=format, trust=trust, options=options, cache=cache)
+    elif isinstance(uri, (list, tuple)):
+        cache = cache_settings(cache_dir, cache_limit, next(iter(uri), None))
+        listed, reader = open_listed(uri, format=format, trust=trust, options=options, cache=cache)
     elif hasattr(uri, "features") and hasattr(uri, "data"):
         from headrace.data.formats.huggingface import reader_of
 
         reader = reader_of(uri)
     else:
         found = f"{uri!r} of type {type(uri).__name__}"
-        raise UsageError.about(
-            "cannot open this", place="headrace.open", found=found, expected="a path, or a datasets.Dataset"
-        )
+        expected = "a path, a list of files, or a datasets.Dataset"
+        raise UsageError.about("cannot open this", place="headrace.open", found=found, expected=expected)
 
-    dataset = StoredDataset(reader, reader.schema.only(columns, reader.place), decode=decode, ragged=ragged)
-    dataset.options = options
-    return dataset
-
-
-def _open_tokens(
-    uri: Any,
-    columns: Iterable[str] | None,
-    format: str | None,
-    dtype: npt.DTypeLike | None,
-    window: int | None,
-    stride: int | None,
-) -> StoredDataset | TokenWindows:
-    """Opens a flat file of numbers; see `open`. Raises `UsageError` for what does not go together."""
-    found = None
-    if dtype is None:
-        found = "window= or stride= without dtype="
-    elif not isinstance(uri, (str, os.PathLike)):
-        found = f"dtype= with {type(uri).__name__}"
-    elif format not in (None, flat.NAME):
-        found = f"dtype= with format={format!r}"
-    elif columns is not None:
-        found = "dtype= with columns="
-    elif stride is not None and window is None:
-        found = "stride= without window="
-
-    if found is not None:
-        expected = f"a path and dtype=, as in {flat.EXAMPLE}"
-        cure = "for other forms, headrace.open(path).windows(length, stride) cuts a column"
-        raise UsageError.about("wrong argument", place="headrace.open", found=found, expected=expected, cure=cure)
-
-    refuse_url(uri, "headrace.open")
-    place = str(Path(os.fsdecode(uri)).expanduser())
-    reader = flat.open_flat(place, flat.number_type(dtype))
-    if window is None:
-        return StoredDataset(reader, reader.schema, decode=True, ragged="pad")
-    return TokenWindows(reader, window, stride)
-
-
-def _type_of_numbers(given: Any) -> np.dtype[Any]:
-    """Returns NumPy's type for one that `StoredDataset.astype` was given. Raises `UsageError`."""
-    try:
-        dtype = numpy_dtype(given)
-    except (TypeError, RuntimeError) as error:
-        expected = "a type of torch or NumPy"
-        raise UsageError.about("no such type", place="astype", found=repr(given), expected=expected) from error
-
-    if dtype not in NUMBERS:
-        raise UsageError.about("no such type", place="astype", found=repr(given), expected="a type of numbers")
-    return dtype
+    schema = reader.schema.only(columns, reader.place)
+    return StoredDataset(reader, schema, decode=decode, ragged=ragged, listed=listed, options=options)
 
 
 class StoredDataset(Fluent, Dataset[dict[str, Any]]):
@@ -176,16 +145,25 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     one memory) and lists of strings. Holds no open file until it is used, and none is sent to other processes.
     """
 
-    def __init__(self, reader: Reader, schema: Schema, *, decode: bool, ragged: RaggedAs) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        schema: Schema,
+        *,
+        decode: bool,
+        ragged: RaggedAs,
+        listed: FileList | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        """listed: the files, where a user has listed them. options: of the store in which the data lie."""
         self._reader = reader
+        self._listed = listed
         self._decode = decode
         self._ragged = ragged
         self._types = {field.name: field.dtype for field in schema}
         self._window: tuple[int, int] | None = None
         self.schema = schema
-        self.options: Mapping[str, object] | None = None
-        """Of the store in which the data lie. They may hold secrets."""
-
+        self._options = options
         self._checks_keys = False
         self._plan: Handle[list[tuple[str, Gather]] | None] = Handle(self._make_plan)
 
@@ -222,7 +200,11 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     def byte_ranges(self, keys: Keys) -> list[ByteRange]:
         """Returns which byte ranges samples are, where they lie elsewhere. keys: int64 [n], 0 .. length-1."""
         if self._window is not None:
-            return []
+            if not isinstance(self._reader, WindowReader):
+                return []
+            length, stride = self._window
+            return self._reader.window_ranges(in_range(keys, len(self)) * stride, length, self.schema.names)
+
         found: list[ByteRange] = self._reader.byte_ranges(keys, self.schema.names)  # type: ignore[attr-defined]
         return found
 
@@ -253,7 +235,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
             if name not in numbers:
                 expected = "one of " + ", ".join(numbers)
                 raise UsageError.about("no such column of numbers", place="astype", found=repr(name), expected=expected)
-            changed._types[name] = _type_of_numbers(wanted_type)
+            changed._types[name] = type_of_numbers(wanted_type)
 
         return changed
 
@@ -261,7 +243,8 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         """Returns the data as windows: sample k is entries `k * stride` to `k * stride + length - 1` of each column.
 
         stride: `length` if not given. For streams of tokens: `open("tokens.npy").windows(2049, 2048)`. Needs columns of
-        numbers of one size that lie in memory or can be mapped (`.npy`, memmap, Arrow in one piece).
+        numbers of one size that lie in memory or can be mapped (`.npy`, memmap, Arrow in one piece); in a store, any
+        that is read by ranges.
         """
         if stride is None:
             stride = length
@@ -270,11 +253,11 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
                 raise wrong_argument(name, number, "a whole number above 0", place="windows")
 
         for field in self.schema:
-            if field.kind != "fixed" or self._reader.column(field.name) is None:
+            by_ranges = isinstance(self._reader, WindowReader)
+            if field.kind != "fixed" or not (by_ranges or self._reader.column(field.name) is not None):
                 cure = "leave the column out with columns=, or pack the data as memmap"
-                raise UsageError.about(
-                    "windows cannot be cut from this", place=f"column {field.name!r}", found=str(field), cure=cure
-                )
+                what = "windows cannot be cut from this"
+                raise UsageError.about(what, place=f"column {field.name!r}", found=str(field), cure=cure)
 
         changed = self._copy()
         changed._window = length, stride
@@ -377,8 +360,9 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     def fingerprint(self) -> str:
         """Returns a text that changes when the stored files do, by their names, lengths and times, or what is asked."""
         types = {name: dtype.name for name, dtype in self._types.items()}
-        with lookup(self.options):
-            stamp = stamp_of(self._reader.place)
+        with lookup(self._options):
+            stamp = stamp_of(self._listed or self._reader.place)
+
         return f"{stamp} {types} {self._window} {self._decode} {self.schema.to_json()}"
 
     def _read(self, keys: Keys) -> Block:
@@ -419,7 +403,25 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
             array = in_range(array, len(self))
         if plan is not None:
             return {name: make(array, out) for name, make in plan}
+        if self._window is not None:
+            return self._fetch_windows(array, out)
         return self.collate(self._read(array), out)
+
+    def _fetch_windows(self, keys: Keys, out: BatchMemory) -> dict[str, Any]:
+        """Returns a batch of windows that are read from a store."""
+        if self._window is None or not isinstance(self._reader, WindowReader):
+            raise TypeError(f"{self._reader!r} reads no windows")
+
+        length, stride = self._window
+        found = self._reader.fetch_windows(in_range(keys, len(self)) * stride, length, self.schema.names)
+        batch = {}
+        for field in self.schema:
+            column = found[field.name]
+            tensor, values = gather.allocate(out, column.shape, self._types[field.name])
+            values[...] = column
+            batch[field.name] = tensor
+
+        return batch
 
     def _make_plan(self) -> list[tuple[str, Gather]] | None:
         """Returns what gathers each column; None if they must be read from the files for each batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,13 +12,21 @@ from torch.utils.data import Dataset
 from headrace.core.batch_memory import BatchMemory, OwnMemory
 from headrace.core.errors import FormatError, wrong_argument
 from headrace.data.fluent import Fluent
-from headrace.data.formats.columns import Array
+from headrace.data.formats.columns import Array, Keys
 from headrace.data.formats.flat import COLUMN
-from headrace.data.formats.protocol import Handle, Reader
+from headrace.data.formats.protocol import Handle, Reader, WindowReader
 from headrace.data.formats.shards import stamp_of
 from headrace.data.gather import allocate, in_range, whole_numbers
+from headrace.storage.ranges import ByteRange
 
 INT64 = np.dtype(np.int64)
+
+
+class _Windows(NamedTuple):
+    """What one process has of the windows."""
+
+    rows: Array | None
+    """A view [len, window + 1] of the tokens, which shares their memory; None if they do not lie in memory."""
 
 
 class TokenWindows(Fluent, Dataset[dict[str, Any]]):
@@ -29,7 +37,10 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
     """
 
     def __init__(self, reader: Reader, window: int, stride: int | None = None) -> None:
-        """reader: of one column, `tokens`, that lies in memory. Raises `UsageError`, and `FormatError` if too short."""
+        """reader: of one column, `tokens`, that lies in memory or is read by windows.
+
+        Raises `UsageError`, and `FormatError` if there are fewer tokens than a window needs.
+        """
         if stride is None:
             stride = window
 
@@ -49,13 +60,15 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
         self.window = int(window)
         self.stride = int(stride)
         self._reader = reader
-        self._windows: Handle[Array] = Handle(self._open)
+        self._windows: Handle[_Windows] = Handle(self._open)
 
-    def _open(self) -> Array:
-        """Returns a view [len, window + 1] of the tokens, which shares their memory."""
+    def _open(self) -> _Windows:
         tokens = self._reader.column(COLUMN)
+        if tokens is None:
+            return _Windows(None)
+
         view = np.lib.stride_tricks.sliding_window_view(np.asarray(tokens), self.window + 1)
-        return view[:: self.stride]
+        return _Windows(view[:: self.stride])
 
     @property
     def place(self) -> str:
@@ -65,7 +78,18 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
     @property
     def lies_in_memory(self) -> bool:
         """Whether batches are gathered from memory, or from files that are mapped into it."""
-        return True
+        return self._windows.get().rows is not None
+
+    @property
+    def lies_elsewhere(self) -> bool:
+        """Whether windows are read, each by a range, from an object store or a server."""
+        return isinstance(self._reader, WindowReader)
+
+    def byte_ranges(self, keys: Keys) -> list[ByteRange]:
+        """Returns which byte ranges windows are, where they lie elsewhere. keys: int64 [n], 0 .. length-1."""
+        if not isinstance(self._reader, WindowReader):
+            return []
+        return self._reader.window_ranges(in_range(keys, len(self)) * self.stride, self.window + 1, [COLUMN])
 
     def __len__(self) -> int:
         return (len(self._reader) - 1 - self.window) // self.stride + 1
@@ -85,12 +109,22 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
 
     def fetch_batch(self, keys: Any, out: BatchMemory) -> dict[str, torch.Tensor]:
         """Returns the batch of these keys: `inputs` and `targets`, int64 [batch, window]. Raises `IndexError`."""
-        rows = self._windows.get()[in_range(whole_numbers(keys), len(self))]
+        rows = self._rows(in_range(whole_numbers(keys), len(self)))
         inputs, values = allocate(out, (len(rows), self.window), INT64)
         values[...] = rows[:, :-1]
         targets, values = allocate(out, (len(rows), self.window), INT64)
         values[...] = rows[:, 1:]
         return {"inputs": inputs, "targets": targets}
+
+    def _rows(self, keys: Keys) -> Array:
+        """Returns [keys, window + 1]: each window, and the target of its last token."""
+        rows = self._windows.get().rows
+        if rows is not None:
+            taken: Array = rows[keys]
+            return taken
+        if not isinstance(self._reader, WindowReader):
+            raise TypeError(f"{self._reader!r} has neither its tokens in memory nor windows")
+        return self._reader.fetch_windows(keys * self.stride, self.window + 1, [COLUMN])[COLUMN]
 
     def fingerprint(self) -> str:
         """Returns a text that changes when the stored file does, or what is asked of it."""

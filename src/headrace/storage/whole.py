@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import IO, Any
 
@@ -101,8 +101,15 @@ def _fetch(store: Store, info: ObjectInfo, threads: ThreadPoolExecutor, report: 
             done += os.pwrite(descriptor, data[done:], start + done)
         return len(data)
 
-    for count in threads.map(fetch, range(0, info.size, PIECE)):
-        report(count)
+    pieces = [threads.submit(fetch, start) for start in range(0, info.size, PIECE)]
+    try:
+        for piece in pieces:
+            report(piece.result())
+    finally:
+        # The file is about to be closed. A thread that still wrote to its number might write into another file.
+        for piece in pieces:
+            piece.cancel()
+        wait(pieces)
 
 
 def _remove(path: str, pid: int) -> None:

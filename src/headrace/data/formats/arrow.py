@@ -1,9 +1,13 @@
-"""Arrow IPC, the file and the stream form, memory-mapped: one file, or a folder or pattern of shards."""
+"""Arrow IPC, the file and the stream form, memory-mapped: one file, or a folder or pattern of shards.
+
+In a store, the samples that are needed are read; see `arrow_ranges.py`.
+"""
 
 from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +15,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from headrace.core.errors import FormatError
+from headrace.data.formats.arrow_ranges import open_table, read_table
 from headrace.data.formats.columns import Block, concatenated
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.arrow_columns import arrow_schema, schema_from, to_batch
@@ -22,7 +27,8 @@ from headrace.data.formats.guards.limits import FREE, allowed, stored_size, too_
 from headrace.data.formats.manifest import manifest_of
 from headrace.data.formats.protocol import Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
-from headrace.storage.files import first_bytes, is_file, is_folder
+from headrace.storage.files import first_bytes, is_file, is_folder, join
+from headrace.storage.locations import is_url
 
 NAME = "arrow"
 TITLE = "Arrow IPC files, memory-mapped"
@@ -35,7 +41,7 @@ def claims(path: str) -> bool:
     """See `Format.claims`."""
     if is_folder(path):
         # Such a file makes it a dataset of Hugging Face, whose Arrow files lie in the folder too.
-        return bool(files_ending_in(path, SUFFIXES)) and not (Path(path) / "state.json").exists()
+        return bool(files_ending_in(path, SUFFIXES)) and not is_file(join(path, "state.json"))
     return first_bytes(path, 6) == b"ARROW1" or (path.endswith(SUFFIXES) and (is_pattern(path) or is_file(path)))
 
 
@@ -52,6 +58,14 @@ def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     files = shards_of(path, SUFFIXES)
     manifest_of(path, NAME)
+    return open_files(files, path, trust)
+
+
+def open_files(files: Sequence[str], path: str, trust: bool) -> Reader:
+    """See `SeveralFiles.open_files`."""
+    if is_url(files[0]):
+        return open_table(NAME, path, read_table(files), trust)
+
     table = load(files, trust)
     if table.num_rows > FREE and table.num_rows > allowed(stored_size(files)):
         raise too_large(path, f"{table.num_rows:,} samples", f"{allowed(stored_size(files)):,} at most")
@@ -60,7 +74,7 @@ def open_reader(path: str, trust: bool) -> Reader:
     return TableReader(NAME, path, schema, table.num_rows, functools.partial(load, files, trust), trust)
 
 
-def load(files: list[str], trust: bool = False) -> pa.Table:
+def load(files: Sequence[str], trust: bool = False) -> pa.Table:
     """Returns a table over the files, mapped into memory. Raises `FormatError` if one is damaged, or differs."""
     tables: list[pa.Table] = []
     for file in files:

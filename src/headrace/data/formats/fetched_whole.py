@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headrace.core.errors import HeadraceError
 from headrace.data.formats.columns import Block, Column, Keys
-from headrace.data.formats.protocol import Format, Reader
+from headrace.data.formats.protocol import Format, Reader, SeveralFiles
 from headrace.data.formats.shards import files_at
+from headrace.storage.files import parent_of
 from headrace.storage.whole import FetchedFiles
+
+
+class NotByRanges(Exception):
+    """These files, of a format that is read by ranges, must be fetched whole after all."""
 
 
 class FetchedReader:
@@ -55,6 +61,21 @@ def open_fetched(chosen: Format, url: str, trust: bool) -> Reader:
 
     with naming(fetched.path, folder):
         return FetchedReader(url, folder, fetched, chosen.open_reader(path, trust))
+
+
+def open_fetched_files(chosen: SeveralFiles, urls: Sequence[str], place: str, trust: bool) -> Reader:
+    """Fetches objects, and opens them as one dataset.
+
+    Raises what `SeveralFiles.open_files` does, and `StorageError`.
+    """
+    folder = os.path.commonpath([parent_of(url).partition("://")[2] for url in urls])
+    folder = f"{urls[0].partition('://')[0]}://{folder}"
+    # A file may be listed twice.
+    fetched = FetchedFiles(folder, list(dict.fromkeys(urls)))
+    begin = len(folder) + 1
+    paths = [str(Path(fetched.path, url[begin:])) for url in urls]
+    with naming(fetched.path, folder):
+        return FetchedReader(place, folder, fetched, chosen.open_files(paths, place, trust))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,6 @@
-"""A flat file of numbers without a head, such as the `train.bin` of nanoGPT: one column, `tokens`, mapped into memory.
+"""A flat file of numbers without a head, such as the `train.bin` of nanoGPT: one column, `tokens`.
+
+It is mapped into memory; in a store, the windows that are needed are read.
 
 Nothing in the file says what it holds, so the type must be given; no other file is taken for one of these.
 """
@@ -6,6 +8,8 @@ Nothing in the file says what it holds, so the type must be given; no other file
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +20,44 @@ from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError
 from headrace.core.regular import check_regular
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.arrays import ColumnsReader
+from headrace.data.formats.columns.byte_spans import Addresses
+from headrace.data.formats.columns.remote_arrays import Pieces, StoredArray
 from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
+from headrace.data.formats.protocol import Reader
+from headrace.data.formats.stored_arrays import NamedArray, open_arrays
+from headrace.storage.locations import is_url
+from headrace.storage.remote_files import RemoteFiles
 
 NAME = "flat"
 COLUMN = "tokens"
 EXAMPLE = 'headrace.open("train.bin", dtype="uint16", window=1024)'
+
+
+def check_asked(
+    uri: Any,
+    columns: Iterable[str] | None,
+    format: str | None,
+    dtype: npt.DTypeLike | None,
+    window: int | None,
+    stride: int | None,
+) -> None:
+    """Raises `UsageError` for arguments of `headrace.open` that do not go together, where a flat file is meant."""
+    found = None
+    if dtype is None:
+        found = "window= or stride= without dtype="
+    elif not isinstance(uri, (str, os.PathLike)):
+        found = f"dtype= with {type(uri).__name__}"
+    elif format not in (None, NAME):
+        found = f"dtype= with format={format!r}"
+    elif columns is not None:
+        found = "dtype= with columns="
+    elif stride is not None and window is None:
+        found = "stride= without window="
+
+    if found is not None:
+        expected = f"a path and dtype=, as in {EXAMPLE}"
+        cure = "for other forms, headrace.open(path).windows(length, stride) cuts a column"
+        raise UsageError.about("wrong argument", place="headrace.open", found=found, expected=expected, cure=cure)
 
 
 def number_type(dtype: npt.DTypeLike | None) -> np.dtype[Any]:
@@ -38,11 +75,14 @@ def number_type(dtype: npt.DTypeLike | None) -> np.dtype[Any]:
     return found
 
 
-def open_flat(path: str, dtype: np.dtype[Any]) -> ColumnsReader:
-    """Opens a file of numbers of a type, end to end, without reading it.
+def open_flat(path: str, dtype: np.dtype[Any]) -> Reader:
+    """Opens a file of numbers of a type, end to end, without reading it. path: also a URL.
 
     Raises `DatasetNotFoundError`, and `FormatError` if its length is no multiple of the type's.
     """
+    if is_url(path):
+        return _open_stored(path, dtype)
+
     try:
         check_regular(path)
     except FileNotFoundError as error:
@@ -50,6 +90,21 @@ def open_flat(path: str, dtype: np.dtype[Any]) -> ColumnsReader:
         raise DatasetNotFoundError.about("there are no such data", place=path, found="nothing", cure=cure) from error
 
     size = Path(path).stat().st_size
+    _check_size(path, size, dtype)
+    schema = Schema((Field(COLUMN, "fixed", dtype),))
+    return ColumnsReader(NAME, path, schema, size // dtype.itemsize, functools.partial(_load, path, dtype))
+
+
+def _open_stored(url: str, dtype: np.dtype[Any]) -> Reader:
+    files = RemoteFiles.at([url])
+    size = int(files.sizes[0])
+    _check_size(url, size, dtype)
+    addresses = Addresses(files)
+    tokens = StoredArray(addresses, Pieces.one(0, 0, size // dtype.itemsize), dtype, ())
+    return open_arrays(NAME, url, addresses, {COLUMN: NamedArray(tokens)})
+
+
+def _check_size(path: str, size: int, dtype: np.dtype[Any]) -> None:
     if size == 0 or size % dtype.itemsize:
         raise FormatError.about(
             "this is no flat file of such numbers",
@@ -58,9 +113,6 @@ def open_flat(path: str, dtype: np.dtype[Any]) -> ColumnsReader:
             expected=f"a multiple of {dtype.itemsize}, the bytes of one {dtype.name}",
             cure="give the dtype= it was written with, or write the file again if it was cut off",
         )
-
-    schema = Schema((Field(COLUMN, "fixed", dtype),))
-    return ColumnsReader(NAME, path, schema, size // dtype.itemsize, functools.partial(_load, path, dtype))
 
 
 def _load(path: str, dtype: np.dtype[Any]) -> dict[str, Array]:

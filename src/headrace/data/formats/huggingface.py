@@ -19,16 +19,19 @@ import pyarrow as pa
 from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.core.regular import check_regular, read_side_file
+from headrace.data.formats.arrow_ranges import open_table, read_table
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Ragged
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.columns.arrow_columns import from_arrow, schema_from, to_arrow
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
+from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.guards.arrow_messages import check_compressed
-from headrace.data.formats.manifest import commit_with_manifest, leads_outside, manifest_of
+from headrace.data.formats.manifest import Manifest, commit_with_manifest, leads_outside, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
-from headrace.storage.files import is_file, join
+from headrace.storage.files import is_file, join, read_small
+from headrace.storage.locations import is_url
 
 NAME = "huggingface"
 TITLE = "Hugging Face dataset"
@@ -60,6 +63,9 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
+    if is_url(path):
+        return _open_stored(path, manifest, trust)
+
     dataset = _from_disk(path, trust)
     # Arrow uses the offsets and lengths of a mapped file without a look: damaged ones would make it read elsewhere.
     try:
@@ -71,6 +77,36 @@ def open_reader(path: str, trust: bool) -> Reader:
     if manifest is not None and manifest.schema.names == reader.schema.names:
         reader.schema = manifest.schema
     return reader
+
+
+def _open_stored(url: str, manifest: Manifest | None, trust: bool) -> Reader:
+    """Opens a folder in a store. The package is not needed for that."""
+    names = _check_state(url)
+    info = join(url, "dataset_info.json")
+    try:
+        features = dict(json.loads(read_small(info)).get("features") or {})
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise unreadable(info, "description of a dataset", error) from error
+
+    if not names:
+        raise NotByRanges
+
+    table = read_table([join(url, name) for name in names])
+    schema = schema_from(table.schema.remove_metadata(), url)
+    if manifest is not None and manifest.schema.names == schema.names:
+        return open_table(NAME, url, table, trust, manifest.schema)
+
+    fields = []
+    for field in schema:
+        feature = features.get(field.name)
+        labels: tuple[str, ...] = ()
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+            labels = tuple(map(str, feature.get("names") or ()))
+        fields.append(dataclasses.replace(field, labels=labels))
+
+    return open_table(NAME, url, table, trust, Schema(tuple(fields)))
 
 
 def _from_disk(path: str, trust: bool) -> Any:
@@ -95,15 +131,16 @@ def _from_disk(path: str, trust: bool) -> Any:
 
 def _check_state(path: str) -> list[str]:
     """Returns the names of the files of data. No file that is named outside of the folder is opened."""
+    place = join(path, "state.json")
     try:
-        state = json.loads(read_side_file(Path(path) / "state.json"))
+        state = json.loads(read_small(place))
         names = []
         for data_file in state["_data_files"]:
             names.append(str(data_file["filename"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
-        raise unreadable(Path(path) / "state.json", "state of a dataset", error) from error
+        raise unreadable(place, "state of a dataset", error) from error
 
     outside = []
     for name in names:
@@ -113,6 +150,10 @@ def _check_state(path: str) -> list[str]:
     if outside:
         expected = "files in the folder"
         raise FormatError.about("a dataset names files elsewhere", place=path, found=outside, expected=expected)
+
+    # Written by old versions: rows in another order than that of the files.
+    if state.get("_indices_data_files") and is_url(path):
+        raise NotByRanges
 
     return names
 

@@ -29,11 +29,17 @@ from headrace.data.formats.columns.arrays import (
     plain_files,
     unreadable,
 )
+from headrace.data.formats.columns.byte_spans import Addresses
+from headrace.data.formats.columns.remote_arrays import Pieces, StoredArray
 from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import check_size, known_schema, read_manifest
 from headrace.data.formats.protocol import Reader, Writer
-from headrace.storage.files import is_file, is_folder, name_of, parent_of
+from headrace.data.formats.stored_arrays import NamedArray, open_arrays
+from headrace.storage.files import is_file, is_folder, join, name_of, parent_of
+from headrace.storage.locations import is_url
+from headrace.storage.remote_files import RemoteFiles, read_ranges
 
 NAME = "idx"
 TITLE = "IDX files, as MNIST"
@@ -48,32 +54,31 @@ LONGEST_HEADER = 4 + 4 * 255
 """Bytes of a header with as many dimensions as its one byte for them can count."""
 
 
-def files_of(path: str) -> dict[str, Path]:
+def files_of(path: str) -> dict[str, str]:
     """Returns the files of a dataset by column. Raises `FormatError` if a folder holds several datasets."""
-    given = Path(path)
-    if given.is_file():
-        match = FILE.match(given.name)
+    if is_file(path):
+        match = FILE.match(name_of(path))
         if match:
             name = match["column"]
         else:
             name = "data"
-        return {SINGULAR.get(name, name): given}
+        return {SINGULAR.get(name, name): path}
 
-    if given.is_dir():
-        folder = given
+    if is_folder(path):
+        folder = path
         prefix = None
     else:
-        folder = given.parent
-        prefix = given.name
+        folder = parent_of(path)
+        prefix = name_of(path)
 
-    found: dict[str, dict[str, Path]] = {}
-    for name in plain_files(str(folder)):
+    found: dict[str, dict[str, str]] = {}
+    for name in plain_files(folder):
         if match := FILE.match(name):
             column = SINGULAR.get(match["column"], match["column"])
-            found.setdefault(match["prefix"] or "", {}).setdefault(column, folder / name)
+            found.setdefault(match["prefix"] or "", {}).setdefault(column, join(folder, name))
 
     if prefix is None and len(found) > 1:
-        choices = [str(folder / name) for name in sorted(found)]
+        choices = [join(folder, name) for name in sorted(found)]
         cure = f"open one of them: {', '.join(choices)}"
         raise FormatError.about("several datasets in one folder", place=path, found=", ".join(found), cure=cure)
 
@@ -99,7 +104,7 @@ def claims(path: str) -> bool:
 
     if is_folder(path):
         return bool(prefixes)
-    return Path(path).name in prefixes
+    return name_of(path) in prefixes
 
 
 def refusal(field: Field) -> str | None:
@@ -129,15 +134,45 @@ def open_reader(path: str, trust: bool) -> Reader:
 
     if manifest is not None:
         for file in files.values():
-            check_size(manifest, file.name, str(file))
+            check_size(manifest, name_of(file), file)
+
+    if is_url(path):
+        return _open_stored(path, files, known_schema(manifest))
 
     # The headers say all there is to know so far: one zero stands in for each array, and nothing is unpacked yet.
     arrays = {}
-    for name, (dtype, shape) in _headers(files, trust).items():
+    local = {name: Path(file) for name, file in files.items()}
+    for name, (dtype, shape) in _headers(local, trust).items():
         arrays[name] = np.broadcast_to(np.zeros((), dtype), shape)
 
     schema, columns = columns_from(arrays, path, known_schema(manifest))
-    return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, files, path, schema, trust))
+    return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, local, path, schema, trust))
+
+
+def _open_stored(url: str, urls: dict[str, str], known: Schema | None) -> Reader:
+    """Opens files in a store, of which the headers are read. Raises `NotByRanges` for those that are compressed."""
+    if any(file.endswith(".gz") for file in urls.values()):
+        raise NotByRanges
+
+    files = RemoteFiles.at(list(urls.values()))
+    addresses = Addresses(files)
+    heads = []
+    for number, size in enumerate(files.sizes.tolist()):
+        heads.append(files.part(number, 0, min(LONGEST_HEADER, size)))
+
+    filled = [head for head in heads if head.size]
+    parts = dict(zip(filled, read_ranges(filled), strict=True))
+    arrays = {}
+    for number, (name, file) in enumerate(urls.items()):
+        dtype, shape = _header_of(file, bytes(parts.get(heads[number], b"")))
+        start = 4 + 4 * len(shape)
+        there = int(files.sizes[number]) - start
+        if there != math.prod(shape) * dtype.itemsize:
+            raise _wrong_size(file, there, shape, dtype)
+        pieces = Pieces.one(number, start, shape[0])
+        arrays[name] = NamedArray(StoredArray(addresses, pieces, dtype.newbyteorder(">"), shape[1:]))
+
+    return open_arrays(NAME, url, addresses, arrays, known)
 
 
 def _headers(files: dict[str, Path], trust: bool) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
@@ -172,7 +207,7 @@ def _beginning(file: Path) -> bytes:
         raise unreadable(file, "gzip file", error) from error
 
 
-def _header_of(file: Path, data: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _header_of(file: Path | str, data: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in TYPES or data[3] == 0 or len(data) < 4 + 4 * data[3]:
         expected = "two zero bytes, a type from 8 to 14, the number of dimensions, and their lengths"
         found = f"{len(data)} bytes that begin with {data[:4]!r}"
@@ -210,7 +245,7 @@ def read_idx(file: Path, trust: bool = False) -> Array:
     return np.frombuffer(body, dtype.newbyteorder(">")).reshape(shape).astype(dtype, copy=False)
 
 
-def _wrong_size(file: Path, found: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FormatError:
+def _wrong_size(file: Path | str, found: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> FormatError:
     expected = f"{math.prod(shape) * dtype.itemsize:,} bytes for {dtype.name} {list(shape)}"
     cure = "restore the file: it was cut off, or something was added"
     return FormatError.about(

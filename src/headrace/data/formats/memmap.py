@@ -1,7 +1,7 @@
 """A folder of `.npy` files, one a column (two for samples of different lengths), mapped into memory.
 
 Every file opens with `np.load(path, mmap_mode="r")`. Opening costs a millisecond whatever the size, all processes share
-the pages, and batches are gathered straight from the mapping.
+the pages, and batches are gathered straight from the mapping. In a store, the rows that are needed are read.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ from headrace.data.formats.columns.arrays import (
     length_of,
     map_npy,
 )
+from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import check_size, commit_with_manifest, known_schema, read_manifest
 from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.stored_arrays import NamedArray, npy_arrays, open_arrays
 from headrace.storage.files import is_folder, join
+from headrace.storage.locations import is_url
+from headrace.storage.remote_files import RemoteFiles
 
 NAME = "memmap"
 TITLE = "folder of .npy files, memory-mapped"
@@ -65,8 +69,22 @@ def open_reader(path: str, trust: bool) -> Reader:
     if not names:
         raise DatasetNotFoundError.about("found no .npy files", place=path, found="none", expected="one a column")
 
+    if is_url(path):
+        return _open_stored(path, names, known_schema(manifest))
+
     schema, columns = columns_from(_map(path, names), path, known_schema(manifest))
     return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, tuple(names), schema))
+
+
+def _open_stored(url: str, names: list[str], known: Schema | None) -> Reader:
+    urls = [join(url, name) for name in names]
+    files = RemoteFiles.at(urls)
+    addresses = Addresses(files)
+    arrays = {}
+    for name, array in zip(names, npy_arrays(files, urls, addresses), strict=True):
+        arrays[array_name(name)] = NamedArray(array)
+
+    return open_arrays(NAME, url, addresses, arrays, known)
 
 
 def _map(path: str, names: list[str]) -> dict[str, Array]:

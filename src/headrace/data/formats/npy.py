@@ -16,10 +16,14 @@ from headrace.data.formats.columns.arrays import (
     map_npy,
     unreadable,
 )
+from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import known_schema, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.stored_arrays import NamedArray, npy_arrays, open_arrays
 from headrace.storage.files import first_bytes, is_file
+from headrace.storage.locations import is_url
+from headrace.storage.remote_files import RemoteFiles
 
 NAME = "npy"
 TITLE = "NumPy array file"
@@ -40,8 +44,22 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     known = known_schema(manifest_of(path, NAME))
+    if is_url(path):
+        return _open_stored(path, known)
+
     schema, columns = columns_from(_arrays(path), path, known)
     return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, schema))
+
+
+def _open_stored(url: str, known: Schema | None) -> Reader:
+    files = RemoteFiles.at([url])
+    addresses = Addresses(files)
+    array = npy_arrays(files, [url], addresses)[0]
+    if array.dtype.names is None:
+        return open_arrays(NAME, url, addresses, {"data": NamedArray(array)}, known)
+
+    parts = {name: NamedArray(array, name) for name in array.dtype.names}
+    return open_arrays(NAME, url, addresses, parts, known)
 
 
 def _arrays(path: str) -> dict[str, Array]:

@@ -63,8 +63,13 @@ def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     names = shards_of(path, SUFFIXES)
     manifest_of(path, NAME)
+    return open_files(names, path, trust)
+
+
+def open_files(names: Sequence[str], path: str, trust: bool) -> Reader:
+    """See `SeveralFiles.open_files`."""
     files: ParquetFiles
-    if is_url(path):
+    if is_url(names[0]):
         files = RemoteParquetFiles(names)
     else:
         files = LocalParquetFiles(names)

@@ -14,10 +14,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from headrace.data.formats.columns import Block, Column, Keys
+from headrace.data.formats.columns import Array, Block, Column, Keys
 from headrace.data.formats.columns.schema import Field, Schema
+from headrace.storage.ranges import ByteRange
 
 T = TypeVar("T")
 
@@ -43,6 +44,20 @@ class Reader(Protocol):
 
     def blocks(self) -> Sequence[range]:
         """Returns the runs of samples that are quickest to read one after the other, in order; together all."""
+
+
+@runtime_checkable
+class WindowReader(Protocol):
+    """A reader that reads windows of columns from a store: runs of neighbouring samples."""
+
+    def fetch_windows(self, starts: Keys, length: int, names: Sequence[str]) -> dict[str, Array]:
+        """Returns [windows, length, *shape] of columns of samples of one size. starts: the first sample of each.
+
+        Raises `FormatError` if the data are damaged, and `StorageError`.
+        """
+
+    def window_ranges(self, starts: Keys, length: int, names: Sequence[str]) -> list[ByteRange]:
+        """Returns the ranges that `fetch_windows` of the same will read."""
 
 
 class Writer(Protocol):
@@ -76,6 +91,17 @@ class Format(Protocol):
 
     def refusal(self, field: Field) -> str | None:
         """Returns why the format cannot hold a field; None if it can."""
+
+
+@runtime_checkable
+class SeveralFiles(Protocol):
+    """A format whose datasets may lie in several files, as they are listed by a user."""
+
+    def open_files(self, files: Sequence[str], place: str, trust: bool) -> Reader:
+        """Opens files, which are all there, as one dataset, in their order. Raises as `Format.open_reader` does.
+
+        files: paths, or URLs of one store; at least one. place: what a user would call them.
+        """
 
 
 class Handle(Generic[T]):

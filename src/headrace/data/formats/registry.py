@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+import numpy.typing as npt
+
 from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, UsageError
 from headrace.core.regular import not_regular
 from headrace.core.urls import refuse_url
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.columns.schema import Schema
-from headrace.data.formats.fetched_whole import open_fetched
-from headrace.data.formats.flat import EXAMPLE
+from headrace.data.formats.fetched_whole import NotByRanges, open_fetched
+from headrace.data.formats.flat import EXAMPLE, number_type, open_flat
 from headrace.data.formats.manifest import read_manifest
 from headrace.data.formats.protocol import Format, Reader, Writer
 from headrace.data.formats.shards import is_pattern
@@ -47,7 +49,7 @@ MODULES = {
 """Each a module, or something in one, in the order in which they are asked: a folder of files is what is left."""
 
 
-READ_BY_RANGES = ("parquet", "webdataset", "pt", "folder")
+READ_BY_RANGES = ("arrow", "memmap", "parquet", "webdataset", "npy", "idx", "tensordict", "huggingface", "pt", "folder")
 """The formats whose files are read piece by piece where they lie in a store. Those of all others are fetched whole."""
 
 
@@ -178,8 +180,23 @@ def open_reader(
 
     place = str(Path(place).expanduser())
     check_name(place)
-    _check_kind(place)
+    check_kind(place)
     return _open(place, format, trust)
+
+
+def open_flat_reader(
+    path: str | os.PathLike[str],
+    dtype: npt.DTypeLike | None,
+    options: Mapping[str, object] | None = None,
+    cache: CacheSettings | None = None,
+) -> Reader:
+    """Opens a flat file of numbers; see `flat.py`. Raises what `open_reader` does. options, cache: as there."""
+    number = number_type(dtype)
+    place = local_path(path)
+    if is_url(place):
+        with lookup({**url_options(place), **(options or {})}, cache):
+            return open_flat(parse(place).url, number)
+    return open_flat(str(Path(place).expanduser()), number)
 
 
 def _open(place: str, format: str | None, trust: bool) -> Reader:
@@ -194,13 +211,23 @@ def _open(place: str, format: str | None, trust: bool) -> Reader:
         )
 
     try:
-        if is_url(place) and chosen.NAME not in READ_BY_RANGES:
-            return open_fetched(chosen, place, trust)
+        if is_url(place):
+            return _open_url(chosen, place, trust)
         return chosen.open_reader(place, trust)
     except LIBRARY_FAILURES as error:
         if isinstance(error, HeadraceError):
             raise
         raise unreadable(place, f"{chosen.TITLE} ({chosen.NAME})", error) from error
+
+
+def _open_url(chosen: Format, url: str, trust: bool) -> Reader:
+    if chosen.NAME in READ_BY_RANGES:
+        try:
+            return chosen.open_reader(url, trust)
+        except NotByRanges:
+            # Some files of the format cannot be read by ranges, such as those that are compressed as a whole.
+            pass
+    return open_fetched(chosen, url, trust)
 
 
 def check_name(place: str) -> None:
@@ -216,7 +243,7 @@ def check_name(place: str) -> None:
         raise UsageError.about("this path cannot be used", place=repr(place), found=found, cure=cure) from error
 
 
-def _check_kind(place: str) -> None:
+def check_kind(place: str) -> None:
     """Raises `FormatError` for a named pipe, a device or a socket: reading one may wait, or go on, for ever."""
     try:
         mode = os.stat(place).st_mode  # noqa: PTH116 - the same for text that is no path

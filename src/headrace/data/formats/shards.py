@@ -6,6 +6,7 @@ import glob
 import hashlib
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import DatasetNotFoundError
@@ -178,8 +179,29 @@ def _only_files(paths: Iterable[str]) -> list[str]:
     return files
 
 
-def stamp_of(place: str) -> str:
+@dataclass(frozen=True)
+class FileList:
+    """Files of one dataset, in the order in which a user has listed them: paths, or URLs of one store."""
+
+    files: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        """What a user would call them, in messages."""
+        if len(self.files) == 1:
+            return self.files[0]
+        return f"{self.files[0]} and {len(self.files) - 1} more"
+
+    def stamp(self) -> str:
+        """Returns a text that changes when one of the files does; see `stamp_of`."""
+        return hashlib.sha256("".join(map(stamp_of, self.files)).encode()).hexdigest()
+
+
+def stamp_of(place: str | FileList) -> str:
     """Returns a text that changes when the files of data do: their names, lengths and times of change."""
+    if isinstance(place, FileList):
+        return place.stamp()
+
     digest = hashlib.sha256()
     if is_url(place):
         for info in stored_objects(place):

@@ -9,21 +9,27 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from headrace.core.errors import FormatError
 from headrace.core.extras import extra
-from headrace.core.regular import read_side_file
 from headrace.data.formats.columns import Array, Column
 from headrace.data.formats.columns.arrays import ArraysWriter, ColumnsReader, columns_from, length_of, unreadable
+from headrace.data.formats.columns.byte_spans import Addresses
+from headrace.data.formats.columns.remote_arrays import Pieces, StoredArray
 from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.manifest import known_schema, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
-from headrace.storage.files import join, read_small
+from headrace.data.formats.stored_arrays import NamedArray, check_size, dtype_of, open_arrays
+from headrace.storage.files import join, objects_below, read_small
+from headrace.storage.locations import is_url
+from headrace.storage.remote_files import RemoteFiles
 
 NAME = "tensordict"
 TITLE = "memory-mapped TensorDict"
@@ -56,8 +62,113 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`."""
     known = known_schema(manifest_of(path, NAME))
+    if is_url(path):
+        return _open_stored(path, known, trust)
+
     schema, columns = columns_from(_arrays(path, trust), path, known)
     return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, schema, trust))
+
+
+def _open_stored(url: str, known: Schema | None, trust: bool) -> Reader:
+    """Opens a folder in a store. The package is not needed for that.
+
+    Raises `NotByRanges` for what is more than plain tensors: the package itself must then read it.
+    """
+    sizes = {name: info.size for name, info in objects_below(url)}
+    found = _StoredTensors(url, sizes, trust)
+    found.walk("", "")
+    urls = [join(url, tensor.file) for tensor in found.tensors if tensor.size]
+    if not urls:
+        raise NotByRanges
+
+    files = RemoteFiles.at(urls)
+    addresses = Addresses(files)
+    arrays = {}
+    number = 0
+    for tensor in found.tensors:
+        # An empty tensor has no file.
+        pieces = Pieces.one(number, 0, tensor.shape[0])
+        number += tensor.size > 0
+        arrays[tensor.name] = NamedArray(StoredArray(addresses, pieces, tensor.dtype, tensor.shape[1:]))
+
+    return open_arrays(NAME, url, addresses, arrays, known)
+
+
+class _Tensor(NamedTuple):
+    """A tensor in a store."""
+
+    name: str
+    """Of its column."""
+
+    file: str
+    """Relative to the folder."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class _StoredTensors:
+    """Finds the tensors of a TensorDict in a store, in the order in which the package has them."""
+
+    def __init__(self, url: str, sizes: Mapping[str, int], trust: bool) -> None:
+        """sizes: of the objects, by their names relative to the folder."""
+        self._url = url
+        self._sizes = sizes
+        self._trust = trust
+        self.tensors: list[_Tensor] = []
+
+    def walk(self, folder: str, prefix: str) -> None:
+        """Adds the tensors of a folder and those below it. folder: relative, with a slash at its end, or empty."""
+        place = self._url.rstrip("/") + "/" + folder.rstrip("/")
+        entries = _entries(place.rstrip("/"))
+        if not self._trust:
+            names = []
+            for name in self._sizes:
+                if name.startswith(folder) and "/" not in name[len(folder) :]:
+                    names.append(name[len(folder) :])
+            _refuse_code_in(place, names, entries)
+
+        nested = []
+        for name, entry in entries.items():
+            if not isinstance(entry, dict):
+                continue
+            if entry.get("type") == "TensorDict":
+                nested.append(name)
+            elif entry.get("is_nested") or "shape" not in entry or "dtype" not in entry:
+                raise NotByRanges
+            else:
+                self._add(folder, prefix, name, entry)
+
+        for name in nested:
+            below = f"{folder}{name}/"
+            if f"{below}meta.json" not in self._sizes:
+                raise NotByRanges
+            self.walk(below, f"{prefix}{name}.")
+
+    def _add(self, folder: str, prefix: str, name: str, entry: dict[str, Any]) -> None:
+        meta = join(self._url, f"{folder}meta.json")
+        try:
+            tensor = _Tensor(
+                prefix + name, f"{folder}{name}.memmap", dtype_of(str(entry["dtype"])), tuple(entry["shape"])
+            )
+            whole = all(isinstance(length, int) for length in tensor.shape)
+            if not whole or not tensor.shape or min(tensor.shape) < 0:
+                raise ValueError(f"entry {name!r} of shape {list(tensor.shape)}")
+            size = tensor.size
+        except (ValueError, TypeError, OverflowError) as error:
+            raise unreadable(meta, "TensorDict", error) from error
+
+        if size and tensor.file not in self._sizes:
+            # Names with special letters are written in a way of its own.
+            raise NotByRanges
+        if size:
+            check_size(join(self._url, tensor.file), self._sizes[tensor.file], size)
+        self.tensors.append(tensor)
 
 
 def _arrays(path: str, trust: bool) -> dict[str, Array]:
@@ -105,12 +216,18 @@ def _folders(path: str) -> Iterator[Path]:
 
 def _refuse_code(folder: Path) -> None:
     """Raises `FormatError` for what the library would unpickle, or hand to code that the data name."""
-    found = []
-    for entry in folder.iterdir():
-        if entry.suffix in (".pickle", ".pkl"):
-            found.append(entry.name)
+    names = [entry.name for entry in folder.iterdir()]
+    _refuse_code_in(folder, names, _entries(str(folder)))
 
-    kind = _entries(folder).get("_type")
+
+def _refuse_code_in(place: object, names: Sequence[str], entries: Mapping[str, Any]) -> None:
+    """See `_refuse_code`. names: of the files in a folder; entries: what is written about them."""
+    found = []
+    for name in names:
+        if PurePath(name).suffix in (".pickle", ".pkl"):
+            found.append(name)
+
+    kind = entries.get("_type")
     if kind is not None and not PLAIN.fullmatch(str(kind)):
         found.append(f"a {kind}")
 
@@ -118,14 +235,14 @@ def _refuse_code(folder: Path) -> None:
         cure = "save tensors alone; or, if you trust whoever made it, open it with trust=True"
         what = "a TensorDict holds more than tensors, which could execute anything"
         expected = "tensors"
-        raise FormatError.about(what, place=folder, found=", ".join(sorted(found)), expected=expected, cure=cure)
+        raise FormatError.about(what, place=place, found=", ".join(sorted(found)), expected=expected, cure=cure)
 
 
-def _entries(folder: Path) -> dict[str, Any]:
+def _entries(folder: str) -> dict[str, Any]:
     """Returns what is written about the entries of a folder; nothing if it holds none. Raises `FormatError`."""
-    meta = folder / "meta.json"
+    meta = join(folder, "meta.json")
     try:
-        plain = json.loads(read_side_file(meta))
+        plain = json.loads(read_small(meta))
         # The library joins the names to the folder: `../x` would map a file that lies elsewhere.
         outside = []
         for name in plain:
@@ -147,7 +264,7 @@ def _entries(folder: Path) -> dict[str, Any]:
 def _check_sizes(folder: Path) -> None:
     """Compares the length of each file with what is written about it: a mapping that ends early would be fatal."""
     try:
-        for name, entry in _entries(folder).items():
+        for name, entry in _entries(str(folder)).items():
             if not isinstance(entry, dict) or "shape" not in entry or "dtype" not in entry:
                 continue
             # Any name of torch may stand there; what is no dtype has no `itemsize`, and ends in the error below.
@@ -159,13 +276,7 @@ def _check_sizes(folder: Path) -> None:
             if expected == 0:
                 continue
             file = folder / f"{name}.memmap"
-            if file.stat().st_size < expected:
-                found = f"{file.stat().st_size:,} bytes"
-                expected_text = f"{expected:,} bytes"
-                cure = "restore the file"
-                raise FormatError.about(
-                    "a file was cut off", place=file, found=found, expected=expected_text, cure=cure
-                )
+            check_size(str(file), file.stat().st_size, expected)
     except (ValueError, TypeError, AttributeError, RuntimeError, FileNotFoundError) as error:
         if isinstance(error, FormatError):
             raise

@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import re
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +26,7 @@ from headrace.data.formats.columns import Block, field_of
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.growing_file import GrowingFileWriter
-from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.manifest import Manifest, manifest_of
 from headrace.data.formats.protocol import Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
 from headrace.data.formats.tar_files import LocalTarFiles, RemoteTarFiles, TarFiles
@@ -63,10 +64,17 @@ def refusal(field: Field) -> str | None:
 
 def open_reader(path: str, trust: bool) -> Reader:
     """See `Format.open_reader`. Reads the headers of the first shard; those of the others are read when needed."""
-    files = shards_of(path, SUFFIXES)
-    manifest = manifest_of(path, NAME)
+    return _open(shards_of(path, SUFFIXES), path, manifest_of(path, NAME), trust)
+
+
+def open_files(files: Sequence[str], place: str, trust: bool) -> Reader:
+    """See `SeveralFiles.open_files`."""
+    return _open(files, place, None, trust)
+
+
+def _open(files: Sequence[str], path: str, manifest: Manifest | None, trust: bool) -> Reader:
     shards: TarFiles
-    if is_url(path):
+    if is_url(files[0]):
         shards = RemoteTarFiles(files)
     else:
         shards = LocalTarFiles(files)

@@ -24,7 +24,7 @@ def files_at(place: str) -> list[Path]:
     if path.is_file():
         files = [path]
     elif path.parent.is_dir():
-        files = list(idx.files_of(place).values())
+        files = list(map(Path, idx.files_of(place).values()))
     else:
         files = []
 

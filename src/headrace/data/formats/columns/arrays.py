@@ -70,43 +70,54 @@ def columns_from(
 
     Raises `FormatError` if arrays are missing, are of another type or shape, or their lengths do not go together.
     """
-    if schema is not None:
-        fields = tuple(schema)
-    else:
-        fields = _guessed(arrays, place)
-
+    fields = fields_from(arrays, place, schema)
     columns: dict[str, Column] = {}
-    lengths = {}
     for field in fields:
-        names = array_names(field)
-        if not arrays.keys() >= set(names):
-            raise _unfit(place, f"no array for column {field.name!r}", " and ".join(names))
-
-        values = as_numbers(arrays[names[0]], place)
-        if field.kind in ("fixed", "ragged"):
-            shape = field.shape
-        else:
-            shape = ()
-
-        if values.dtype != field.dtype or values.ndim < 1 or values.shape[1:] != shape:
-            expected = f"{field} for each sample, in column {field.name!r}"
-            raise _unfit(place, f"{values.dtype.name} {list(values.shape)}", expected)
-
-        # A header alone can promise any number of samples without a byte, which later take memory for their keys.
-        if len(values) > FREE and values.nbytes == 0:
-            raise too_large(place, f"{len(values):,} samples of no bytes in column {field.name!r}", f"{FREE:,} at most")
-
+        values = values_of(arrays, field, place)
         if field.kind == "fixed":
             columns[field.name] = values
         else:
-            offsets = _checked(arrays[names[1]], len(values), field, place)
+            offsets = check_offsets(arrays[array_names(field)[1]], len(values), field, place)
             columns[field.name] = Ragged(values, offsets, place=place)
 
-        lengths[field.name] = len(columns[field.name])
-
-    if len(set(lengths.values())) > 1:
-        raise _unfit(place, f"columns of different lengths: {lengths}", "as many samples in each column")
+    check_lengths({name: len(column) for name, column in columns.items()}, place)
     return Schema(fields), columns
+
+
+def fields_from(arrays: Mapping[str, Array], place: object, schema: Schema | None = None) -> tuple[Field, ...]:
+    """Returns the fields of `schema` if that is known; those that the arrays look like otherwise."""
+    if schema is not None:
+        return tuple(schema)
+    return _guessed(arrays, place)
+
+
+def values_of(arrays: Mapping[str, Array], field: Field, place: object) -> Array:
+    """Returns the values of a field. Raises `FormatError` if they or their offsets are missing, or of another type."""
+    names = array_names(field)
+    if not arrays.keys() >= set(names):
+        raise _unfit(place, f"no array for column {field.name!r}", " and ".join(names))
+
+    values = as_numbers(arrays[names[0]], place)
+    if field.kind in ("fixed", "ragged"):
+        shape = field.shape
+    else:
+        shape = ()
+
+    if values.dtype != field.dtype or values.ndim < 1 or values.shape[1:] != shape:
+        expected = f"{field} for each sample, in column {field.name!r}"
+        raise _unfit(place, f"{values.dtype.name} {list(values.shape)}", expected)
+
+    # A header alone can promise any number of samples without a byte, which later take memory for their keys.
+    if len(values) > FREE and values.nbytes == 0:
+        raise too_large(place, f"{len(values):,} samples of no bytes in column {field.name!r}", f"{FREE:,} at most")
+
+    return values
+
+
+def check_lengths(lengths: Mapping[str, int], place: object) -> None:
+    """Raises `FormatError` if columns have different numbers of samples. lengths: by name."""
+    if len(set(lengths.values())) > 1:
+        raise _unfit(place, f"columns of different lengths: {dict(lengths)}", "as many samples in each column")
 
 
 def length_of(columns: Mapping[str, Column]) -> int:
@@ -138,13 +149,21 @@ def _guessed(arrays: Mapping[str, Array], place: object) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-def _checked(offsets: Array, total: int, field: Field, place: object) -> Array:
-    """Checks the ends of offsets: quick whatever their number. `Ragged.take` checks what it uses."""
+def check_offsets(
+    offsets: Array, total: int, field: Field, place: object, ends: tuple[int, int] | None = None
+) -> Array:
+    """Checks the ends of offsets: quick whatever their number. `Ragged.take` checks what it uses.
+
+    ends: the first and the last one, where `offsets` stands in for those in a file. Raises `FormatError`.
+    """
     whole = offsets.ndim == 1 and len(offsets) > 0 and offsets.dtype.kind in "iu"
-    if not whole or int(offsets[0]) != 0 or int(offsets[-1]) != total:
+    if whole and ends is None:
+        ends = int(offsets[0]), int(offsets[-1])
+
+    if ends != (0, total):
         found = f"{offsets.dtype.name} {list(offsets.shape)}"
-        if whole:
-            found += f" from {offsets[0]} to {offsets[-1]}"
+        if ends is not None:
+            found += f" from {ends[0]} to {ends[1]}"
         raise _unfit(place, f"offsets of column {field.name!r}: {found}", f"whole numbers from 0 to {total}")
 
     return as_numbers(offsets, place)

@@ -91,11 +91,7 @@ class Ragged:
         if len(keys) and (
             int(lengths.min()) < 0 or int(starts.min()) < 0 or int((starts + lengths).max()) > len(self.values)
         ):
-            found = "offsets that descend, or lead outside of the values"
-            cure = "restore the file, or pack the data again"
-            what = "stored offsets are damaged"
-            expected = "ascending offsets"
-            raise FormatError.about(what, place=self.place, found=found, expected=expected, cure=cure)
+            raise damaged_offsets(self.place)
 
         return starts, lengths
 
@@ -158,6 +154,14 @@ class Loose(Ragged):
     @values.setter
     def values(self, values: Array) -> None:
         self._joined = values
+
+
+def damaged_offsets(place: object) -> FormatError:
+    """Returns the error for samples that begin and end where no values are."""
+    found = "offsets that descend, or lead outside of the values"
+    cure = "restore the file, or pack the data again"
+    what = "stored offsets are damaged"
+    return FormatError.about(what, place=place, found=found, expected="ascending offsets", cure=cure)
 
 
 def offsets_of(lengths: Keys) -> Keys:

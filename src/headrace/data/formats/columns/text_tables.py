@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,17 +59,19 @@ class TextFormat:
 
     def open_reader(self, path: str, trust: bool) -> Reader:
         """See `Format.open_reader`."""
-        return open_table(self.NAME, path, self.SUFFIXES, self.parse)
+        files = shards_of(path, self.SUFFIXES)
+        return _open_table(self.NAME, path, files, known_schema(manifest_of(path, self.NAME)), self.parse)
+
+    def open_files(self, files: Sequence[str], place: str, trust: bool) -> Reader:
+        """See `SeveralFiles.open_files`."""
+        return _open_table(self.NAME, place, files, None, self.parse)
 
     def open_writer(self, path: str, schema: Schema) -> Writer:
         """See `Format.open_writer`."""
         return GrowingFileWriter(self.NAME, path, schema, self.SUFFIXES, self.write_file)
 
 
-def open_table(name: str, path: str, suffixes: tuple[str, ...], parse: Parse) -> Reader:
-    """Opens text of the format `name`; `parse` reads one file, by a schema if that is known."""
-    files = shards_of(path, suffixes)
-    known = known_schema(manifest_of(path, name))
+def _open_table(name: str, path: str, files: Sequence[str], known: Schema | None, parse: Parse) -> Reader:
     size = stored_size(files)
     if size > LARGE:
         warnings.warn(
@@ -90,7 +92,7 @@ def open_table(name: str, path: str, suffixes: tuple[str, ...], parse: Parse) ->
 class _KeptTable:
     """Parses when it is called; the process that opened the data hands over what it parsed already."""
 
-    def __init__(self, files: list[str], known: Schema | None, parse: Parse, table: pa.Table) -> None:
+    def __init__(self, files: Sequence[str], known: Schema | None, parse: Parse, table: pa.Table) -> None:
         self._parse = functools.partial(_parsed, files, known, parse)
         self._table: pa.Table | None = table
 
@@ -104,7 +106,7 @@ class _KeptTable:
         return {"_parse": self._parse, "_table": None}
 
 
-def _parsed(files: list[str], known: Schema | None, parse: Parse) -> pa.Table:
+def _parsed(files: Sequence[str], known: Schema | None, parse: Parse) -> pa.Table:
     tables = []
     sizes = [Path(file).stat().st_size for file in files]
     rows = 0

@@ -11,14 +11,30 @@ import mmap
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.data.formats.guards.limits import check_unfolding
 
 MARK = b"\xff\xff\xff\xff"
-DICTIONARY, BATCH = 2, 3
-"""Kinds of messages with buffers."""
+SCHEMA, DICTIONARY, BATCH = 1, 2, 3
+"""Kinds of messages; the last two have buffers."""
 
-Data = mmap.mmap
+Data = mmap.mmap | bytes
+
+
+class RecordBatch(NamedTuple):
+    """What the message of a record batch says."""
+
+    rows: int
+    nodes: list[tuple[int, int]]
+    """Of each array: its length, and how many of its places are empty."""
+
+    buffers: list[tuple[int, int]]
+    """Of each buffer: where it begins in the body, and its bytes."""
+
+    compressed: bool
+    variadic: list[int]
+    """How many buffers of words each column of views has."""
 
 
 def check_compressed(file: str | Path, trust: bool) -> None:
@@ -63,14 +79,65 @@ def _in_footer(data: Data) -> Iterator[tuple[int, int]]:
     """Yields the same for the messages that the footer of a file names."""
     # A file ends in the footer, its size as an int32, and `ARROW1`: ten bytes behind the footer.
     (size,) = struct.unpack_from("<i", data, len(data) - 10)
-    footer = _root(data, len(data) - 10 - size)
+    for at, length, _ in _blocks(data, len(data) - 10 - size):
+        yield at + 4 + 4 * (data[at : at + 4] == MARK), at + length
+
+
+def blocks_in(footer: bytes) -> list[tuple[int, int, int]]:
+    """Returns where the messages lie that a footer names: (first byte, bytes in front of the body, bytes of the body).
+
+    Dictionaries come first. Raises `ValueError` or `struct.error` where the footer makes no sense.
+    """
+    return list(_blocks(footer, 0))
+
+
+def _blocks(data: Data, start: int) -> Iterator[tuple[int, int, int]]:
+    footer = _root(data, start)
     # Fields 2 and 3 of the footer are `dictionaries` and `recordBatches`, vectors of `Block` of 24 bytes each: offset
     # (int64), length of the message (int32, padded to 8 bytes), length of the body (int64).
     for field in (2, 3):
         first, count = _vector(data, footer, field)
         for number in range(count):
-            at, length = struct.unpack_from("<qi", data, first + 24 * number)
-            yield at + 4 + 4 * (data[at : at + 4] == MARK), at + length
+            yield struct.unpack_from("<qi4xq", data, first + 24 * number)
+
+
+def kind_and_body(data: bytes, start: int) -> tuple[int, int]:
+    """Returns the kind of a message and the bytes of its body. start: where the root of its table is found."""
+    message = _root(data, start)
+    return _number(data, message, 1, "<B"), _number(data, message, 3, "<q")
+
+
+def is_big_endian(data: bytes, start: int) -> bool:
+    """Tells whether the message of a schema says so of the numbers. start: where the root of its table is found."""
+    return _number(data, _table(data, _root(data, start), 2), 0, "<h") != 0
+
+
+def record_batch(data: bytes, start: int) -> RecordBatch:
+    """Returns what the message of a record batch, or of a dictionary, says. start: where its root is found.
+
+    Raises `ValueError` or `struct.error` where it makes no sense.
+    """
+    message = _root(data, start)
+    batch = _table(data, message, 2)
+    if batch and _number(data, message, 1, "<B") == DICTIONARY:
+        batch = _table(data, batch, 1)
+    if not batch:
+        raise ValueError("a message without a record batch")
+
+    # `RecordBatch`: length, nodes, buffers, compression, variadicBufferCounts.
+    variadic = []
+    first, count = _vector(data, batch, 4, 8)
+    for (number,) in struct.iter_unpack("<q", data[first : first + 8 * count]):
+        variadic.append(number)
+
+    nodes = _pairs(data, batch, 1)
+    buffers = _pairs(data, batch, 2)
+    return RecordBatch(_number(data, batch, 0, "<q"), nodes, buffers, bool(_table(data, batch, 3)), variadic)
+
+
+def _pairs(data: bytes, table: int, field: int) -> list[tuple[int, int]]:
+    first, count = _vector(data, table, field)
+    return list(struct.iter_unpack("<qq", data[first : first + 16 * count]))
 
 
 def _unfolded(data: Data, start: int, body: int) -> int:
@@ -129,14 +196,17 @@ def _table(data: Data, table: int, field: int) -> int:
     return 0
 
 
-def _vector(data: Data, table: int, field: int) -> tuple[int, int]:
-    """Returns where a vector begins, and how many entries it has. Raises `ValueError` if it cannot be that long."""
+def _vector(data: Data, table: int, field: int, entry: int = 16) -> tuple[int, int]:
+    """Returns where a vector begins, and how many entries it has. Raises `ValueError` if it cannot be that long.
+
+    entry: bytes of an entry, at least.
+    """
     at = _table(data, table, field)
     if at:
         count = int(struct.unpack_from("<I", data, at)[0])
     else:
         count = 0
 
-    if at + 4 + 16 * count > len(data):
+    if count and at + 4 + entry * count > len(data):
         raise ValueError(f"a list of {count:,} entries at byte {at:,} of {len(data):,}")
     return at + 4, count
