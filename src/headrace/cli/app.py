@@ -13,6 +13,7 @@ import typer
 
 from headrace.cli.cache_commands import cache
 from headrace.cli.options import (
+    CREDENTIALS,
     Arguments,
     Digest,
     Ideal,
@@ -29,10 +30,13 @@ from headrace.cli.options import (
     SampleTimeout,
     Script,
     Seconds,
+    StoreOption,
+    TargetOption,
     TraceFile,
     check_doctor,
     check_is_no_option,
     number_or_auto,
+    store_options,
 )
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.machine import cores
@@ -213,10 +217,15 @@ def demo(
     raise typer.Exit(run_demo(folder, photos=photos, epochs=epochs, workers=workers))
 
 
-@app.command(epilog="Example: headrace pack photos/ photos-arrow --resize 256 --workers 4")
+@app.command(
+    epilog="Examples: headrace pack photos/ photos-arrow --resize 256 --workers 4, "
+    f"headrace pack photos/ s3://bucket/photos. {CREDENTIALS}"
+)
 def pack(
-    source: Annotated[str, typer.Argument(help="A file, a folder, or a pattern such as 'train-{000..011}.tar'.")],
-    target: Annotated[str, typer.Argument(help="The file or folder to make.")],
+    source: Annotated[
+        str, typer.Argument(help="A file, a folder, a pattern such as 'train-{000..011}.tar', or a URL.")
+    ],
+    target: Annotated[str, typer.Argument(help="The file or folder to make, or its URL in a bucket.")],
     format: Annotated[
         str | None, typer.Option("--format", "-f", help="Its form; otherwise by the ending of TARGET, or arrow.")
     ] = None,
@@ -228,10 +237,12 @@ def pack(
     shuffle: Annotated[int | None, typer.Option(help="A seed: store the samples in random order.")] = None,
     allow_bad: Annotated[bool, typer.Option("--allow-bad", help="End with status 0 in spite of bad images.")] = False,
     trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
+    option: StoreOption = None,
+    target_option: TargetOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Convert data from any form to any other, in parallel. Interrupted, it goes on when it is run again."""
-    from headrace.cli.pack import run_pack
+    from headrace.cli.pack import PackWay, run_pack
     from headrace.data.convert.pack import defaults_of
     from headrace.data.convert.plan import PackOptions
 
@@ -241,22 +252,30 @@ def pack(
         chosen = None
 
     options = PackOptions(format or defaults_of(target), chosen, resize, quality, shards, shuffle)
-    raise typer.Exit(
-        run_pack(source, target, options, workers=workers, trust=trust, json_output=json_output, allow_bad=allow_bad)
-    )
+    shared = store_options(option)
+    way = PackWay(workers, trust, shared, store_options(target_option) or shared)
+    raise typer.Exit(run_pack(source, target, options, way=way, json_output=json_output, allow_bad=allow_bad))
 
 
-@app.command(epilog="Example: headrace verify photos-arrow && python train.py")
+@app.command(
+    epilog="Examples: headrace verify photos-arrow && python train.py, "
+    f"headrace verify s3://bucket/photos. {CREDENTIALS}"
+)
 def verify(
-    uri: Annotated[str, typer.Argument(help="A file, a folder, or a pattern of files.")],
+    uri: Annotated[str, typer.Argument(help="A file, a folder, a pattern of files, or a URL.")],
     format: Annotated[str | None, typer.Option("--format", "-f", help="Its form, where it cannot be told.")] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
+    option: StoreOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Read and decode every sample, compare checksums, count duplicates. Status 1 if anything is damaged."""
+    """Read and decode every sample, compare checksums, count duplicates. Status 1 if anything is damaged.
+
+    At a URL, data with a manifest are compared with their checksums, and not decoded.
+    """
     from headrace.cli.verify import run_verify
 
-    raise typer.Exit(run_verify(uri, format=format, trust=trust, json_output=json_output))
+    options = store_options(option)
+    raise typer.Exit(run_verify(uri, format=format, trust=trust, json_output=json_output, options=options))
 
 
 @app.command(epilog="Example: headrace prepare fashion-mnist data")
@@ -272,15 +291,18 @@ def prepare(
     raise typer.Exit(run_prepare(name, folder, mirror, json_output))
 
 
-@app.command(epilog="Example: headrace inspect photos/ --sheet photos.png")
+@app.command(
+    epilog=f"Examples: headrace inspect photos/ --sheet photos.png, headrace inspect s3://bucket/photos. {CREDENTIALS}"
+)
 def inspect(
-    uri: Annotated[str, typer.Argument(help="A file, a folder, or a pattern such as 'train-{000..011}.tar'.")],
+    uri: Annotated[str, typer.Argument(help="A file, a folder, a pattern such as 'train-{000..011}.tar', or a URL.")],
     columns: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
     samples: Annotated[int, typer.Option(min=0, help="How many of the first samples to show.")] = 5,
     sheet: Annotated[Path | None, typer.Option(help="Make a picture of up to 64 of its images.")] = None,
     format: Annotated[str | None, typer.Option("--format", "-f", help="Its form, where it cannot be told.")] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
     dtype: Annotated[str | None, typer.Option(help="Of a flat file of numbers, such as uint16.")] = None,
+    option: StoreOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Say what some data hold: form, columns, counts, sizes, and a few samples."""
@@ -300,13 +322,16 @@ def inspect(
         sheet=sheet,
         json_output=json_output,
         dtype=dtype,
+        options=store_options(option),
     )
     raise typer.Exit(status)
 
 
-@app.command(epilog="Example: headrace bench data.csv --workers 0,2")
+@app.command(
+    epilog=f"Examples: headrace bench data.csv --workers 0,2, headrace bench s3://bucket/photos. {CREDENTIALS}"
+)
 def bench(
-    uri: Annotated[str, typer.Argument(help="Your own data, in any form.")],
+    uri: Annotated[str, typer.Argument(help="Your own data, in any form; also a URL.")],
     columns: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 64,
     workers: Annotated[str, typer.Option(help="Numbers of workers to try.")] = "0,2",
@@ -316,6 +341,7 @@ def bench(
     keep: Annotated[Path | None, typer.Option(help="Leave the forms in this folder.")] = None,
     format: Annotated[str | None, typer.Option("--format", "-f", help="Its form now, where it cannot be told.")] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
+    option: StoreOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
     """Measure your own data in every form, with torch's loader and with headrace's, and name the fastest."""
@@ -327,18 +353,18 @@ def bench(
         chosen = None
 
     more = {"batch_size": batch_size, "samples": samples, "seconds": seconds, "format": format, "trust": trust}
-    options = options_from(uri, workers, formats, chosen, keep, **more)
+    options = options_from(uri, workers, formats, chosen, keep, store=store_options(option), **more)
     raise typer.Exit(run_bench(options, json_output=json_output))
 
 
 @app.command(
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
     epilog="Example: headrace doctor train.py --epochs 1, headrace doctor photos/, "
-    "headrace doctor --plan train.py:train_data --epochs 20 --run",
+    f"headrace doctor s3://bucket/photos, headrace doctor --plan train.py:train_data --epochs 20 --run. {CREDENTIALS}",
 )
 def doctor(
     context: typer.Context,
-    target: Annotated[str | None, typer.Argument(help="A training script, or data in any form.")] = None,
+    target: Annotated[str | None, typer.Argument(help="A training script, or data in any form; also a URL.")] = None,
     arguments: Annotated[list[str] | None, typer.Argument(help="What the script itself gets.")] = None,
     seconds: Annotated[
         float | None,
@@ -362,6 +388,7 @@ def doctor(
     run: Annotated[bool, typer.Option("--run", help="Of --plan: build every cut, and measure whole epochs.")] = False,
     workers: Annotated[str | None, typer.Option(help="Numbers of workers to measure data or a plan with.")] = None,
     batches: Annotated[int | None, typer.Option(min=1, help="Of --plan: batches of a measured epoch, at most.")] = None,
+    option: StoreOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Of data or --plan: print all figures as JSON.")] = False,
 ) -> None:
     """Say where the time goes in a training script, in loading some data, or in the steps of a pipeline."""
@@ -403,4 +430,4 @@ def doctor(
         )
         raise typer.Exit(found)
 
-    raise typer.Exit(examine(target, batch_size, seconds or 3.0, numbers, json_output))
+    raise typer.Exit(examine(target, batch_size, seconds or 3.0, numbers, json_output, store_options(option)))

@@ -60,7 +60,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
         slower[str(count)] = names
 
     return {
-        "source": {"place": options.uri, "format": source.format, "samples": len(source)},
+        "source": {"place": options.place, "format": source.format, "samples": len(source)},
         "columns": source.schema.to_json(),
         "samples": comparison.samples,
         "batch_size": options.batch_size,
@@ -153,7 +153,7 @@ def _print(console: Console, comparison: Comparison) -> None:
     else:
         part = "the first"
 
-    _say(console, f"{options.uri}: {part} {samples:,} samples, batches of {options.batch_size}")
+    _say(console, f"{options.place}: {part} {samples:,} samples, batches of {options.batch_size}")
     for field in comparison.source.schema:
         _say(console, f"  {field.name}: {field}")
 
@@ -265,6 +265,11 @@ def sentences(comparison: Comparison) -> list[str]:
             "A batch is made sooner there than a worker hands it over; decoding or augmenting samples changes that."
         )
 
+    if comparison.options.is_elsewhere:
+        lines.append(
+            f"{comparison.now.form.format} (now) was read over the network, and the other forms from this machine: "
+            "what is measured is a copy on its disk, not these forms in the store."
+        )
     if comparison.options.keep is not None:
         lines.append(f"The forms are in {comparison.options.keep}.")
     return lines

@@ -17,6 +17,7 @@ from rich.table import Table
 from headrace.core.errors import DatasetError
 from headrace.core.urls import refuse_url
 from headrace.storage.cache.maintenance import Contents, Report, check, clear, look
+from headrace.storage.locations import local_path
 from headrace.telemetry.formatting import size, some
 from headrace.telemetry.terminal import Terminal
 
@@ -25,6 +26,7 @@ SHOWN = 20
 
 def show_cache(folder: Path, *, json_output: bool) -> int:
     """Prints what is in a cache, and returns 0. Raises as `look`."""
+    folder = Path(local_path(folder))
     with _files_bar(folder, "looking") as report:
         contents = look(folder, report)
 
@@ -74,6 +76,7 @@ def _print_prefixes(console: Console, contents: Contents) -> None:
 
 def check_cache(folder: Path, *, json_output: bool) -> int:
     """Checks a cache, prints what was wrong, and returns 0 if nothing was, 1 otherwise. Raises as `check`."""
+    folder = Path(local_path(folder))
     with _files_bar(folder, "checking") as report:
         checked = check(folder, report)
 
@@ -101,6 +104,7 @@ def check_cache(folder: Path, *, json_output: bool) -> int:
 
 def clear_cache(folder: Path, *, yes: bool, force: bool) -> int:
     """Clears a cache, after a question, and returns 0. Raises as `clear`."""
+    folder = Path(local_path(folder))
     if not yes:
         with _files_bar(folder, "looking") as report:
             contents = look(folder, report)
@@ -116,7 +120,7 @@ def clear_cache(folder: Path, *, yes: bool, force: bool) -> int:
 @contextlib.contextmanager
 def _files_bar(folder: Path, what: str) -> Iterator[Report]:
     """Shows a bar of files on stderr. Raises `UsageError` for a URL, and `DatasetError` for an `OSError`."""
-    refuse_url(folder, "headrace cache")
+    refuse_url(folder, "headrace cache", "name the folder of the cache on this node, as in cache_dir=")
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
     try:
         with Progress(*columns, console=Terminal(stderr=True), transient=True) as bar:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -17,11 +17,13 @@ from rich.table import Table
 
 from headrace.cli.run import Outputs, run_and_report
 from headrace.core.errors import UsageError
+from headrace.core.urls import shown_url
 from headrace.data.stored import open as open_data
 from headrace.loader.reporting import Report
 from headrace.measure.replacing import Replacement
 from headrace.measure.trial_runs import collate_apart, differ_in_size, record_loading, worker_counts_to_try
 from headrace.observe.stats import stats_of
+from headrace.storage.locations import local_path
 from headrace.telemetry.recording import Place
 from headrace.telemetry.terminal import Terminal
 
@@ -107,7 +109,14 @@ def _ideal_table(real: dict[str, Any], ideal: dict[str, Any]) -> Table:
     return table
 
 
-def examine(uri: str | None, batch_size: int, seconds: float, workers: Sequence[int] | None, json_output: bool) -> int:
+def examine(
+    uri: str | None,
+    batch_size: int,
+    seconds: float,
+    workers: Sequence[int] | None,
+    json_output: bool,
+    options: Mapping[str, object] | None = None,
+) -> int:
     """Loads stored data for so long with each number of workers, and prints what holds the loader up.
 
     Returns the exit status. Raises `HeadraceError` if there are no such data.
@@ -119,7 +128,8 @@ def examine(uri: str | None, batch_size: int, seconds: float, workers: Sequence[
     if workers is None:
         workers = worker_counts_to_try()
 
-    dataset = open_data(uri)
+    dataset = open_data(uri, options=options)
+    uri = shown_url(local_path(uri))
     if not len(dataset):
         raise UsageError.about("there is nothing to load", place=uri, found="no samples")
 

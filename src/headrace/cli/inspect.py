@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,16 @@ from rich.text import Text
 
 from headrace.core.errors import DatasetError, HeadraceError
 from headrace.core.printable import printable
+from headrace.core.urls import shown_url
 from headrace.data import stored
 from headrace.data.contact_sheet import make_sheet
 from headrace.data.formats import flat
 from headrace.data.formats.columns.schema import Field
-from headrace.data.formats.manifest import manifest_path
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import format_named
 from headrace.data.tally import PORTION, Tally, looked_at, portions
-from headrace.measure.bench.disk import bytes_of_files, files_at
+from headrace.measure.bench.disk import footprint_of
+from headrace.storage.locations import local_path
 from headrace.telemetry.formatting import some
 from headrace.telemetry.terminal import Terminal
 
@@ -51,6 +52,7 @@ def run_inspect(  # noqa: PLR0913 - the options of the command
     sheet: Path | None,
     json_output: bool,
     dtype: str | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> int:
     """Prints what some data hold to standard output, and returns the exit status 0.
 
@@ -59,15 +61,15 @@ def run_inspect(  # noqa: PLR0913 - the options of the command
     """
     console = Terminal()
     try:
-        data = stored.open(uri, columns, format=format, trust=trust, decode=False, dtype=dtype)
-        about = _about(uri, data.reader, data.schema.names, max(samples, 0))
+        data = stored.open(uri, columns, format=format, trust=trust, decode=False, dtype=dtype, options=options)
+        about = _about(uri, data.reader, data.schema.names, max(samples, 0), options)
         if sheet is not None:
             about["sheet"] = {"file": str(sheet), "pictures": make_sheet(data.reader, data.schema.names, sheet)}
     except OSError as error:
         # Some of headrace's own errors are OSErrors as well. They say already what is wrong.
         if isinstance(error, HeadraceError):
             raise
-        place = error.filename or uri
+        place = error.filename or shown_url(uri)
         cure = "correct the path, or let this user read it"
         found = error.strerror or error
         raise DatasetError.about("cannot read the data", place=place, found=found, cure=cure) from error
@@ -88,14 +90,16 @@ def _title(format: str) -> str:
     return format_named(format).TITLE
 
 
-def _about(uri: str, reader: Reader, names: Sequence[str], samples: int) -> dict[str, Any]:
+def _about(
+    uri: str, reader: Reader, names: Sequence[str], samples: int, options: Mapping[str, object] | None
+) -> dict[str, Any]:
     """Returns all there is to say, as plain values."""
-    files = files_at(uri)
     size = None
     count = None
-    if files:
-        size = bytes_of_files(files)
-        count = len(files)
+    found = footprint_of(uri, options)
+    if found.files:
+        size = found.bytes
+        count = found.files
 
     schema = reader.schema.only(names)
     tallies = {field.name: Tally(field) for field in schema}
@@ -118,11 +122,11 @@ def _about(uri: str, reader: Reader, names: Sequence[str], samples: int) -> dict
     return {
         "format": reader.format,
         "title": _title(reader.format),
-        "place": uri,
+        "place": shown_url(local_path(uri)),
         "samples": len(reader),
         "bytes": size,
         "files": count,
-        "manifest": manifest_path(Path(uri).expanduser()).is_file(),
+        "manifest": found.has_manifest,
         "looked_at": looked_at_rows,
         "columns": columns,
         "rows": rows,

@@ -45,6 +45,54 @@ Live = Annotated[
     bool, typer.Option("--live", help="Show throughput, waiting and workers in the terminal while it runs.")
 ]
 
+StoreOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", metavar="KEY=VALUE", help="Of a URL's store, such as endpoint=http://host:9000; give it repeatedly."
+    ),
+]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option("--target-option", metavar="KEY=VALUE", help="Of TARGET's store, where it is another one."),
+]
+CREDENTIALS = "Credentials of URLs come from the environment (AWS_*, GOOGLE_*, AZURE_*); docs/storage.md lists them."
+"""Stands below the help of commands that take URLs."""
+
+
+def store_options(given: list[str] | None) -> dict[str, object]:
+    """Returns the options of a store from what stands on the command line. Raises `UsageError`, which shows no value.
+
+    Limits become numbers; everything else stays text, since a key of digits is no number.
+    """
+    if not given:
+        return {}
+
+    from headrace.storage.access import DURATIONS, LIMIT_OPTIONS
+
+    options: dict[str, object] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            # The text may be a secret that somebody has typed without its name.
+            found = "a text without a name and ="
+            raise UsageError.about("wrong option", place="--option", found=found, expected="KEY=VALUE")
+
+        options[name] = value
+        if name in LIMIT_OPTIONS | DURATIONS:
+            options[name] = _number(name, value)
+
+    return options
+
+
+def _number(name: str, text: str) -> int | float:
+    try:
+        if name == "max_retries":
+            return int(text)
+        return float(text)
+    except ValueError:
+        raise UsageError.about("wrong option", place=f"--option {name}", found=text, expected="a number") from None
+
 
 def number_or_auto(given: str | None, option: str, least: int) -> int | Literal["auto"] | None:
     """Returns what an option says: a number, "auto", or None if it is not given. Raises `UsageError`."""
@@ -72,7 +120,7 @@ def check_is_no_option(target: str | None, command: str) -> None:
 
 OF_DOCTOR = {
     "script": {"target", "arguments", "seconds", "report", "plain", "ideal", "module"},
-    "data": {"target", "seconds", "batch_size", "workers", "json_output"},
+    "data": {"target", "seconds", "batch_size", "workers", "option", "json_output"},
     "plan": {"plan", "batch_size", "epochs", "run", "workers", "batches", "json_output"},
 }
 """What says something for each thing that `headrace doctor` looks at."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from headrace.data.convert.pack import pack
 from headrace.data.convert.plan import PackOptions
@@ -11,15 +12,40 @@ from headrace.telemetry.progress import samples_bar
 from headrace.telemetry.terminal import Terminal
 
 
+@dataclass(frozen=True)
+class PackWay:
+    """How a conversion is done, whatever it makes."""
+
+    workers: int
+    trust: bool
+    source_options: Mapping[str, object]
+    target_options: Mapping[str, object]
+
+
 def run_pack(
-    source: str, target: str, options: PackOptions, *, workers: int, trust: bool, json_output: bool, allow_bad: bool
+    source: str,
+    target: str,
+    options: PackOptions,
+    *,
+    way: PackWay,
+    json_output: bool,
+    allow_bad: bool,
 ) -> int:
     """Packs, prints what was made, and returns the exit status: 1 if images are bad. Raises what `pack` raises.
 
     allow_bad: the status is 0 all the same.
     """
     with samples_bar("packing") as report:
-        made = pack(source, target, options, workers=workers, trust=trust, report=report)
+        made = pack(
+            source,
+            target,
+            options,
+            workers=way.workers,
+            trust=way.trust,
+            report=report,
+            source_options=way.source_options,
+            target_options=way.target_options,
+        )
 
     console = Terminal(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if made.bad and not allow_bad:

@@ -19,6 +19,7 @@ from headrace.core.urls import refuse_url
 from headrace.data import prepare
 from headrace.data.prepare import DatasetCopy, prepare_fashion_mnist, prepare_npz_demo
 from headrace.data.storage.download import Report
+from headrace.storage.locations import local_path
 from headrace.telemetry.terminal import Terminal
 
 
@@ -50,7 +51,9 @@ def run_prepare(name: str, folder: Path, mirror: str | None, json_output: bool) 
 
     Raises `UsageError` for an unknown name or a mirror that would not be used, other errors as `prepare_fashion_mnist`.
     """
-    refuse_url(folder, "headrace prepare")
+    folder = Path(local_path(folder))
+    cure = "name a folder of this machine; `headrace pack FOLDER URL` then packs into a bucket"
+    refuse_url(folder, "headrace prepare", cure)
     progress = TerminalProgress(Terminal(stderr=True))
     if name not in ("fashion-mnist", "npz-demo"):
         raise UsageError.about("no such dataset", found=repr(name), expected="fashion-mnist or npz-demo")

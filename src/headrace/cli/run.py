@@ -42,6 +42,7 @@ from headrace.observe.live import LiveView
 from headrace.observe.page.page import page
 from headrace.observe.report import NOTABLE
 from headrace.observe.stats import wait_share
+from headrace.storage.locations import local_path
 from headrace.telemetry.formatting import gain_in_words, some
 from headrace.telemetry.terminal import Terminal
 from headrace.version import __version__
@@ -159,7 +160,8 @@ def run_and_report(
     no such script or no folder for a file of `outputs`.
     """
     if not as_module:
-        refuse_url(script, "headrace run")
+        script = local_path(script)
+        refuse_url(script, "headrace run", "copy the script to this machine; it may open data by their URL")
 
     if not as_module and not Path(script).is_file():
         raise UsageError.about(

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from rich.console import Console
 
 from headrace.core.errors import HeadraceError
+from headrace.core.urls import is_url, shown_url
 from headrace.data.convert.bad_images import one_line
-from headrace.data.convert.verify import Verified, verify
+from headrace.data.convert.verified import Verified
+from headrace.data.convert.verify import verify
 from headrace.telemetry.progress import samples_bar
 from headrace.telemetry.terminal import Terminal
 
 SHOWN = 20
 
+BAR_AFTER = 1.0
+"""Seconds behind which a bar is shown for a URL."""
 
-def run_verify(uri: str, *, format: str | None, trust: bool, json_output: bool) -> int:
+
+def run_verify(
+    uri: str, *, format: str | None, trust: bool, json_output: bool, options: Mapping[str, object] | None = None
+) -> int:
     """Verifies, prints what was found, and returns 0 if all is sound, 1 otherwise. Raises what opening raises."""
     try:
-        with samples_bar("verifying") as report:
-            found = verify(uri, format=format, trust=trust, report=report)
+        # At a URL, most is done before the first sample: the library shows bytes then.
+        after = 0.0
+        if is_url(uri):
+            after = BAR_AFTER
+        with samples_bar("verifying", after=after) as report:
+            found = verify(uri, format=format, trust=trust, report=report, options=options)
     except HeadraceError as error:
         # Whoever reads JSON wants an answer for data that cannot be opened, too: they are not sound.
         if not json_output:
             raise
-        found = Verified(uri, format or "", problems=[one_line(error)])
+        found = Verified(shown_url(uri), format or "", problems=[one_line(error)])
 
     console = Terminal(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if json_output:
@@ -39,7 +51,11 @@ def run_verify(uri: str, *, format: str | None, trust: bool, json_output: bool) 
 
 
 def _print(console: Console, found: Verified) -> None:
-    console.print(f"{found.place}: {found.format}, {found.samples:,} samples read")
+    samples = f"{found.samples:,} samples read"
+    if found.recorded:
+        samples = f"{found.recorded:,} samples by its manifest, not decoded"
+
+    console.print(f"{found.place}: {found.format}, {samples}")
     if found.checksums:
         console.print(f"  {found.checksums:,} of {found.files:,} files compared with their checksums")
     else:

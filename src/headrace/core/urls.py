@@ -54,16 +54,14 @@ def shown_url(url: str) -> str:
     return f"{scheme}://{container}{slash}{key}"
 
 
-def refuse_url(path: object, place: str) -> None:
-    """Raises `UsageError` for a path that is a URL. place: the function or command that was given it."""
+def refuse_url(path: object, place: str, cure: str) -> None:
+    """Raises `UsageError` for a path that is a URL. place: the function or command that was given it.
+
+    cure: what to do instead, as the error says it.
+    """
     if not isinstance(path, (str, os.PathLike)) or not is_url(path):
         return
 
-    given = os.fsdecode(path)
-    cure = "copy the data to a disk of this machine, or mount the store there, and give that path"
-    if given.startswith("file:"):
-        cure = "leave out the file:// and give the path alone"
-
-    shown = shown_url(given)
-    what = "URLs are not read yet"
+    shown = shown_url(os.fsdecode(path))
+    what = "this takes no URL"
     raise UsageError(explain(what, place=place, found=shown, expected="a path on this machine", cure=cure))

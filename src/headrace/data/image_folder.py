@@ -22,6 +22,7 @@ from headrace.core.protocols import takes_encoded
 from headrace.core.urls import refuse_url
 from headrace.data.fluent import Fluent
 from headrace.data.path_table import PathTable
+from headrace.storage.locations import local_path
 from headrace.transforms.decoders import rgb_by_pillow
 from headrace.transforms.decoding import read_file
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+OPEN_INSTEAD = "headrace.open(url) reads such a folder from a store: samples with image, label and path"
 
 LAYOUT = "one sub-folder per class with images in it: root/cat/1.jpg, root/dog/2.jpg"
 
@@ -67,8 +70,8 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
         Raises DatasetNotFoundError (also a FileNotFoundError) if `root` is missing, has no sub-folders or has
         classes without images, and DatasetError if a folder cannot be read.
         """
-        refuse_url(root, "headrace.ImageFolder")
-        self.root = os.fsdecode(root)
+        refuse_url(local_path(root), "headrace.ImageFolder", OPEN_INSTEAD)
+        self.root = local_path(root)
         self.transform = transform
         self.target_transform = target_transform
         if loader is None:

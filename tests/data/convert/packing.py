@@ -20,7 +20,7 @@ TARGETS = {"arrow": "data", "webdataset": "data", "memmap": "data", "hdf5": "dat
 SHARDED = ("arrow", "webdataset")
 
 CHILD = """
-import json, resource, sys
+import json, resource, sys, tempfile
 from pathlib import Path
 from headrace.data.building import staging_area as room
 from headrace.data.convert import pack
@@ -38,6 +38,7 @@ def stop_before(function, at):
     return stopping
 
 if __name__ == "__main__":
+    tempfile.tempdir = None  # an earlier test may have had another TMPDIR
     given = json.loads(sys.argv[1])
     plan.PIECE = plan.SHARD = given["piece"]
     where, at = given["stop"]

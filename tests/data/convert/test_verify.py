@@ -15,7 +15,7 @@ from PIL import Image
 import headrace.transforms
 from headrace.cli.verify import run_verify
 from headrace.core.errors import DatasetNotFoundError, HeadraceError
-from headrace.data.convert import verify as module
+from headrace.data.convert import verified as module
 from headrace.data.convert.pack import pack
 from headrace.data.convert.plan import PackOptions
 from headrace.data.convert.verify import Verified, verify

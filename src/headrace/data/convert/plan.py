@@ -20,6 +20,7 @@ from headrace.data.formats.registry import MODULES, check_holds
 from headrace.data.formats.shards import stamp_of
 from headrace.data.images import holds_images
 from headrace.samplers.permutation import Permutation
+from headrace.storage.locations import is_url
 
 IN_SHARDS = {
     "arrow": ".arrow",
@@ -114,20 +115,34 @@ class PackPlan:
     @property
     def in_shards(self) -> bool:
         """Whether the pieces themselves are the files of the result."""
-        return self.options.format in IN_SHARDS and not self.target.endswith(_file_endings(self.options.format))
+        return is_in_shards(self.options.format, self.target)
 
     @property
     def in_folder(self) -> bool:
         """Whether the target is a folder."""
-        return self.in_shards or self.options.format in IN_FOLDERS
+        return is_in_folder(self.options.format, self.target)
 
     def digest(self) -> str:
         """Returns a text that differs if anything in the plan does."""
+        source = self.source
+        if not is_url(source):
+            source = str(Path(source).absolute())
+
         plain: dict[str, Any] = {
-            "source": str(Path(self.source).absolute()), "length": self.length, "schema": self.schema.to_json(),
+            "source": source, "length": self.length, "schema": self.schema.to_json(),
             "options": vars(self.options), "edges": self.edges, "stamp": self.stamp, "notes": NOTES,
         }  # fmt: skip
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def is_in_shards(format: str, target: str) -> bool:
+    """Tells whether packing in a format to a target makes a folder of shards."""
+    return format in IN_SHARDS and not target.endswith(_file_endings(format))
+
+
+def is_in_folder(format: str, target: str) -> bool:
+    """Tells whether packing in a format to a target makes a folder."""
+    return is_in_shards(format, target) or format in IN_FOLDERS
 
 
 def _file_endings(name: str) -> tuple[str, ...]:

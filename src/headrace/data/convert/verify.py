@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,76 +12,76 @@ import numpy as np
 from headrace.core.errors import FormatError, SampleError
 from headrace.core.printable import printable
 from headrace.core.shortage import check_shortage
-from headrace.core.urls import refuse_url
 from headrace.data.convert.bad_images import one_line
+from headrace.data.convert.verified import Report, Verified
+from headrace.data.convert.verify_objects import compared_with_manifest
 from headrace.data.formats.columns import Block, Ragged, bytes_of, value_of
 from headrace.data.formats.manifest import checksum, files_of, read_manifest
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import open_reader
 from headrace.data.images import decode_image, holds_images
+from headrace.storage.listing import lookup
+from headrace.storage.locations import is_url, local_path, parse, url_options
 from headrace.transforms.decoders import damage_in, is_sound_jpeg
 
-Report = Callable[[int, int], None]
-"""Called with (samples done, samples in all)."""
-
-MOST = 1000
-"""Problems that are listed; further ones are counted."""
+__all__ = ["Verified", "verify"]
 
 
-@dataclass
-class Verified:
-    """What was found. `duplicates`: samples that are the same as an earlier one, byte for byte, in all columns."""
+def verify(
+    uri: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    trust: bool = False,
+    report: Report | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Verified:
+    """Checks all files and samples. Raises what opening raises; damage behind that is listed, not raised.
 
-    place: str
-    format: str
-    samples: int = 0
-    files: int = 0
-    checksums: int = 0
-    images: int = 0
-    duplicates: int = 0
-    not_finite: dict[str, int] = dataclasses.field(default_factory=dict)
-    """How many samples of a column hold infinite values or NaN."""
-    problems: list[str] = dataclasses.field(default_factory=list)
-    more_problems: int = 0
+    uri: a path of this machine, or a URL. Objects that a manifest lists are read once, and compared with their lengths
+        and checksums: what is as it was written is not decoded again. Without a manifest, all samples are read.
+    report: called with (samples done, samples in all).
+    options: of the store that a URL names; see docs/storage.md.
+    """
+    place = local_path(uri)
+    reading: dict[str, object] = {}
+    if is_url(place):
+        reading = {**url_options(place), **(options or {})}
+        place = parse(place).url
+        with lookup(reading):
+            compared = compared_with_manifest(place)
+        if compared is not None:
+            return compared
 
-    def add(self, problem: str) -> None:
-        """Notes a problem."""
-        if len(self.problems) < MOST:
-            self.problems.append(problem)
+        found = Verified(place, format or "")
+        reader = open_reader(local_path(uri), format=format, trust=trust, options=reading)
+    else:
+        place = str(Path(place).expanduser())
+        found = Verified(place, format or "")
+        _check_files(place, found)
+        try:
+            reader = open_reader(place, format=format, trust=trust)
+        except (FormatError, OSError) as error:
+            if not found.files:
+                raise
+            check_shortage(error, place, "opening data")
+            found.add(one_line(error))
+            return found
+
+        if Path(reader.place).exists():
+            manifest = read_manifest(reader.place)
         else:
-            self.more_problems += 1
+            manifest = None
 
-    @property
-    def sound(self) -> bool:
-        """Whether there are no problems; duplicates and values that are not finite may be meant."""
-        return not self.problems
-
-
-def verify(uri: str, *, format: str | None = None, trust: bool = False, report: Report | None = None) -> Verified:
-    """Checks all files and samples. Raises what opening raises; damage behind that is listed, not raised."""
-    refuse_url(uri, "verifying data")
-    place = str(Path(uri).expanduser())
-    found = Verified(place, format or "")
-    _check_files(place, found)
-    try:
-        reader = open_reader(uri, format=format, trust=trust)
-    except (FormatError, OSError) as error:
-        if not found.files:
-            raise
-        check_shortage(error, place, "opening data")
-        found.add(one_line(error))
-        return found
+        if manifest is not None and manifest.length != len(reader):
+            found.add(f"{reader.place}: {len(reader):,} samples where the manifest says {manifest.length:,}")
 
     found.place = reader.place
     found.format = reader.format
-    if Path(reader.place).exists():
-        manifest = read_manifest(reader.place)
-    else:
-        manifest = None
+    _check_samples(reader, found, report)
+    return found
 
-    if manifest is not None and manifest.length != len(reader):
-        found.add(f"{reader.place}: {len(reader):,} samples where the manifest says {manifest.length:,}")
 
+def _check_samples(reader: Reader, found: Verified, report: Report | None) -> None:
     seen: set[bytes] = set()
     for run in reader.blocks():
         for start, block in _readable(reader, run, found):
@@ -91,8 +90,6 @@ def verify(uri: str, *, format: str | None = None, trust: bool = False, report: 
 
         if report is not None:
             report(run.stop, len(reader))
-
-    return found
 
 
 def _check_files(place: str, found: Verified) -> None:

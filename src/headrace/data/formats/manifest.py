@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,17 @@ def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **
             file = path
         files[as_text(relative)] = [*checksum(file)]
 
-    plain = {"headrace": VERSION, "format": format_name, "length": length, "schema": schema.to_json(), "files": files}
+    text = manifest_text(path, format_name, length, schema, files, **extra)
     target = manifest_path(path)
+    target.write_text(text, "utf-8")
+    return target
+
+
+def manifest_text(
+    place: object, format_name: str, length: int, schema: Schema, files: Mapping[str, Sequence[int]], **extra: Any
+) -> str:
+    """Returns the text of a manifest. files: length and CRC-32 of each. Raises `FormatError` if it were too long."""
+    plain = {"headrace": VERSION, "format": format_name, "length": length, "schema": schema.to_json(), "files": files}
     if extra:
         plain["extra"] = extra
 
@@ -74,10 +83,9 @@ def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **
         found = f"{len(files):,} files, whose names and checksums take {len(text):,} bytes"
         cure = "choose a format with fewer files: arrow, memmap or webdataset"
         what = "these are too many files for a manifest"
-        raise FormatError.about(what, place=path, found=found, expected=f"{SIDE_FILE:,} bytes at most", cure=cure)
+        raise FormatError.about(what, place=place, found=found, expected=f"{SIDE_FILE:,} bytes at most", cure=cure)
 
-    target.write_text(text, "utf-8")
-    return target
+    return text
 
 
 def commit_with_manifest(target: AtomicTarget, format_name: str, length: int, schema: Schema, **extra: Any) -> None:

@@ -23,6 +23,7 @@ from headrace.data.formats.flat import EXAMPLE, number_type, open_flat
 from headrace.data.formats.manifest import read_manifest
 from headrace.data.formats.protocol import Format, Reader, Writer
 from headrace.data.formats.shards import is_pattern
+from headrace.data.formats.unfinished import refuse_unfinished
 from headrace.storage.files import exists, first_bytes, size_of
 from headrace.storage.listing import lookup, not_found
 from headrace.storage.locations import is_url, local_path, parse, url_options
@@ -200,6 +201,9 @@ def open_flat_reader(
 
 
 def _open(place: str, format: str | None, trust: bool) -> Reader:
+    if is_url(place) and not is_pattern(place):
+        refuse_unfinished(place)
+
     if format is None:
         chosen = format_of(place)
     else:
@@ -257,10 +261,12 @@ def check_kind(place: str) -> None:
 
 def open_writer(path: str | os.PathLike[str], schema: Schema, format: str) -> Writer:
     """Begins to write data. Raises `FormatError` if the format cannot hold them, `UsageError` for an unknown one."""
-    refuse_url(path, "writing data")
-    check_name(os.fsdecode(path))
-    check_holds(format, schema, path)
-    return format_named(format).open_writer(os.fsdecode(path), schema)
+    place = local_path(path)
+    cure = "write to a path of this machine, and then `headrace pack PATH URL`, or headrace.pack(path, url)"
+    refuse_url(place, "headrace.open_writer", cure)
+    check_name(place)
+    check_holds(format, schema, place)
+    return format_named(format).open_writer(place, schema)
 
 
 def check_holds(format: str, schema: Schema, place: object) -> None:

@@ -27,6 +27,7 @@ from headrace.data.staged.running import Columns, Data, Pipeline, Rows, as_rows,
 from headrace.data.staged.sources import copied, source_of
 from headrace.data.staged.steps import Step, as_steps
 from headrace.data.stored import StoredDataset
+from headrace.storage.locations import local_path
 
 if TYPE_CHECKING:
     from headrace.data.staged.planning import CutPlan
@@ -402,9 +403,10 @@ class Staged(Fluent, Dataset[Any]):
 
 def folder_named(where: Any) -> Path:
     """Returns the folder of a cache. Raises `UsageError` for a name that cannot be one."""
-    refuse_url(where, "cache=")
     try:
-        path = Path(os.fsdecode(where)).expanduser()
+        named = local_path(where)
+        refuse_url(named, "cache=", "name a folder on a disk of this node: its files are mapped into memory")
+        path = Path(named).expanduser()
         if str(path).encode().find(0) >= 0:
             raise ValueError("a zero byte")
     except (RuntimeError, ValueError) as error:

@@ -1,12 +1,46 @@
-"""The files that stored data lie in."""
+"""The files that stored data lie in, on this machine or in a store."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.data.formats import idx
-from headrace.data.formats.manifest import manifest_path
+from headrace.data.formats.manifest import manifest_path, place_of_manifest
+from headrace.data.formats.shards import files_at as objects_at
 from headrace.data.formats.shards import is_pattern, shards_of
+from headrace.storage.files import info_of, is_file
+from headrace.storage.listing import lookup
+from headrace.storage.locations import is_url, local_path, parse, url_options
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """How much stored data are."""
+
+    bytes: int
+    files: int
+    """The manifest among them; 0 if the files cannot be told."""
+    has_manifest: bool
+
+
+def footprint_of(uri: str, options: Mapping[str, object] | None = None) -> Footprint:
+    """Returns the bytes and files of data at a path or a URL. At a URL, the store lists them, and nothing is read.
+
+    options: of the store that a URL names. Raises `DatasetNotFoundError` if a file of a range is missing, and
+    `StorageError`.
+    """
+    place = local_path(uri)
+    if not is_url(place):
+        files = files_at(place)
+        has_manifest = manifest_path(Path(place).expanduser()).is_file()
+        return Footprint(bytes_of_files(files), len(files), has_manifest)
+
+    with lookup({**url_options(place), **(options or {})}):
+        url = parse(place).url
+        sizes = [info_of(file).size for file in objects_at(url)[1]]
+        return Footprint(sum(sizes), len(sizes), is_file(place_of_manifest(url)))
 
 
 def files_at(place: str) -> list[Path]:

@@ -9,7 +9,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import DatasetError, HeadraceError, UsageError
+from headrace.core.urls import is_url, shown_url
 from headrace.data import stored
 from headrace.data.formats.registry import MODULES, format_named
 from headrace.data.stored import StoredDataset
-from headrace.measure.bench.disk import bytes_of_files, files_at
+from headrace.measure.bench.disk import footprint_of
 from headrace.measure.bench.forms import Form, Report, in_one_line, place_of, write_forms
 from headrace.measure.bench.loading import (
     ORDERS,
@@ -31,6 +32,7 @@ from headrace.measure.bench.loading import (
     make_loader,
     samples_per_second,
 )
+from headrace.storage.locations import local_path
 
 ROUNDS = 3
 """How often each form has its turn; the figures are medians of so many."""
@@ -63,6 +65,18 @@ class BenchOptions:
     """Where the forms stay; None: in a temporary folder that is removed."""
     format: str | None = None
     trust: bool = False
+    store: Mapping[str, object] | None = None
+    """Options of the store that a URL names."""
+
+    @property
+    def place(self) -> str:
+        """What `uri` names, without what may be secret in it."""
+        return shown_url(local_path(self.uri))
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the data lie in a store, and not on this machine."""
+        return is_url(self.place)
 
 
 @dataclass
@@ -148,7 +162,14 @@ def compare(options: BenchOptions, report: Report | None = None) -> Comparison:
     _check(options)
     tell = report or (lambda what, done: None)
     try:
-        source = stored.open(options.uri, options.columns, format=options.format, trust=options.trust, decode=False)
+        source = stored.open(
+            options.uri,
+            options.columns,
+            format=options.format,
+            trust=options.trust,
+            decode=False,
+            options=options.store,
+        )
         count = samples_of(options, source)
         with _room(options) as room:
             too_many = _too_many_files(options, count)
@@ -158,7 +179,7 @@ def compare(options: BenchOptions, report: Report | None = None) -> Comparison:
                     formats.append(name)
 
             written = write_forms(source, count, formats, room, tell)
-            now = Form(source.format, options.uri)
+            now = Form(source.format, options.place)
             comparison = Comparison(
                 options, source, count, 0, loader_choices(options.workers), [], {**written.left_out, **too_many}
             )
@@ -295,16 +316,16 @@ def _checked(comparison: Comparison, form: Form) -> Figures:
     count = comparison.samples
     batch_size = comparison.options.batch_size
     if form.folder is None:
-        files = files_at(form.place)
+        found = footprint_of(comparison.options.uri, comparison.options.store)
     else:
-        files = files_at(str(form.folder))
+        found = footprint_of(str(form.folder))
 
     with _opened(form, comparison) as data:
-        figures = Figures(form, bytes_of_files(files), len(files), len(data))
+        figures = Figures(form, found.bytes, found.files, len(data))
         for choice in comparison.choices:
             is_rule = form.is_source and choice == comparison.choices[0]
             try:
-                found = epoch_checksum(choice, data, count, batch_size)
+                checksum = epoch_checksum(choice, data, count, batch_size)
             except (HeadraceError, OSError, RuntimeError) as error:  # the last: a worker that died
                 if is_rule:
                     raise
@@ -312,8 +333,8 @@ def _checked(comparison: Comparison, form: Form) -> Figures:
                 continue
 
             if is_rule:
-                comparison.checksum = found
-            figures.checks[choice] = found == comparison.checksum
+                comparison.checksum = checksum
+            figures.checks[choice] = checksum == comparison.checksum
 
     return figures
 
@@ -337,15 +358,16 @@ def _take_turn(comparison: Comparison, figures: Figures) -> None:
 def _opened(form: Form, comparison: Comparison) -> Iterator[StoredDataset]:
     """Opens a form for one turn: what a turn read into memory is gone before the next form has its own."""
     options = comparison.options
+    place = form.place
+    extra: dict[str, Any] = {"format": form.format}
     if form.is_source:
-        extra: dict[str, Any] = {"format": options.format, "trust": options.trust}
-    else:
-        extra = {"format": form.format}
+        place = options.uri
+        extra = {"format": options.format, "trust": options.trust, "options": options.store}
 
     # That a form is slow to parse is what is measured here: the warning about it says nothing new.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        data = stored.open(form.place, comparison.source.schema.names, decode=False, **extra)
+        data = stored.open(place, comparison.source.schema.names, decode=False, **extra)
 
     try:
         yield data

@@ -1,0 +1,293 @@
+"""Packs into a store. Shards are made one at a time in each process, uploaded, and removed from this machine.
+
+Forms that are no shards are made whole in a folder of this machine, and then uploaded file by file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.core.disk_names import as_text
+from headrace.core.errors import DatasetError
+from headrace.data.building.pool import Report
+from headrace.data.convert.bucket.run_lock import RunLock
+from headrace.data.convert.bucket.target import AT_ONCE, BucketTarget, Files, Note, files_of_note
+from headrace.data.convert.bucket.uploads import Uploaded, upload_file
+from headrace.data.convert.job import PackJob, run_job
+from headrace.data.convert.pieces import begin_file, suffix_of, write_piece
+from headrace.data.convert.plan import PackPlan
+from headrace.data.formats.manifest import checksum, files_of, manifest_path, manifest_text
+from headrace.data.formats.protocol import Reader
+from headrace.data.formats.registry import open_reader
+from headrace.data.formats.shards import shard_name
+from headrace.data.storage.locks import locked
+from headrace.storage.objects import Store
+from headrace.telemetry.progress import bytes_bar
+
+BAR_AFTER = 1.0
+"""Seconds behind which a bar of uploads is shown."""
+
+MakePlan = Callable[[], PackPlan]
+
+
+@dataclass(frozen=True)
+class PackedPieces:
+    """What a pack has made. `kept`: pieces that an earlier run had left."""
+
+    plan: PackPlan
+    kept: int
+    bad: list[str]
+    """Number and fault of each image that cannot be decoded."""
+    bytes: int
+    files: int
+
+
+@dataclass(frozen=True)
+class Way:
+    """How pieces are made."""
+
+    trust: bool
+    workers: int
+    """0: as many as are of use."""
+    cores: int
+    report: Report
+    source_options: Mapping[str, object]
+
+    def workers_for(self, pieces: int) -> int:
+        """Returns how many processes make so many pieces."""
+        return self.workers or min(self.cores, pieces)
+
+
+def pack_to_bucket(target: BucketTarget, make_plan: MakePlan, way: Way) -> PackedPieces:
+    """Packs. make_plan: opens the source; it is called once it is known that the target can be written.
+
+    Raises as `headrace.pack`.
+    """
+    target.refuse_other_content()
+    spool = spool_of(target.url)
+    with locked(spool / "lock", lambda: _busy(target.url)):
+        try:
+            with target.locked(_token(spool)) as lock:
+                plan = make_plan()
+                if plan.in_shards:
+                    packed = _pack_shards(target, plan, way, spool, lock)
+                else:
+                    packed = _pack_whole(target, plan, way, spool, lock)
+            shutil.rmtree(spool)
+        except BaseException:
+            _remove_if_unused(spool)
+            raise
+
+    return packed
+
+
+def spool_of(url: str) -> Path:
+    """Returns the folder on this machine in which the files for a target are made; it is made if it is not there.
+
+    It is the same for each run of this user, so that a run finds what an earlier one has left. Raises `DatasetError` if
+    somebody else has made it.
+    """
+    user = 0
+    if hasattr(os, "geteuid"):
+        user = os.geteuid()
+
+    name = hashlib.sha256(f"{user} {url}".encode()).hexdigest()[:16]
+    spool = Path(tempfile.gettempdir(), f"headrace-pack-{name}")
+    spool.mkdir(mode=0o700, exist_ok=True)
+    status = spool.lstat()
+    if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "geteuid") and status.st_uid != user):
+        cure = "remove it, or name another folder for temporary files: TMPDIR"
+        raise DatasetError.about("this is not a folder of this user", place=spool, cure=cure)
+
+    return spool
+
+
+def _token(spool: Path) -> str:
+    """Returns a text that is in this spool only: whoever finds it in a lock knows that the lock is of this machine."""
+    note = spool / "token"
+    if not note.is_file():
+        aside = spool / "token-new"
+        aside.write_text(os.urandom(16).hex())
+        aside.rename(note)
+
+    return note.read_text()
+
+
+def _remove_if_unused(spool: Path) -> None:
+    """Removes a spool in which there is nothing to go on with."""
+    if {path.name for path in spool.iterdir()} <= {"lock", "token"}:
+        shutil.rmtree(spool)
+
+
+def _busy(url: str) -> None:
+    cure = "wait until it has ended, or choose another target"
+    raise DatasetError.about("another pack is writing this target", place=url, found="its lock", cure=cure)
+
+
+# -- shards ------------------------------------------------------------------------------------------------------------
+
+
+class ShardJob:
+    """Makes a shard in the spool, uploads and removes it."""
+
+    def __init__(self, target: BucketTarget, plan: PackPlan, way: Way, spool: Path) -> None:
+        self._target = target.for_workers()
+        self._plan = plan
+        self._trust = way.trust
+        self._source_options = way.source_options
+        self._spool = spool
+        self._reader: Reader | None = None
+        self._store: Store | None = None
+
+    def begin(self) -> None:
+        """See `Job.begin`."""
+        self._reader = open_reader(self._plan.source, trust=self._trust, options=self._source_options)
+        self._store = self._target.config.open()
+
+    def make(self, piece: int) -> Note:
+        """See `Job.make`. Returns the note of the piece."""
+        if self._reader is None or self._store is None:
+            raise RuntimeError("`begin` comes before `make`")
+
+        folder = self._spool / f"piece-{piece}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        try:
+            path = folder / shard_name(piece, suffix_of(self._plan))
+            bad = write_piece(self._plan, self._reader, begin_file(self._plan, path), piece)
+            files = {}
+            # The shard, and what its form puts beside it.
+            for file in sorted(folder.iterdir()):
+                found = upload_file(self._store, self._target.key_of(file.name), file)
+                files[file.name] = [found.size, found.crc, found.etag]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+        note: Note = {"files": files, "bad": bad}
+        # The shard first, then the note that says it is complete: after a kill in between, it is made again.
+        self._target.note(piece, note, self._store)
+        return note
+
+
+def _pack_shards(target: BucketTarget, plan: PackPlan, way: Way, spool: Path, lock: RunLock) -> PackedPieces:
+    # Whatever a run that was killed was at: shards are made anew.
+    for folder in spool.glob("piece-*"):
+        shutil.rmtree(folder)
+
+    notes = target.begin(plan.digest())
+    missing = [piece for piece in range(plan.pieces) if piece not in notes]
+    job = ShardJob(target, plan, way, spool)
+    run_job(job, plan, missing, way.workers_for(len(missing)), way.report, place=target.url, made=notes.__setitem__)
+    files: dict[str, Uploaded] = {}
+    bad: list[str] = []
+    for piece in range(plan.pieces):
+        files |= files_of_note(notes[piece])
+        bad += notes[piece]["bad"]
+
+    listed = {name: [found.size, found.crc] for name, found in sorted(files.items())}
+    manifest = manifest_text(target.url, plan.options.format, plan.length, plan.schema, listed)
+    target.commit(files, manifest, lock)
+    return PackedPieces(plan, plan.pieces - len(missing), bad, _bytes_of(files, manifest), len(files) + 1)
+
+
+# -- whole forms -------------------------------------------------------------------------------------------------------
+
+
+def _pack_whole(target: BucketTarget, plan: PackPlan, way: Way, spool: Path, lock: RunLock) -> PackedPieces:
+    local = spool / "whole" / plan.target.rpartition("/")[2]
+    local.parent.mkdir(exist_ok=True)
+    digest = plan.digest()
+    job = PackJob(replace(plan, target=str(local)), trust=way.trust, source_options=way.source_options)
+    made = spool / "made.json"
+    kept = plan.pieces
+    if not made.is_file() or json.loads(made.read_text("utf-8"))["digest"] != digest:
+        made.unlink(missing_ok=True)
+        (spool / "uploaded").unlink(missing_ok=True)
+        with job.staging.locked():
+            missing = job.staging.prepare()
+            kept -= len(missing)
+            run_job(job, job.plan, missing, way.workers_for(len(missing)), way.report, place=job.staging.path)
+            bad = job.bad_samples()
+            job.assemble()
+
+        aside = spool / "made-new"
+        aside.write_text(json.dumps({"digest": digest, "bad": bad}), "utf-8")
+        aside.rename(made)
+
+    target.begin(digest)
+    files = _upload_all(target, local, spool / "uploaded")
+    manifest = manifest_path(local).read_text("utf-8")
+    target.commit(files, manifest, lock)
+    bad = json.loads(made.read_text("utf-8"))["bad"]
+    return PackedPieces(plan, kept, bad, _bytes_of(files, manifest), len(files) + 1)
+
+
+def _upload_all(target: BucketTarget, local: Path, journal: Path) -> Files:
+    """Uploads the files of data on this machine, but for those that a journal says were uploaded, and are there."""
+    before = target.still_there(_read_journal(journal))
+    files = dict(before)
+    missing: dict[str, Path] = {}
+    if not local.is_dir():
+        missing = {"": local}
+    else:
+        for relative in files_of(local):
+            missing[as_text(Path(relative).as_posix())] = local / relative
+
+    for name, found in before.items():
+        # An earlier run may have made other bytes under the same name.
+        if name in missing and checksum(missing[name]) == (found.size, found.crc):
+            del missing[name]
+
+    total = sum(path.stat().st_size for path in missing.values())
+    writing = threading.Lock()
+    stopped = threading.Event()
+    with (
+        bytes_bar(f"uploading to {target.url}", total, after=BAR_AFTER) as report,
+        journal.open("a", encoding="utf-8") as log,
+        ThreadPoolExecutor(AT_ONCE // 4) as threads,
+    ):
+
+        def upload(name: str) -> None:
+            found = upload_file(target.store, target.key_of(name), missing[name], report, stopped)
+            with writing:
+                files[name] = found
+                log.write(json.dumps([name, found.size, found.crc, found.etag]) + "\n")
+                log.flush()
+
+        try:
+            for _ in threads.map(upload, missing):
+                pass
+        except BaseException:
+            stopped.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+
+    return files
+
+
+def _read_journal(journal: Path) -> Files:
+    """Returns the objects that a journal lists; its last line may have been cut off by a kill."""
+    found = {}
+    if journal.is_file():
+        for line in journal.read_text("utf-8").splitlines():
+            try:
+                name, size, crc, etag = json.loads(line)
+            except ValueError:
+                continue
+            found[name] = Uploaded(size, crc, etag)
+
+    return found
+
+
+def _bytes_of(files: Files, manifest: str) -> int:
+    return sum(found.size for found in files.values()) + len(manifest)
