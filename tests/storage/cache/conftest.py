@@ -37,4 +37,5 @@ def open_cache(tmp_path: Path, said: list[str]) -> Iterator[Opener]:
     yield opener
     for cache in opened:
         cache.close()
-    assert open_descriptors() == before
+    # Connections to stores that earlier tests have used may be closed meanwhile.
+    assert open_descriptors() <= before
