@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,12 +10,9 @@ import numpy as np
 from headrace.core.errors import HeadraceError
 from headrace.core.sharding import current_part
 from headrace.data.formats.columns import Keys
-from headrace.storage.endpoint import endpoint
+from headrace.storage.endpoint import endpoint, new_plan
 from headrace.storage.fetcher import default_budget
 from headrace.storage.ranges import ByteRange
-
-_PLANS = itertools.count(1 << 20)
-"""Numbers of plans, apart from those that loaders give."""
 
 
 @runtime_checkable
@@ -43,7 +39,7 @@ class StreamAhead:
         self._reader = reader
         self._names = names
         self._units = units
-        self._plan = next(_PLANS)
+        self._plan = new_plan()
         self._next = 0
         self._sizes: dict[int, int] = {}
         self._limit = default_budget() // max(current_part().parts, 1)
@@ -63,10 +59,6 @@ class StreamAhead:
             # A shard whose index is not known may be all that there is room for.
             if not ranges:
                 return
-
-    def close(self) -> None:
-        """Drops what was announced and not read."""
-        endpoint().forget(self._plan)
 
     def _ranges(self, unit: Any) -> list[ByteRange]:
         try:

@@ -15,7 +15,7 @@ from headrace.core.errors import HeadraceError, StorageError
 from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.key_arrays import key_arrays
 from headrace.samplers.sampler import PositionalSampler
-from headrace.storage.endpoint import Endpoint, endpoint
+from headrace.storage.endpoint import Endpoint, endpoint, new_plan
 from headrace.storage.fetcher import default_budget
 from headrace.storage.io_client import IO_PROCESS, IOProcess
 from headrace.storage.ranges import ByteRange
@@ -106,21 +106,11 @@ class RemoteReading:
 
     def reads(self) -> RemoteReads:
         """Returns what was read since this was made, for all loaders that read through the same."""
-        before = self._before
         try:
-            now = self._endpoint.count()
+            return self._endpoint.count().since(self._before)
         except StorageError:
             # The I/O process is being started anew, which counts from 0 on.
-            now = before
-
-        return RemoteReads(
-            requests=max(now.requests - before.requests, 0),
-            bytes=max(now.bytes - before.bytes, 0),
-            cached_bytes=max(now.cached_bytes - before.cached_bytes, 0),
-            hits=max(now.hits - before.hits, 0),
-            waits=max(now.waits - before.waits, 0),
-            busy=max(now.busy - before.busy, 0),
-        )
+            return RemoteReads()
 
     @property
     def io_pid(self) -> int | None:
@@ -155,14 +145,16 @@ def remote_reading(dataset: Any, before: RemoteReading | None, *, processes: boo
 
 
 class ReadAhead:
-    """What is announced of one loader's epochs. See `epoch.look_ahead.ReadsAhead`. Plans are numbered as epochs are."""
+    """What is announced of one loader's epochs. See `epoch.look_ahead.ReadsAhead`. Each epoch is a plan."""
 
     def __init__(self, ranges: RangesOf, endpoint: Endpoint) -> None:
         self._ranges = ranges
         self._endpoint = endpoint
         self._limit = HORIZON * default_budget()
         self._order: KnownOrder | None = None
-        self._plan = -1
+        self._epoch = -1
+        # Numbers of plans, by epoch: this one, and the next where it is known.
+        self._plans: dict[int, int] = {}
         # Bytes of what was announced and has not left, by epoch and position.
         self._ahead: dict[int, dict[int, int]] = {}
         self._bytes = 0
@@ -174,15 +166,20 @@ class ReadAhead:
         order: what is known of the order of this epoch and the next; None: nothing.
         """
         self._order = order
-        self._plan = epoch
+        self._epoch = epoch
         self._next = None
-        for plan in list(self._ahead):
-            if plan != epoch or order is None:
-                self._endpoint.forget(plan)
-                del self._ahead[plan]
+        for other in list(self._ahead):
+            if other != epoch or order is None:
+                self._endpoint.forget(self._plans.pop(other))
+                del self._ahead[other]
 
-        self._ahead.setdefault(epoch, {})
+        if epoch not in self._ahead:
+            self._add(epoch)
         self._bytes = sum(self._ahead[epoch].values())
+
+    def _add(self, epoch: int) -> None:
+        self._ahead[epoch] = {}
+        self._plans[epoch] = new_plan()
 
     def has_room(self) -> bool:
         """See `ReadsAhead.has_room`."""
@@ -190,8 +187,8 @@ class ReadAhead:
 
     def announce(self, position: int, index: Any) -> None:
         """See `ReadsAhead.announce`."""
-        if position not in self._ahead[self._plan]:
-            self._announce(self._plan, position, index)
+        if position not in self._ahead[self._epoch]:
+            self._announce(self._epoch, position, index)
 
     def ended(self) -> None:
         """See `ReadsAhead.ended`: what the next epoch begins with is announced, a batch at a time."""
@@ -199,46 +196,44 @@ class ReadAhead:
             return
 
         if self._next is None:
-            self._next = 0, self._order.batches(self._plan + 1)
-            self._ahead[self._plan + 1] = {}
+            self._next = 0, self._order.batches(self._epoch + 1)
+            self._add(self._epoch + 1)
 
         position, batches = self._next
         keys = next(batches, None)
         if keys is not None:
-            self._announce(self._plan + 1, position, keys)
+            self._announce(self._epoch + 1, position, keys)
             self._next = position + 1, batches
 
     def passed(self, position: int) -> None:
         """See `ReadsAhead.passed`."""
-        ahead = self._ahead[self._plan]
+        ahead = self._ahead[self._epoch]
         for behind in [at for at in ahead if at <= position]:
             self._bytes -= ahead.pop(behind)
         # Nearly always all of it was read by then, so that there is nothing left to drop.
         if position % EVERY == 0:
-            self._endpoint.passed(self._plan, position)
+            self._endpoint.passed(self._plans[self._epoch], position)
 
-    def _announce(self, plan: int, position: int, index: Any) -> None:
+    def _announce(self, epoch: int, position: int, index: Any) -> None:
         next_uses = None
         try:
             keys = np.atleast_1d(np.asarray(index, np.int64))
             ranges = self._ranges(keys)
             if ranges and self._order is not None and has_limit(ranges[0].object.store):
-                ranges, next_uses = self._with_next_uses(plan, keys)
+                ranges, next_uses = self._with_next_uses(self._order, epoch, keys)
         except (HeadraceError, IndexError, TypeError, ValueError, OverflowError):
             # A key that the dataset does not have, or data that are damaged: whoever makes the batch says so.
             ranges = []
 
         size = sum(wanted.size for wanted in ranges)
-        self._ahead[plan][position] = size
+        self._ahead[epoch][position] = size
         self._bytes += size
         if ranges:
-            self._endpoint.announce(plan, position, ranges, next_uses)
+            self._endpoint.announce(self._plans[epoch], position, ranges, next_uses)
 
-    def _with_next_uses(self, plan: int, keys: Keys) -> tuple[list[ByteRange], list[int] | None]:
+    def _with_next_uses(self, order: KnownOrder, epoch: int, keys: Keys) -> tuple[list[ByteRange], list[int] | None]:
         """Returns the ranges of samples, and when each is used in the epoch behind this one."""
-        if self._order is None:
-            return self._ranges(keys), None
-        uses = self._order.uses(plan + 1, keys)
+        uses = order.uses(epoch + 1, keys)
         if uses is None:
             return self._ranges(keys), None
 

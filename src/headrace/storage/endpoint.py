@@ -6,6 +6,7 @@ wait for ever. So a process uses only what it has made itself.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Sequence
@@ -46,11 +47,17 @@ class Endpoint(Protocol):
         """Returns what was read so far."""
 
 
+_PLANS = itertools.count(1)
 _LOCK = threading.Lock()
 _PID = -1
 _ENDPOINT: Endpoint | None = None
 _PROCESS: object = None
 """The I/O process that this process has started for itself, which ends when nobody holds it."""
+
+
+def new_plan() -> int:
+    """Returns a number for a plan, which no other plan of this process has: all of them read through one endpoint."""
+    return next(_PLANS)
 
 
 def endpoint() -> Endpoint:

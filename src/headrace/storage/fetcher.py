@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from headrace.core.memory import machine_memory
@@ -65,18 +65,6 @@ class _Reading:
         self.error: BaseException | None = None
 
 
-@dataclass
-class FetchCounts:
-    """The figures of `RemoteReads`, while they grow. Guarded by the fetcher's lock."""
-
-    requests: int = 0
-    bytes: int = 0
-    cached_bytes: int = 0
-    hits: int = 0
-    waits: int = 0
-    busy: int = 0
-
-
 class Fetcher:
     """Reads ranges of objects through several threads. Any thread may call it.
 
@@ -91,7 +79,9 @@ class Fetcher:
         else:
             self.budget = budget
 
-        self.counts = FetchCounts()
+        self.counts = RemoteReads()
+        """What was read so far, as it grows."""
+
         self.in_flight = InFlight()
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -188,7 +178,7 @@ class Fetcher:
 
     def count(self) -> RemoteReads:
         """See `Endpoint.count`."""
-        return RemoteReads(**vars(self.counts))
+        return replace(self.counts)
 
     def close(self) -> None:
         """Ends the threads when they have done what they do now. Whoever waits gets an error."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.core.regular import SIDE_FILE, read_side_file, too_large
-from headrace.storage.listing import current, not_found
+from headrace.storage.listing import as_prefix, current, not_found
 from headrace.storage.locations import is_url, parse
 from headrace.storage.objects import ObjectInfo
 
@@ -90,7 +90,7 @@ def plain_files(folder: str) -> list[str]:
 
 
 def _objects_in(folder: str) -> list[str]:
-    begin = len(_prefix(folder))
+    begin = len(as_prefix(parse(folder).key))
     names = []
     for info in current().below(folder):
         name = info.key[begin:]
@@ -102,7 +102,7 @@ def _objects_in(folder: str) -> list[str]:
 
 def objects_below(folder: str) -> Sequence[tuple[str, ObjectInfo]]:
     """Returns the objects in a folder and its sub-folders, each with its name relative to the folder."""
-    begin = len(_prefix(folder))
+    begin = len(as_prefix(parse(folder).key))
     found = []
     for info in current().below(folder):
         name = info.key[begin:]
@@ -111,13 +111,6 @@ def objects_below(folder: str) -> Sequence[tuple[str, ObjectInfo]]:
             found.append((name, info))
 
     return found
-
-
-def _prefix(folder: str) -> str:
-    key = parse(folder).key.rstrip("/")
-    if not key:
-        return ""
-    return f"{key}/"
 
 
 def first_bytes(path: str, count: int = 16) -> bytes:

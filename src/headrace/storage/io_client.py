@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from headrace.core.errors import StorageError
 from headrace.core.per_process import PerProcess
 from headrace.storage import stores, wire
-from headrace.storage.ranges import ByteRange
+from headrace.storage.ranges import ByteRange, cut
 from headrace.telemetry.remote_reads import RemoteReads
 
 T = TypeVar("T")
@@ -72,13 +72,7 @@ class IOClient:
         """See `Endpoint.read`."""
         out = memoryview(bytearray(sum(wanted.size for wanted in ranges)))
         self.read_into(ranges, out)
-        found = []
-        at = 0
-        for wanted in ranges:
-            found.append(out[at : at + wanted.size])
-            at += wanted.size
-
-        return found
+        return cut(out, ranges)
 
     def read_into(self, ranges: Sequence[ByteRange], out: memoryview) -> None:
         """See `Endpoint.read_into`."""

@@ -119,7 +119,7 @@ class Lookup:
     def below(self, url: str) -> Sequence[ObjectInfo]:
         """Returns all objects in a folder and its sub-folders, by key; none if there is no such folder."""
         location = parse(url)
-        prefix = _as_prefix(location.key)
+        prefix = as_prefix(location.key)
         for listing in self._listings.get((location.scheme, location.container), []):
             if listing.deep and prefix.startswith(listing.prefix):
                 return listing.below(prefix)
@@ -164,7 +164,7 @@ class Lookup:
         folders = {parse(url).key.rpartition("/")[0] for url in urls}
         if len(folders) == 1:
             try:
-                self._list(location, _as_prefix(folders.pop()), deep=False)
+                self._list(location, as_prefix(folders.pop()), deep=False)
                 return
             except StorageError:
                 # Many may read objects that they may not list, and servers of HTTP cannot list at all.
@@ -183,7 +183,7 @@ class Lookup:
 
         folder = location.key[: wildcards[0]].rpartition("/")[0]
         deep = "/" in location.key[wildcards[0] :]
-        listing = self._list(location, _as_prefix(folder), deep=deep)
+        listing = self._list(location, as_prefix(folder), deep=deep)
         begin = pattern[: len(pattern) - len(location.key)]
         urls = []
         for info in listing.objects:
@@ -217,7 +217,7 @@ class Lookup:
         return listing
 
 
-def _as_prefix(folder: str) -> str:
+def as_prefix(folder: str) -> str:
     """Returns what the keys of all objects in a folder begin with."""
     folder = folder.rstrip("/")
     if not folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from typing import NamedTuple
 
 GAP = 64 << 10
@@ -34,6 +35,17 @@ class ByteRange(NamedTuple):
     def size(self) -> int:
         """How many bytes."""
         return self.stop - self.start
+
+
+def cut(data: memoryview, ranges: Sequence[ByteRange]) -> list[memoryview]:
+    """Returns the part of each range, of bytes in which ranges lie one behind the other."""
+    parts = []
+    at = 0
+    for wanted in ranges:
+        parts.append(data[at : at + wanted.size])
+        at += wanted.size
+
+    return parts
 
 
 class Waiting:

@@ -14,7 +14,7 @@ from headrace.storage.endpoint import endpoint
 from headrace.storage.listing import current
 from headrace.storage.locations import parse
 from headrace.storage.objects import ObjectInfo
-from headrace.storage.ranges import ByteRange, ObjectVersion
+from headrace.storage.ranges import ByteRange, ObjectVersion, cut
 from headrace.storage.sources import read_cached
 from headrace.storage.stores import StoreSettings, keeps_all
 
@@ -57,17 +57,6 @@ class RemoteFiles:
         """Returns all of a file."""
         return ByteRange(self.version(number), 0, int(self.sizes[number]))
 
-    def stamp(self) -> str:
-        """Returns a text that changes when one of the files does."""
-        lines = []
-        for key, size, etag in zip(self._keys, self.sizes, self._etags, strict=True):
-            lines.append(f"{key}|{size}|{etag}")
-
-        return "\n".join(lines)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         stores.register(self._settings)
@@ -82,13 +71,7 @@ def read_ranges(ranges: Sequence[ByteRange]) -> list[memoryview]:
 
     out = memoryview(bytearray(sum(wanted.size for wanted in ranges)))
     read_into(ranges, out)
-    found = []
-    at = 0
-    for wanted in ranges:
-        found.append(out[at : at + wanted.size])
-        at += wanted.size
-
-    return found
+    return cut(out, ranges)
 
 
 def read_into(ranges: Sequence[ByteRange], out: memoryview) -> None:
@@ -101,10 +84,7 @@ def read_into(ranges: Sequence[ByteRange], out: memoryview) -> None:
 
     missing = []
     parts = []
-    at = 0
-    for wanted in ranges:
-        part = out[at : at + wanted.size]
-        at += wanted.size
+    for wanted, part in zip(ranges, cut(out, ranges), strict=True):
         if not read_cached(wanted, part):
             missing.append(wanted)
             parts.append(part)
@@ -125,10 +105,6 @@ def _is_read_directly(ranges: Sequence[ByteRange]) -> bool:
 
 class RangeFile(io.RawIOBase):
     """A file in a store, for libraries that want to read and seek. Bytes that it was told to hold come from memory."""
-
-    near = 1 << 20
-    window = 4 << 20
-    """For those who look at many small places of it: up to `near` bytes apart, they read `window` bytes at a time."""
 
     def __init__(self, files: RemoteFiles, number: int) -> None:
         super().__init__()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
-@dataclass(frozen=True)
+@dataclass
 class RemoteReads:
     """Sums over all epochs so far. Sizes are in bytes."""
 
@@ -21,6 +21,14 @@ class RemoteReads:
     """Ranges that a worker had to wait for."""
     busy: int = 0
     """Answers by which a server said that it has too many requests."""
+
+    def since(self, before: RemoteReads) -> RemoteReads:
+        """Returns what came since then; nothing of what was counted anew meanwhile."""
+        differences = {}
+        for figure in fields(self):
+            differences[figure.name] = max(getattr(self, figure.name) - getattr(before, figure.name), 0)
+
+        return RemoteReads(**differences)
 
     @property
     def hit_rate(self) -> float:
