@@ -20,6 +20,7 @@ from headrace.storage.listing import current
 from headrace.storage.locations import parse
 from headrace.storage.objects import ObjectInfo, Store
 from headrace.storage.stores import cache_of, register
+from headrace.telemetry.progress import bytes_bar
 
 LOGGER = logging.getLogger("headrace")
 
@@ -47,8 +48,6 @@ class FetchedFiles:
 
         Raises `StorageError`, and `OSError` if the disk is full.
         """
-        from headrace.telemetry.progress import bytes_bar
-
         self.path = tempfile.mkdtemp(prefix="headrace-fetched-")
         self._removal = weakref.finalize(self, _remove, self.path, os.getpid())
         # What is leased is not evicted as long as somebody holds the lease.

@@ -1,23 +1,13 @@
-"""Progress bars, on stderr."""
+"""Progress bars, on stderr.
+
+Rich is imported by the bars themselves: who reads data without a bar does not wait for it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-
-from headrace.telemetry.terminal import Terminal
 
 
 @contextlib.contextmanager
@@ -26,6 +16,10 @@ def samples_bar(what: str, *, after: float = 0.0) -> Iterator[Callable[[int, int
 
     after: seconds of work before it is shown: what is done sooner shows nothing.
     """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from headrace.telemetry.terminal import Terminal
+
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("samples"), TimeRemainingColumn())
     console = Terminal(stderr=True)
     bar = Progress(*columns, console=console, transient=True, disable=after > 0 and not console.is_terminal)
@@ -52,6 +46,17 @@ def bytes_bar(what: str, total: int, *, after: float) -> Iterator[Callable[[int]
 
     after: seconds of work before it is shown.
     """
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    from headrace.telemetry.terminal import Terminal
+
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     console = Terminal(stderr=True)
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
@@ -75,6 +80,10 @@ def stages_bar(first: str) -> Iterator[Callable[[str, float], None]]:
 
     It has no thread of its own, so that processes may be forked meanwhile.
     """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from headrace.telemetry.terminal import Terminal
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Terminal(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task(first, total=1)
