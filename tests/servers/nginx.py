@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
+from xml.sax.saxutils import escape
 
 from tests.servers.processes import free_ports, program, status_of
 
@@ -34,6 +37,13 @@ http {{
         listen 127.0.0.1:{port};
         root {root};
         location = /headrace-ready {{ return 204; }}
+        location / {{
+            if (-d $request_filename) {{ return 404; }}
+        }}
+        location ~ ^/([a-z]+)/?$ {{
+            alias {run}/lists/$1/$arg_prefix.xml;
+            default_type application/xml;
+        }}
     }}
 }}
 """
@@ -52,13 +62,38 @@ class Nginx:
 
     @property
     def s3_options(self) -> dict[str, object]:
-        """Options with which `s3://bucket` is read from here; there are no listings."""
+        """Options with which `s3://bucket` is read from here; `make_list` makes listings."""
         return {"endpoint": self.url, "skip_signature": True, "region": "us-east-1"}
 
     def put(self, bucket: str, key: str, data: bytes) -> None:
         path = self.root / bucket / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+
+    def make_list(self, bucket: str, folder: str) -> None:
+        """Makes what S3's ListObjectsV2 answers for `s3://bucket/folder/`: the objects that are there now.
+
+        Source of the form: Amazon S3's API reference, ListObjectsV2.
+        """
+        entries = []
+        for path in sorted((self.root / bucket / folder).rglob("*")):
+            if not path.is_file():
+                continue
+            status = path.stat()
+            key = path.relative_to(self.root / bucket)
+            changed = datetime.datetime.fromtimestamp(status.st_mtime, datetime.UTC)
+            # nginx's ETag: when the file changed, and its size, in hexadecimal.
+            etag = f"{int(status.st_mtime):x}-{status.st_size:x}"
+            entries.append(
+                f"<Contents><Key>{escape(str(key))}</Key><LastModified>{changed:%Y-%m-%dT%H:%M:%S.000Z}</LastModified>"
+                f"<ETag>&quot;{etag}&quot;</ETag><Size>{status.st_size}</Size></Contents>"
+            )
+
+        head = f"<Name>{bucket}</Name><Prefix>{escape(folder)}/</Prefix><KeyCount>{len(entries)}</KeyCount>"
+        text = f"<ListBucketResult>{head}<IsTruncated>false</IsTruncated>{''.join(entries)}</ListBucketResult>"
+        path = self.run / "lists" / bucket / (quote(f"{folder}/", safe="") + ".xml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def find_nginx() -> str | None:

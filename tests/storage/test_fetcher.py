@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -10,6 +11,7 @@ import pytest
 
 from headrace.core.errors import StorageError
 from headrace.storage.fetcher import Fetcher
+from headrace.storage.plan import Plan
 from headrace.storage.ranges import ByteRange, ObjectVersion
 from headrace.storage.sources import Brought
 
@@ -108,6 +110,12 @@ def test_what_was_announced_is_there_when_it_is_read(fetcher: Fetcher, objects: 
     assert (fetcher.counts.hits, fetcher.counts.waits) == (4, 0)
 
 
+def drop(fetcher: Fetcher, plan: int) -> None:
+    """Abandons a plan, and sees that it is dropped, though a thread held the lock just then."""
+    fetcher.abandon(plan)
+    fetcher.passed(0, 0)
+
+
 def test_the_budget_is_kept_however_much_is_announced(fetcher: Fetcher, objects: Objects) -> None:
     wanted = [of("a", number) for number in range(100)]
     for position, one in enumerate(wanted):
@@ -148,11 +156,44 @@ def test_what_was_announced_and_passed_unread_is_dropped(fetcher: Fetcher, objec
     until(lambda: fetcher.counts.requests == 3, objects)
     fetcher.passed(1, 0)
     assert fetcher.held == 2 * SIZE
-    fetcher.forget(2)
+    drop(fetcher, 2)
     assert fetcher.held == SIZE
-    fetcher.forget(1)
+    drop(fetcher, 1)
     assert fetcher.held == 0
     assert fetcher.read([of("b")])[0] == content("b", 0, SIZE)
+
+
+def test_a_plan_is_dropped_with_whoever_holds_it(fetcher: Fetcher, objects: Objects) -> None:
+    kept, dropped = Plan(fetcher), Plan(fetcher)
+    kept.announce(0, [of("a")])
+    dropped.announce(0, [of("a"), of("b")])
+    until(lambda: fetcher.counts.requests == 2, objects)
+    del dropped
+    fetcher.passed(0, 0)
+    assert fetcher.held == SIZE
+
+
+def test_a_plan_may_be_dropped_while_the_same_thread_is_inside_the_fetcher(fetcher: Fetcher, objects: Objects) -> None:
+    plan = Plan(fetcher)
+    plan.announce(0, [of("a")])
+    until(lambda: fetcher.counts.requests == 1, objects)
+    with fetcher._lock:
+        # So does a collection of garbage that begins there.
+        del plan
+    assert fetcher.held == SIZE
+    fetcher.passed(0, 0)
+    assert fetcher.held == 0
+
+
+def test_a_forked_child_drops_nothing_of_its_parents(fetcher: Fetcher, objects: Objects) -> None:
+    plan = Plan(fetcher)
+    plan.announce(0, [of("a")])
+    until(lambda: fetcher.counts.requests == 1, objects)
+    child = os.fork()
+    if child == 0:
+        del plan
+        os._exit(len(fetcher._abandoned))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_what_is_passed_on_its_way_is_dropped_when_it_comes(fetcher: Fetcher, objects: Objects) -> None:
@@ -178,7 +219,7 @@ def test_a_failure_belongs_to_those_who_wait_and_is_tried_again_for_the_next(
 
     objects.failing.clear()
     assert fetcher.read([of("a")])[0] == content("a", 0, SIZE)
-    fetcher.forget(1)
+    drop(fetcher, 1)
     assert fetcher.held == 0
 
 

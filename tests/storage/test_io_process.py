@@ -18,6 +18,7 @@ from headrace.storage.endpoint import endpoint
 from headrace.storage.io_client import IOClient, IOProcess
 from headrace.storage.locations import parse
 from headrace.storage.objects import store_config
+from headrace.storage.plan import Plan
 from headrace.storage.ranges import ByteRange, ObjectVersion
 from headrace.storage.stores import StoreSettings, register
 from tests.servers.faulty import Fault, FaultyServer
@@ -83,8 +84,23 @@ def test_what_was_announced_is_not_fetched_twice(
     assert io_process.client.read(objects) == contents(objects)
     assert len(faulty_server.asked()) == len(objects) // 2
     io_process.client.passed(1, 0)
-    io_process.client.forget(1)
+    io_process.client.abandon(1)
     assert io_process.client.count().requests == len(objects) // 2
+
+
+def test_a_dropped_plan_leaves_nothing_in_the_io_process(
+    io_process: IOProcess, objects: list[ByteRange], faulty_server: FaultyServer
+) -> None:
+    plan = Plan(io_process.client)
+    plan.announce(0, objects)
+    del plan
+    other = Plan(io_process.client)
+    other.announce(0, objects[:1])
+    assert io_process.client.read(objects[:1]) == contents(objects[:1])
+    before = len(faulty_server.asked())
+    # The former plan would have had it kept for itself.
+    assert io_process.client.read(objects[:1]) == contents(objects[:1])
+    assert len(faulty_server.asked()) == before + 1
 
 
 def test_errors_come_to_whoever_asked(io_process: IOProcess, objects: list[ByteRange]) -> None:

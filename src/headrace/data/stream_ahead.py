@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,8 +11,9 @@ import numpy as np
 from headrace.core.errors import HeadraceError
 from headrace.core.sharding import current_part
 from headrace.data.formats.columns import Keys
-from headrace.storage.endpoint import endpoint, new_plan
+from headrace.storage.endpoint import endpoint
 from headrace.storage.fetcher import default_budget
+from headrace.storage.plan import Plan
 from headrace.storage.ranges import ByteRange
 
 
@@ -39,22 +41,25 @@ class StreamAhead:
         self._reader = reader
         self._names = names
         self._units = units
-        self._plan = new_plan()
+        self._plan = Plan(endpoint())
         self._next = 0
         self._sizes: dict[int, int] = {}
         self._limit = default_budget() // max(current_part().parts, 1)
 
     def reached(self, position: int) -> None:
         """Says that the unit at a position is read now, and announces those behind it, up to a number of bytes."""
+        if self._plan.pid != os.getpid():
+            self._plan = Plan(endpoint())
+
         for behind in [at for at in self._sizes if at < position]:
             del self._sizes[behind]
-            endpoint().passed(self._plan, behind)
+            self._plan.passed(behind)
 
         self._next = max(self._next, position)
         while self._next < len(self._units) and (sum(self._sizes.values()) < self._limit):
             ranges = self._ranges(self._units[self._next])
             self._sizes[self._next] = sum(wanted.size for wanted in ranges)
-            endpoint().announce(self._plan, self._next, ranges)
+            self._plan.announce(self._next, ranges)
             self._next += 1
             # A shard whose index is not known may be all that there is room for.
             if not ranges:

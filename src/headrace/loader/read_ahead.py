@@ -15,9 +15,10 @@ from headrace.core.errors import HeadraceError, StorageError
 from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.key_arrays import key_arrays
 from headrace.samplers.sampler import PositionalSampler
-from headrace.storage.endpoint import Endpoint, endpoint, new_plan
+from headrace.storage.endpoint import Endpoint, endpoint
 from headrace.storage.fetcher import default_budget
 from headrace.storage.io_client import IO_PROCESS, IOProcess
+from headrace.storage.plan import Plan
 from headrace.storage.ranges import ByteRange
 from headrace.storage.stores import has_limit
 from headrace.telemetry.remote_reads import RemoteReads
@@ -153,8 +154,8 @@ class ReadAhead:
         self._limit = HORIZON * default_budget()
         self._order: KnownOrder | None = None
         self._epoch = -1
-        # Numbers of plans, by epoch: this one, and the next where it is known.
-        self._plans: dict[int, int] = {}
+        # By epoch: this one, and the next where it is known.
+        self._plans: dict[int, Plan] = {}
         # Bytes of what was announced and has not left, by epoch and position.
         self._ahead: dict[int, dict[int, int]] = {}
         self._bytes = 0
@@ -170,7 +171,7 @@ class ReadAhead:
         self._next = None
         for other in list(self._ahead):
             if other != epoch or order is None:
-                self._endpoint.forget(self._plans.pop(other))
+                del self._plans[other]
                 del self._ahead[other]
 
         if epoch not in self._ahead:
@@ -179,7 +180,7 @@ class ReadAhead:
 
     def _add(self, epoch: int) -> None:
         self._ahead[epoch] = {}
-        self._plans[epoch] = new_plan()
+        self._plans[epoch] = Plan(self._endpoint)
 
     def has_room(self) -> bool:
         """See `ReadsAhead.has_room`."""
@@ -212,7 +213,7 @@ class ReadAhead:
             self._bytes -= ahead.pop(behind)
         # Nearly always all of it was read by then, so that there is nothing left to drop.
         if position % EVERY == 0:
-            self._endpoint.passed(self._plans[self._epoch], position)
+            self._plans[self._epoch].passed(position)
 
     def _announce(self, epoch: int, position: int, index: Any) -> None:
         next_uses = None
@@ -229,7 +230,7 @@ class ReadAhead:
         self._ahead[epoch][position] = size
         self._bytes += size
         if ranges:
-            self._endpoint.announce(self._plans[epoch], position, ranges, next_uses)
+            self._plans[epoch].announce(position, ranges, next_uses)
 
     def _with_next_uses(self, order: KnownOrder, epoch: int, keys: Keys) -> tuple[list[ByteRange], list[int] | None]:
         """Returns the ranges of samples, and when each is used in the epoch behind this one."""

@@ -6,7 +6,6 @@ wait for ever. So a process uses only what it has made itself.
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 from collections.abc import Sequence
@@ -40,24 +39,21 @@ class Endpoint(Protocol):
     def passed(self, plan: int, position: int) -> None:
         """Says that a plan is behind a position."""
 
-    def forget(self, plan: int) -> None:
-        """Drops a plan, and what was fetched for it alone."""
+    def abandon(self, plan: int) -> None:
+        """Drops a plan, and what was fetched for it alone, as soon as that can be done.
+
+        A finalizer may call it at any moment, also while the same thread is inside another method.
+        """
 
     def count(self) -> RemoteReads:
         """Returns what was read so far."""
 
 
-_PLANS = itertools.count(1)
 _LOCK = threading.Lock()
 _PID = -1
 _ENDPOINT: Endpoint | None = None
 _PROCESS: object = None
 """The I/O process that this process has started for itself, which ends when nobody holds it."""
-
-
-def new_plan() -> int:
-    """Returns a number for a plan, which no other plan of this process has: all of them read through one endpoint."""
-    return next(_PLANS)
 
 
 def endpoint() -> Endpoint:

@@ -6,6 +6,7 @@ import heapq
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -92,6 +93,7 @@ class Fetcher:
         self._queue: list[tuple[int, Use, int, ByteRange]] = []
         self._order = itertools.count()
         self._announced: dict[int, dict[int, list[ByteRange]]] = {}
+        self._abandoned: deque[int] = deque()
         self._held = 0
         self._under_way = 0
         self._threads = 0
@@ -105,6 +107,7 @@ class Fetcher:
     ) -> None:
         """See `Endpoint.announce`."""
         with self._lock:
+            self._drop_abandoned()
             self._announced.setdefault(plan, {})[position] = list(ranges)
             for number, wanted in enumerate(ranges):
                 fetched = self._known.get(wanted)
@@ -120,19 +123,20 @@ class Fetcher:
     def passed(self, plan: int, position: int) -> None:
         """Says that a plan is behind a position: what was announced up to there is not kept for it any more."""
         with self._lock:
-            announced = self._announced.get(plan, {})
-            for behind in [at for at in announced if at <= position]:
-                for wanted in announced.pop(behind):
-                    self._drop_use(wanted, (plan, behind))
-
-            if not announced:
-                self._announced.pop(plan, None)
+            self._drop_abandoned()
+            self._pass(plan, position)
             self._put_threads_to_work()
 
-    def forget(self, plan: int) -> None:
-        """Drops a plan, and what was fetched for it alone."""
-        last = max(self._announced.get(plan, {}), default=-1)
-        self.passed(plan, last)
+    def abandon(self, plan: int) -> None:
+        """See `Endpoint.abandon`."""
+        self._abandoned.append(plan)
+        # A finalizer may run in a thread that holds the lock, so nobody waits for it here. Whoever holds it may have
+        # looked for abandoned plans already: then the next one who takes it drops this plan.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._drop_abandoned()
+            finally:
+                self._lock.release()
 
     def read(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         """Returns the bytes of ranges, each of them as one view. Waits until they are there.
@@ -143,6 +147,7 @@ class Fetcher:
         found: list[memoryview | None] = [None] * len(ranges)
         missing: list[tuple[int, ByteRange]] = []
         with self._lock:
+            self._drop_abandoned()
             for at, wanted in enumerate(ranges):
                 fetched = self._known.get(wanted)
                 if fetched is not None and fetched.data is not None:
@@ -196,6 +201,20 @@ class Fetcher:
         return self._held
 
     # -- with the lock held --------------------------------------------------------------------------------------------
+
+    def _pass(self, plan: int, position: int) -> None:
+        announced = self._announced.get(plan, {})
+        for behind in [at for at in announced if at <= position]:
+            for wanted in announced.pop(behind):
+                self._drop_use(wanted, (plan, behind))
+
+        if not announced:
+            self._announced.pop(plan, None)
+
+    def _drop_abandoned(self) -> None:
+        while self._abandoned:
+            plan = self._abandoned.popleft()
+            self._pass(plan, max(self._announced.get(plan, {}), default=-1))
 
     def _want(self, wanted: ByteRange) -> _Fetched:
         fetched = self._known[wanted] = _Fetched(wanted)
@@ -361,6 +380,7 @@ class Fetcher:
 
     def _wait_for_work(self) -> bool:
         """Waits until there may be something to ask for. Returns False if there was nothing for long."""
+        self._drop_abandoned()
         self._idle += 1
         woken = self._work.wait(IDLE)
         self._idle -= 1

@@ -48,6 +48,9 @@ class _Opened:
         self.known: set[str] = set()
         """The stores whose settings were sent over it."""
 
+        self.plans: set[int] = set()
+        """The plans that were announced over it."""
+
         # A forked child makes one of its own: two processes would take each other's answers.
         self.pid = os.getpid()
         try:
@@ -67,6 +70,7 @@ class IOClient:
         """address: of the socket on which the I/O process listens."""
         self.address = address
         self._local = _ThreadsOwn()
+        self._abandoned: set[int] = set()
 
     def read(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         """See `Endpoint.read`."""
@@ -90,15 +94,15 @@ class IOClient:
         self, plan: int, position: int, ranges: Sequence[ByteRange], next_uses: Sequence[int] | None = None
     ) -> None:
         """See `Endpoint.announce`."""
-        self._tell(("announce", plan, position, list(ranges), next_uses), ranges)
+        self._tell(plan, ("announce", plan, position, list(ranges), next_uses), ranges)
 
     def passed(self, plan: int, position: int) -> None:
         """See `Endpoint.passed`."""
-        self._tell(("passed", plan, position))
+        self._tell(plan, ("passed", plan, position))
 
-    def forget(self, plan: int) -> None:
-        """See `Endpoint.forget`."""
-        self._tell(("forget", plan))
+    def abandon(self, plan: int) -> None:
+        """See `Endpoint.abandon`. The I/O process is told with the next message of the thread that announced it."""
+        self._abandoned.add(plan)
 
     def count(self) -> RemoteReads:
         """See `Endpoint.count`. One that was started anew counts from 0 on."""
@@ -110,8 +114,19 @@ class IOClient:
 
         return self._with_connection((), ask)
 
-    def _tell(self, message: tuple[Any, ...], ranges: Sequence[ByteRange] = ()) -> None:
-        self._with_connection(ranges, lambda connection: wire.send(connection, message))
+    def _tell(self, plan: int, message: tuple[Any, ...], ranges: Sequence[ByteRange] = ()) -> None:
+        def send(connection: socket.socket) -> None:
+            opened = self._connection()
+            # The I/O process tells plans apart by connection, too.
+            for abandoned in opened.plans & self._abandoned:
+                wire.send(connection, ("forget", abandoned))
+                opened.plans.discard(abandoned)
+                self._abandoned.discard(abandoned)
+
+            opened.plans.add(plan)
+            wire.send(connection, message)
+
+        self._with_connection(ranges, send)
 
     def _with_connection(self, ranges: Sequence[ByteRange], ask: Callable[[socket.socket], T]) -> T:
         """Asks over this thread's connection; over a new one, if the I/O process was started anew meanwhile."""

@@ -46,7 +46,7 @@ class _Connection:
                     self._answer(wire.receive(self._connection))
             except (EOFError, OSError):
                 for plan in self._plans:
-                    self._fetcher.forget(plan)
+                    self._fetcher.abandon(plan)
 
     def _answer(self, message: tuple[Any, ...]) -> None:
         what, *rest = message
@@ -61,7 +61,7 @@ class _Connection:
             self._fetcher.passed(self._first_plan + plan, position)
         elif what == "forget":
             self._plans.discard(self._first_plan + rest[0])
-            self._fetcher.forget(self._first_plan + rest[0])
+            self._fetcher.abandon(self._first_plan + rest[0])
         elif what == "store":
             settings: StoreSettings = rest[0]
             stores.register(settings)

@@ -1,0 +1,42 @@
+"""What somebody is going to read, in its order: announced to an endpoint, and dropped with whoever made it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from collections.abc import Sequence
+
+from headrace.storage.endpoint import Endpoint
+from headrace.storage.ranges import ByteRange
+
+_NUMBERS = itertools.count(1)
+"""All plans of a process are told to one endpoint, which knows them by their numbers."""
+
+
+class Plan:
+    """Ranges in the order in which they will be read. What was fetched for it is dropped when nobody holds it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._number = next(_NUMBERS)
+        self.pid = os.getpid()
+        """The process that has made it. A forked child, whose endpoint is another one, needs a plan of its own."""
+
+        # At exit the endpoint goes as well.
+        self._end = weakref.finalize(self, _abandon, endpoint, self._number, self.pid)
+        self._end.atexit = False
+
+    def announce(self, position: int, ranges: Sequence[ByteRange], next_uses: Sequence[int] | None = None) -> None:
+        """See `Endpoint.announce`."""
+        self._endpoint.announce(self._number, position, ranges, next_uses)
+
+    def passed(self, position: int) -> None:
+        """See `Endpoint.passed`."""
+        self._endpoint.passed(self._number, position)
+
+
+def _abandon(endpoint: Endpoint, number: int, pid: int) -> None:
+    # A forked child inherits the finalizer. What its parent has announced is none of its business.
+    if os.getpid() == pid:
+        endpoint.abandon(number)
