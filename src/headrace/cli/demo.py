@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,25 +47,26 @@ class DemoRun:
 def run_demo(folder: Path, *, photos: int, epochs: int, workers: int) -> int:
     """Makes the photos if they are not there yet, trains twice, prints the table; returns the exit status."""
     console = Terminal()
-    _make_photos(console, folder, photos)
-    script = _example("train_images.py")
+    make_photos(console, folder, photos)
+    script = example("train_images.py")
     arguments = [str(folder), "--epochs", str(epochs), "--workers", str(workers)]
     console.print(f"Training with {script.name}, which imports torch only, once with each loader.\n")
     runs = []
     page = folder / "report.html"
     for name, options in (("torch", ["--plain"]), ("headrace", ["--report", str(page)])):
-        run = _train(console, name, [*options, str(script), *arguments])
+        run = train(console, name, [*options, str(script), *arguments])
         if run.status != 0:
             console.print(f"[red]The run with {name}'s loader ended with status {run.status}.[/red]")
             return run.status
         runs.append(run)
 
-    _print_table(console, *runs)
+    print_table(console, runs[0], runs[1], "The same script, the same photos, the same machine")
     console.print(f"Where the time went in the second run: {page}", soft_wrap=True, highlight=False)
     return 0
 
 
-def _make_photos(console: Console, folder: Path, count: int) -> None:
+def make_photos(console: Console, folder: Path, count: int) -> None:
+    """Makes the photos if they are not there yet. Raises `UsageError` if they cannot be written."""
     make_photo_folder = _photo_maker()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -83,7 +85,7 @@ def _make_photos(console: Console, folder: Path, count: int) -> None:
     console.print(f"{count} photographs in {folder}: crops of those in scikit-image and scikit-learn.", soft_wrap=True)
 
 
-def _example(name: str) -> Path:
+def example(name: str) -> Path:
     """Returns the path of an example: beside this file in an installed package, in `examples/` in a checkout."""
     installed = Path(__file__).with_name(name)
     if installed.exists():
@@ -94,7 +96,7 @@ def _example(name: str) -> Path:
 def _photo_maker() -> Callable[..., None]:
     """Returns `make_photo_folder` of `examples/photos.py`."""
     name = "headrace_demo_photos"
-    spec = importlib.util.spec_from_file_location(name, _example("photos.py"))
+    spec = importlib.util.spec_from_file_location(name, example("photos.py"))
     if spec is None or spec.loader is None:
         raise ImportError("examples/photos.py cannot be loaded")
 
@@ -106,7 +108,11 @@ def _photo_maker() -> Callable[..., None]:
     return maker
 
 
-def _train(console: Console, name: str, arguments: list[str]) -> DemoRun:
+def train(console: Console, name: str, arguments: list[str], environment: Mapping[str, str] | None = None) -> DemoRun:
+    """Runs a script under `headrace run`, shows what it prints, and returns what was measured.
+
+    arguments: options of `headrace run`, the script, and its own. environment: variables beside those of this process.
+    """
     console.print(f"[bold]{name}[/bold]")
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "measurement.json"
@@ -114,9 +120,10 @@ def _train(console: Console, name: str, arguments: list[str]) -> DemoRun:
         # stops the script. Unbuffered (-u), so that lines come as they are printed.
         complaints = Path(scratch) / "stderr.txt"
         command = [sys.executable, "-u", "-m", "headrace", "run", "--digest", "--json", str(report), *arguments]
+        variables = {**os.environ, **(environment or {})}
         with (
             complaints.open("w") as stderr,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=variables) as process,
             PeakMemory(process.pid) as memory,
         ):
             # After Ctrl-C the run must not go on alone: `Popen` would wait for its end on leaving the block.
@@ -137,8 +144,9 @@ def _train(console: Console, name: str, arguments: list[str]) -> DemoRun:
     return DemoRun(name, process.returncode, measurement, memory.peak)
 
 
-def _print_table(console: Console, torch_run: DemoRun, our_run: DemoRun) -> None:
-    table = Table("", "torch", "headrace", "ratio", title="The same script, the same photos, the same machine")
+def print_table(console: Console, first: DemoRun, second: DemoRun, title: str) -> None:
+    """Prints two runs side by side, and whether they got the same batches."""
+    table = Table("", first.name, second.name, "ratio", title=title)
     for column in table.columns[1:]:
         column.justify = "right"
 
@@ -149,19 +157,19 @@ def _print_table(console: Console, torch_run: DemoRun, our_run: DemoRun) -> None
         ("time to first batch (ms)", _first_batch_ms, "{:,.0f}"),
         ("peak memory, all processes (MB)", lambda run: run.peak_bytes / 1e6, "{:,.0f}"),
     )
-    for title, measure, form in rows:
-        theirs = measure(torch_run)
-        ours = measure(our_run)
-        if theirs:
-            ratio = f"{ours / theirs:.2f}"
+    for words, measure, form in rows:
+        before = measure(first)
+        after = measure(second)
+        if before:
+            ratio = f"{after / before:.2f}"
         else:
             ratio = "-"
-        table.add_row(title, form.format(theirs), form.format(ours), ratio)
+        table.add_row(words, form.format(before), form.format(after), ratio)
 
     # Speeds can only be compared if both runs trained on the same batches.
     console.print()
     console.print(table)
-    if torch_run.digests == our_run.digests:
+    if first.digests == second.digests:
         console.print("Both runs got the same batches in the same order (checksums compared).")
     else:
         console.print("[red]The two runs got different batches: please report this.[/red]")
