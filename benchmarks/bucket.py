@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import os
@@ -27,6 +28,7 @@ SAMPLE = 100_000
 """Bytes of a sample. The first eight are its number."""
 BUCKET = "bucket"
 BATCH = 32
+FORMS = ("objects", "tar", "parquet")
 SHARDS = 10
 ROWS = 10
 """Rows in a row group of Parquet: as many bytes as a request is worth."""
@@ -41,10 +43,13 @@ def contents(samples: int) -> np.ndarray:
 
 @dataclass
 class Bucket:
-    """A bucket that is served. `data`: its samples, [samples, SAMPLE] of uint8."""
+    """A bucket that is served. It may be sent to other processes."""
 
-    data: np.ndarray
-    server: nginx.Nginx
+    url: str
+    """Of the server, or of a slow line to it."""
+    folder: Path
+    """Where its objects are on this machine."""
+    samples: int
     names: list[str] = field(default_factory=list)
     """Keys of the objects of one sample each, in the order of the samples."""
     shards: list[str] = field(default_factory=list)
@@ -52,10 +57,13 @@ class Bucket:
     tables: list[str] = field(default_factory=list)
     """Keys of the files of Parquet."""
 
-    @property
-    def folder(self) -> Path:
-        """Where its objects are on this machine."""
-        return self.server.root / BUCKET
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "data"}
+
+    @functools.cached_property
+    def data(self) -> np.ndarray:
+        """The samples, [samples, SAMPLE] of uint8."""
+        return contents(self.samples)
 
     def fill(self) -> None:
         """Writes each sample as an object, in tar shards with their index, and in Parquet."""
@@ -66,9 +74,10 @@ class Bucket:
     def _fill_objects(self) -> None:
         for number, sample in enumerate(self.data):
             key = f"objects/class-{number % 10}/{number:06d}.bin"
-            self.server.put(BUCKET, key, sample.tobytes())
+            path = self.folder / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(sample.tobytes())
             self.names.append(key)
-        self.server.make_list(BUCKET, "objects")
 
     def _fill_tar(self) -> None:
         from headrace.data.formats.tar_index import keep_index
@@ -84,7 +93,6 @@ class Bucket:
                     file.addfile(info, io.BytesIO(self.data[number].tobytes()))
             keep_index(path)
             self.shards.append(key)
-        self.server.make_list(BUCKET, "tar")
 
     def _fill_parquet(self) -> None:
         import pyarrow as pa
@@ -97,7 +105,6 @@ class Bucket:
             table = pa.table({"bin": pa.array([self.data[number].tobytes() for number in numbers], pa.binary())})
             pq.write_table(table, path, row_group_size=ROWS, compression="none", use_dictionary=False)
             self.tables.append(key)
-        self.server.make_list(BUCKET, "parquet")
 
     def check(self, batches: Iterable[Iterable[Any]]) -> None:
         """Compares every byte of an epoch, whose samples may have any order. Raises SystemExit if one is wrong."""
@@ -120,13 +127,12 @@ class Bucket:
 
     def loader(self, form: str, workers: int, **words: Any) -> headrace.DataLoader:
         """Returns a loader that shuffles one of the forms, by URL."""
-        options = {"options": self.options}
-        return loader(self.open(form, **options, **words), workers)
+        return loader(self.open(form, options=self.options, **words), workers)
 
     @property
     def options(self) -> dict[str, object]:
-        """What headrace, and obstore under it, need to find the server."""
-        return self.server.s3_options
+        """What headrace needs to find the server."""
+        return {"endpoint": self.url, "skip_signature": True, "region": "us-east-1"}
 
 
 def loader(dataset: Any, workers: int) -> headrace.DataLoader:
@@ -149,12 +155,14 @@ def serving(samples: int, folder: Path | None = None) -> Iterator[Bucket]:
         raise SystemExit("nginx is not installed (Debian: nginx-light)")
 
     with tempfile.TemporaryDirectory(dir=folder) as temporary, nginx.running(Path(temporary), program) as server:
-        bucket = Bucket(contents(samples), server)
+        bucket = Bucket(server.url, server.root / BUCKET, samples)
         bucket.fill()
+        for form in FORMS:
+            server.make_list(BUCKET, form)
         yield bucket
 
 
-# Peers, each as its own documents tell. They take the address of the server, which may be that of a slow line.
+# Peers, each as its own documents tell.
 
 
 def obstore_store(url: str) -> Any:
@@ -178,14 +186,14 @@ def torch_loader(dataset: Any, workers: int, **words: Any) -> torch.utils.data.D
     )
 
 
-def s3torchconnector(bucket: Bucket, url: str, workers: int) -> Iterable[Any]:
+def s3torchconnector(bucket: Bucket, workers: int) -> Iterable[Any]:
     """s3torchconnector's map-style dataset over the objects."""
     from s3torchconnector import S3ClientConfig, S3MapDataset
 
     dataset = S3MapDataset.from_objects(
         [f"s3://{BUCKET}/{key}" for key in bucket.names],
         region="us-east-1",
-        endpoint=url,
+        endpoint=bucket.url,
         transform=_as_tensor,
         s3client_config=S3ClientConfig(force_path_style=True),
     )
@@ -216,17 +224,17 @@ class FsspecObjects(torch.utils.data.Dataset):
         return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-def s3fs(bucket: Bucket, url: str, workers: int) -> Iterable[Any]:
+def s3fs(bucket: Bucket, workers: int) -> Iterable[Any]:
     """s3fs in torch's loader. Its threads do not live on in forked workers: these are spawned."""
     context = "spawn" if workers else None
-    return torch_loader(FsspecObjects(bucket.names, url), workers, shuffle=True, multiprocessing_context=context)
+    return torch_loader(FsspecObjects(bucket.names, bucket.url), workers, shuffle=True, multiprocessing_context=context)
 
 
-def webdataset(bucket: Bucket, url: str, workers: int) -> Iterable[Any]:
+def webdataset(bucket: Bucket, workers: int) -> Iterable[Any]:
     """WebDataset over HTTP, shuffled as its documents tell: shards, then a buffer."""
     import webdataset
 
-    urls = [f"{url}/{BUCKET}/{key}" for key in bucket.shards]
+    urls = [f"{bucket.url}/{BUCKET}/{key}" for key in bucket.shards]
     dataset = webdataset.WebDataset(urls, shardshuffle=SHARDS, seed=0, empty_check=False).shuffle(1000)
     dataset = dataset.to_tuple("bin").map(_first)
     return torch_loader(dataset, workers)
@@ -236,7 +244,56 @@ def _first(fields: tuple[bytes]) -> torch.Tensor:
     return torch.frombuffer(bytearray(fields[0]), dtype=torch.uint8)
 
 
-Peer = Callable[[Bucket, str, int], Iterable[Any]]
+def litdata(bucket: Bucket, workers: int) -> Iterable[Any]:
+    """LitData's raw dataset over the objects, each fetched anew."""
+    from litdata import StreamingRawDataset
+
+    _allow_http()
+    set_environment(bucket.url)
+    folder = tempfile.mkdtemp(prefix="litdata-", dir=bucket.folder.parent.parent)
+    dataset = StreamingRawDataset(f"s3://{BUCKET}/objects/", cache_dir=folder, transform=_bytes_as_tensor)
+    # In one process, forked workers would find that their parent has used the client already.
+    context = "spawn" if workers else None
+    return torch_loader(
+        dataset, workers, shuffle=True, multiprocessing_context=context, worker_init_fn=_allow_http if workers else None
+    )
+
+
+def _allow_http(worker: int = 0) -> None:
+    """LitData has no option for a server without TLS."""
+    from litdata.streaming import downloader
+
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
+
+
+def _bytes_as_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def streaming(bucket: Bucket, workers: int) -> Iterable[Any]:
+    """Streaming's dataset over shards of its own, fetched anew into an empty folder."""
+    from streaming import StreamingDataset
+
+    set_environment(bucket.url)
+    folder = tempfile.mkdtemp(prefix="streaming-", dir=bucket.folder.parent.parent)
+    dataset = StreamingDataset(remote=f"s3://{BUCKET}/mds", local=folder, shuffle=True, batch_size=BATCH)
+    return torch_loader(dataset, workers, collate_fn=_stacked)
+
+
+def _stacked(samples: list[dict[str, bytes]]) -> torch.Tensor:
+    return torch.stack([_bytes_as_tensor(sample["bin"]) for sample in samples])
+
+
+def fill_mds(bucket: Bucket) -> None:
+    """Writes the samples as shards of Streaming, of ten megabytes."""
+    from streaming import MDSWriter
+
+    with MDSWriter(out=str(bucket.folder / "mds"), columns={"bin": "bytes"}, size_limit=100 * SAMPLE) as writer:
+        for sample in bucket.data:
+            writer.write({"bin": sample.tobytes()})
+
+
+Peer = Callable[[Bucket, int], Iterable[Any]]
 
 
 def missing(module: str) -> str | None:

@@ -42,7 +42,7 @@ def bare(bucket: Bucket, form: str) -> Batches:
     """Reads with obstore alone: the ranges that hold the samples, one after the other."""
     import obstore
 
-    store = buckets.obstore_store(bucket.server.url)
+    store = buckets.obstore_store(bucket.url)
     ranges = ranges_of(bucket, form)
 
     random.shuffle(ranges)
@@ -91,7 +91,7 @@ def contenders_of(bucket: Bucket, form: str) -> tuple[dict[str, Start], dict[str
                 missing[named(name, workers)] = why
                 continue
             peer = getattr(buckets, name)
-            found[named(name, workers)] = functools.partial(theirs, peer, bucket, bucket.server.url, workers)
+            found[named(name, workers)] = functools.partial(theirs, peer, bucket, workers)
     return found, missing
 
 
@@ -106,9 +106,9 @@ def ours(bucket: Bucket, form: str, workers: int) -> Batches:
         raise SystemExit(f"{form}: {fetched:,} bytes were fetched: some came from elsewhere")
 
 
-def theirs(peer: buckets.Peer, bucket: Bucket, url: str, workers: int) -> Batches:
+def theirs(peer: buckets.Peer, bucket: Bucket, workers: int) -> Batches:
     """Yields the batches of a peer."""
-    yield from peer(bucket, url, workers)
+    yield from peer(bucket, workers)
 
 
 def named(name: str, workers: int) -> str:
@@ -145,7 +145,7 @@ def main() -> None:
     option(parser)
     given = parser.parse_args()
     with buckets.serving(given.samples, given.folder) as bucket:
-        buckets.set_environment(bucket.server.url)
+        buckets.set_environment(bucket.url)
         rows = [measure(bucket, form, given.rounds) for form in given.forms]
     title = f"{given.samples:,} samples of 100 KB from nginx on the same machine, shuffled"
     table = Table(title, "samples/s", rows, CHECKED, base=BARE)

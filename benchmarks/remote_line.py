@@ -1,0 +1,190 @@
+"""A bucket behind a slow line: headrace and peers, each in its best setting, and how long a loop waits for them.
+
+    python benchmarks/remote_line.py [--round-trip 0.02] [--rate 1e9] [--samples 2000] [--rounds 3] [--json FILE]
+
+Samples of 100 KB, shuffled, from nginx behind `slow_line.py`, by default with 20 ms and 1 Gbit/s: 1,250 samples a
+second. Each run is a process of its own; the clock begins with the first batch. One trial finds out the best number of
+workers of each contender. Then they read in turn, first as fast as they can, then with steps in the loop that take as
+long as 0.9 of the line needs for a batch. Before, every byte of each contender is compared with its source.
+
+    pip install s3torchconnector s3fs litdata mosaicml-streaming webdataset      # the peers
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import bucket as buckets
+from bucket import BATCH, SAMPLE, Bucket
+from results import OURS, Row, Table, option, show, write
+
+CHECKED = "Before the rounds, every byte of each contender's samples was compared with its source."
+SHARE = 0.9
+"""Of the line, which the loop with steps needs."""
+
+# The numbers of workers that are tried.
+SETTINGS = {
+    OURS: (0, 2),
+    "s3torchconnector": (2, 8, 16, 32),
+    "s3fs": (2, 8, 16),
+    "litdata": (0, 2, 4),
+    "streaming": (0, 2, 4),
+    "webdataset": (0, 2, 4, 10),
+}
+MODULES = {OURS: "obstore"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one run showed, from the first batch on."""
+
+    rate: float
+    """Samples a second."""
+    waiting: float
+    """Share of the time in which the loop waited."""
+    first: float
+    """Seconds until the first batch."""
+
+
+def run(bucket: Bucket, name: str, workers: int, step: float, check: bool) -> Seen:
+    """Reads an epoch in a process of its own. Raises SystemExit if that fails."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(bucket, name, workers, step, check, theirs))
+    process.start()
+    theirs.close()
+    try:
+        seen: Seen = ours.recv()
+    except EOFError:
+        raise SystemExit(f"{name} with {workers} workers failed") from None
+    finally:
+        process.join()
+    return seen
+
+
+def _run(bucket: Bucket, name: str, workers: int, step: float, check: bool, answer: Any) -> None:
+    buckets.set_environment(bucket.url)
+    begun = time.perf_counter()
+    batches = iter(batches_of(bucket, name, workers))
+    if check:
+        bucket.check(batches)
+        answer.send(Seen(0, 0, 0))
+        return
+
+    count = 0
+    waited = 0.0
+    first = len(next(batches))
+    since = time.perf_counter()
+    before_first = since - begun
+    while True:
+        time.sleep(step)
+        asked = time.perf_counter()
+        batch = next(batches, None)
+        waited += time.perf_counter() - asked
+        if batch is None:
+            break
+        count += len(batch)
+    seconds = time.perf_counter() - since
+    if count + first != bucket.samples:
+        raise SystemExit(f"{name}: {count + first} of {bucket.samples} samples came")
+    answer.send(Seen(count / seconds, waited / seconds, before_first))
+
+
+def batches_of(bucket: Bucket, name: str, workers: int) -> Iterator[Any]:
+    """Yields the batches of a contender: samples of uint8."""
+    if name != OURS:
+        peer: Callable[[Bucket, int], Iterable[Any]] = getattr(buckets, name)
+        yield from peer(bucket, workers)
+        return
+
+    for batch in bucket.loader("objects", workers):
+        yield batch["data"]
+
+
+def slow_line(url: str, round_trip: float, rate: float) -> tuple[subprocess.Popen[str], str]:
+    """Starts a slow line to a server. Returns its process and its URL."""
+    script = str(Path(__file__).with_name("slow_line.py"))
+    command = [sys.executable, script, "--to", url.removeprefix("http://"), "--rate", str(rate)]
+    process = subprocess.Popen([*command, "--round-trip", str(round_trip)], stdout=subprocess.PIPE, text=True)
+    line = (process.stdout or sys.stdin).readline()
+    return process, "http://" + line.split()[-1]
+
+
+def best_settings(bucket: Bucket, missing: dict[str, str]) -> dict[str, int]:
+    """Returns the number of workers with which each contender was quickest in a trial."""
+    found = {}
+    for name, settings in SETTINGS.items():
+        if why := buckets.missing(MODULES.get(name, name)):
+            missing[name] = why
+            continue
+        rates = {workers: run(bucket, name, workers, 0.0, check=False).rate for workers in settings}
+        found[name] = max(rates, key=rates.__getitem__)
+        tried = ", ".join(f"{workers} workers {rate:,.0f}" for workers, rate in rates.items())
+        print(f"  {name}: {tried} samples/s", flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--round-trip", type=float, default=0.02, help="seconds")
+    parser.add_argument("--rate", type=float, default=1e9, help="bits a second")
+    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    option(parser)
+    given = parser.parse_args()
+
+    line_rate = given.rate / 8 / SAMPLE
+    step = BATCH / (SHARE * line_rate)
+    missing: dict[str, str] = {}
+    with buckets.serving(given.samples) as served:
+        if buckets.missing("streaming") is None:
+            buckets.fill_mds(served)
+        process, url = slow_line(served.url, given.round_trip, given.rate)
+        try:
+            bucket = replace(served, url=url)
+            settings = best_settings(bucket, missing)
+            for name, workers in settings.items():
+                run(bucket, name, workers, 0.0, check=True)
+            fast: dict[str, list[Seen]] = {name: [] for name in settings}
+            with_steps: dict[str, list[Seen]] = {name: [] for name in settings}
+            for _ in range(given.rounds):
+                for name, workers in settings.items():
+                    fast[name].append(run(bucket, name, workers, 0.0, check=False))
+                    with_steps[name].append(run(bucket, name, workers, step, check=False))
+        finally:
+            process.terminate()
+            process.wait()
+
+    title = f"{given.round_trip * 1e3:.0f} ms, {given.rate / 1e9:g} Gbit/s"
+    rates = {"the line": [line_rate] * given.rounds}
+    waits = {}
+    notes = []
+    for name, workers in settings.items():
+        rates[name] = [seen.rate for seen in fast[name]]
+        waits[name] = [100 * seen.waiting for seen in with_steps[name]]
+        first = statistics.median(seen.first for seen in fast[name])
+        notes.append(f"{name}: {workers} workers, the first batch after {first:.2f} s")
+    tables = [
+        Table(f"reading behind a line of {title}", "samples/s", [Row("", rates, missing)], CHECKED, base="the line",
+              notes=notes),
+        Table(f"waiting, with steps of {step * 1e3:.0f} ms", "% of the time", [Row("", waits, missing)], CHECKED,
+              better="less", base="s3torchconnector"),
+    ]  # fmt: skip
+    for table in tables:
+        show(table)
+    write(
+        given.json, tables, peers=["obstore", "s3torchconnector", "s3fs", "litdata", "mosaicml-streaming", "webdataset"]
+    )
+
+
+if __name__ == "__main__":
+    main()
