@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,10 +19,19 @@ from headrace.data.formats.protocol import Handle
 from headrace.data.formats.tar_files import Run, TarFiles
 from headrace.data.formats.tar_index import TarIndex
 from headrace.storage.ranges import ByteRange
+from headrace.telemetry.progress import bytes_bar
+
+LOGGER = logging.getLogger("headrace")
 
 KEY = "__key__"
 RUN = 256
 """Samples that are read at a time when nobody says how many."""
+
+LARGE = 1e9
+"""Bytes from which on a log message says that shards are fetched whole to be counted."""
+
+BAR_AFTER = 1.0
+"""Seconds behind which a bar is shown."""
 
 Empty = Callable[[int], Array]
 
@@ -47,11 +58,33 @@ class TarReader:
 
     def _count(self) -> Keys:
         """Returns the number of the first sample of each shard, and behind them the number of all samples."""
+        numbers = range(len(self.files.names))
+        # Bytes of the shards that must be fetched whole, since their headers lie between the samples.
+        sizes = [sum(part.size for part in self.files.whole_ranges(number)) for number in numbers]
         counts = []
-        for number in range(len(self.files.names)):
-            counts.append(self.files.index(number).count)
+        with contextlib.ExitStack() as showing:
+            report = None
+            if sum(sizes):
+                report = showing.enter_context(self._fetching_bar(sizes))
+            for number in numbers:
+                counts.append(self.files.index(number).count)
+                if report is not None:
+                    report(sizes[number])
 
         return np.cumsum([0, *counts])
+
+    def _fetching_bar(self, sizes: Sequence[int]) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+        total = sum(sizes)
+        count = sum(1 for size in sizes if size)
+        if total >= LARGE:
+            LOGGER.warning(
+                "%s: %d shards have no index and are fetched whole to count their samples, %.1f GB. `headrace pack` "
+                "makes shards with an index; a stream needs none.",
+                self.place,
+                count,
+                total / 1e9,
+            )
+        return bytes_bar(f"counting the samples of {count:,} shards without an index", total, after=BAR_AFTER)
 
     def column(self, name: str) -> Column | None:
         """See `Reader.column`."""
