@@ -125,6 +125,11 @@ class Bucket:
         columns = ["data"] if form == "objects" else ["bin"]
         return headrace.open(f"s3://{BUCKET}/{form}", columns, decode=False, **words)
 
+    def open_local(self, form: str) -> Any:
+        """Returns the same from the files that the server has."""
+        columns = ["data"] if form == "objects" else ["bin"]
+        return headrace.open(str(self.folder / form), columns, decode=False)
+
     def loader(self, form: str, workers: int, **words: Any) -> headrace.DataLoader:
         """Returns a loader that shuffles one of the forms, by URL."""
         return loader(self.open(form, options=self.options, **words), workers)

@@ -20,7 +20,7 @@ from headrace.storage.fetcher import default_budget
 from headrace.storage.io_client import IO_PROCESS, IOProcess
 from headrace.storage.plan import Plan
 from headrace.storage.ranges import ByteRange
-from headrace.storage.stores import has_limit
+from headrace.storage.stores import has_limit, keeps_all
 from headrace.telemetry.remote_reads import RemoteReads
 
 Keys = npt.NDArray[np.int64]
@@ -31,6 +31,9 @@ MOST = 4096
 
 EVERY = 8
 """Batches that leave before the endpoint is told of them."""
+
+LOOK_EVERY = 32
+"""Batches that leave before it is looked whether something is missing in the cache of which everything was there."""
 
 HORIZON = 2
 """How many times the bytes that are read ahead are announced, so that there is always more to ask for."""
@@ -159,6 +162,11 @@ class ReadAhead:
         # Bytes of what was announced and has not left, by epoch and position.
         self._ahead: dict[int, dict[int, int]] = {}
         self._bytes = 0
+        # Whether nothing is announced, because all of the epoch before was in the cache of this node.
+        self._quiet = False
+        # What had been fetched when this epoch began; None before the first one.
+        self._fetched: int | None = None
+        self._store: str | None = None
         self._next: tuple[int, Iterator[Keys]] | None = None
 
     def begin(self, order: KnownOrder | None, epoch: int) -> None:
@@ -178,6 +186,18 @@ class ReadAhead:
             self._add(epoch)
         self._bytes = sum(self._ahead[epoch].values())
 
+        fetched = self._requests()
+        nothing_was = fetched is not None and fetched == self._fetched
+        self._quiet = nothing_was and self._store is not None and keeps_all(self._store)
+        self._fetched = fetched
+
+    def _requests(self) -> int | None:
+        """Returns how many requests there were; None while the I/O process is being started anew."""
+        try:
+            return self._endpoint.count().requests
+        except StorageError:
+            return None
+
     def _add(self, epoch: int) -> None:
         self._ahead[epoch] = {}
         self._plans[epoch] = Plan(self._endpoint)
@@ -188,12 +208,14 @@ class ReadAhead:
 
     def announce(self, position: int, index: Any) -> None:
         """See `ReadsAhead.announce`."""
-        if position not in self._ahead[self._epoch]:
+        if self._quiet:
+            self._ahead[self._epoch].setdefault(position, 0)
+        elif position not in self._ahead[self._epoch]:
             self._announce(self._epoch, position, index)
 
     def ended(self) -> None:
         """See `ReadsAhead.ended`: what the next epoch begins with is announced, a batch at a time."""
-        if self._order is None or not self.has_room():
+        if self._quiet or self._order is None or not self.has_room():
             return
 
         if self._next is None:
@@ -212,8 +234,11 @@ class ReadAhead:
         for behind in [at for at in ahead if at <= position]:
             self._bytes -= ahead.pop(behind)
         # Nearly always all of it was read by then, so that there is nothing left to drop.
-        if position % EVERY == 0:
+        if position % EVERY == 0 and not self._quiet:
             self._plans[self._epoch].passed(position)
+        # Somebody may have emptied the cache.
+        if self._quiet and position % LOOK_EVERY == 0:
+            self._quiet = self._requests() == self._fetched
 
     def _announce(self, epoch: int, position: int, index: Any) -> None:
         next_uses = None
@@ -226,6 +251,8 @@ class ReadAhead:
             # A key that the dataset does not have, or data that are damaged: whoever makes the batch says so.
             ranges = []
 
+        if ranges:
+            self._store = ranges[0].object.store
         size = sum(wanted.size for wanted in ranges)
         self._ahead[epoch][position] = size
         self._bytes += size

@@ -19,6 +19,15 @@ MOST_BLOCKS = 1 << 18
 """Blocks of an object at most: those of larger ones are larger."""
 
 
+ATTEMPTS = 5
+"""How often blocks that others fetch are waited for, before they are fetched again, past the cache."""
+
+MOST_RECENT = 4096
+"""Objects in the cache that a process keeps at hand: to find out their names takes longer than a read."""
+
+_RECENT: dict[ObjectVersion, CachedObject] = {}
+
+
 class Brought(NamedTuple):
     """What a request has brought."""
 
@@ -57,33 +66,40 @@ def _bring(
 ) -> Brought:
     start = ranges[0].start
     stop = max(wanted.stop for wanted in ranges)
-    found = _from_cache(cached, start, stop)
-    if found is None:
-        low = start // cached.block_size * cached.block_size
-        high = min(-(-stop // cached.block_size) * cached.block_size, version.size)
+    low = start // cached.block_size * cached.block_size
+    high = min(-(-stop // cached.block_size) * cached.block_size, version.size)
+    for _ in range(ATTEMPTS):
+        found = _from_cache(cached, start, stop)
+        if found is not None:
+            _tell(cached, ranges, next_uses)
+            return Brought(found, 0)
+
         claim = cached.claim(low, high)
-        if claim is None:
-            # Another process of this node fetches some of it.
-            cached.wait(low, high)
-            found = _from_cache(cached, start, stop)
-            if found is None:
-                return Brought(_fetch(version, start, stop), stop - start)
-        else:
+        if claim is not None:
             with claim:
                 return _fill(cached, version, (start, stop), ranges, next_uses)
+        # Another process of this node, or another thread, fetches some of it: a block may lie in two ranges.
+        cached.wait(low, high)
 
-    _tell(cached, ranges, next_uses)
-    return Brought(found, 0)
+    return Brought(_fetch(version, start, stop), stop - start)
 
 
 def cached_object(version: ObjectVersion) -> CachedObject | None:
     """Returns the object in the cache of this node; None without a cache, or for one whose versions have no names."""
+    found = _RECENT.get(version)
+    if found is not None:
+        return found
+
     cache = stores.cache_of(version.store)
     if cache is None or version.etag is None or version.size == 0:
         return None
 
     url = stores.location_of(version.store, version.key).url
-    return cache.open_object(url, version.etag, version.size, block_size(version.size))
+    found = cache.open_object(url, version.etag, version.size, block_size(version.size))
+    if len(_RECENT) >= MOST_RECENT:
+        _RECENT.clear()
+    _RECENT[version] = found
+    return found
 
 
 def block_size(size: int) -> int:

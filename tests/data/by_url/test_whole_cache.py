@@ -1,0 +1,72 @@
+"""A cache that holds everything: the server is left alone, nothing is read ahead, and what goes missing comes again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.loader.read_ahead import ReadAhead
+from tests.data.by_url.conftest import Twice
+from tests.data.by_url.test_every_form import same
+from tests.servers.faulty import FaultyServer
+
+Make = Callable[..., Twice]
+
+
+@pytest.fixture
+def announced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The positions that this process announces to whatever reads for it."""
+    positions: list[int] = []
+    announce = ReadAhead._announce
+
+    def noted(self: ReadAhead, epoch: int, position: int, index: object) -> None:
+        positions.append(position)
+        announce(self, epoch, position, index)
+
+    monkeypatch.setattr(ReadAhead, "_announce", noted)
+    return positions
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", ["pt", "webdataset"])
+@pytest.mark.thorough_but(workers=0, name="webdataset")
+def test_later_epochs_ask_for_nothing_and_announce_nothing(
+    twice: Make, tmp_path: Path, faulty_server: FaultyServer, announced: list[int], workers: int, name: str
+) -> None:
+    data = twice(name, "s3", cache_dir=tmp_path / "cache")
+    words = {"batch_size": 1, "seed": 3, "shuffle": True, "num_workers": workers}
+    expected = headrace.DataLoader(data.local, **words)
+    loader = headrace.DataLoader(data.remote, **words)
+    for epoch in range(4):
+        assert all(map(same, loader, expected))
+        if epoch == 0:
+            asked = len(faulty_server.asked())
+            assert announced
+        if epoch == 1:
+            announced.clear()
+    assert len(faulty_server.asked()) == asked
+    assert announced == []
+
+
+def test_a_cache_that_is_emptied_meanwhile_is_filled_again(
+    twice: Make, tmp_path: Path, faulty_server: FaultyServer, announced: list[int]
+) -> None:
+    data = twice("pt", "s3", cache_dir=tmp_path / "cache")
+    words = {"batch_size": 1, "seed": 3, "shuffle": True}
+    expected = headrace.DataLoader(data.local, **words)
+    loader = headrace.DataLoader(data.remote, **words)
+    for _ in range(3):
+        assert all(map(same, loader, expected))
+
+    announced.clear()
+    asked = len(faulty_server.asked())
+    for number, (one, other) in enumerate(zip(loader, expected, strict=True)):
+        assert same(one, other)
+        if number == 0:
+            for file in (tmp_path / "cache" / "objects").rglob("*.blocks"):
+                file.unlink()
+    assert len(faulty_server.asked()) > asked
+    assert announced
