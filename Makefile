@@ -16,7 +16,8 @@ MATRIX_TESTS := \
 	tests/workers/test_threads.py \
 	tests/epoch/test_stateful.py tests/epoch/test_epochs_after.py \
 	tests/data/test_stream.py tests/data/formats/test_round_trip.py tests/data/formats/test_other_libraries.py \
-	tests/data/formats/test_other_stores.py tests/transforms/test_adapters.py tests/shared_memory/test_codec.py \
+	tests/data/formats/test_other_stores.py tests/storage/test_fetcher.py tests/storage/test_io_process.py \
+	tests/storage/test_nginx.py tests/storage/test_seaweed.py tests/transforms/test_adapters.py tests/shared_memory/test_codec.py \
 	tests/observe/test_writers.py tests/cli/test_inspect.py tests/cli/test_run.py tests/cli/test_wrong_calls.py
 MATRIX_MARKS := not stress and not clients
 LOWEST := .venv-matrix/lowest

@@ -75,6 +75,8 @@ def test_without_obstore_the_extra_is_named(tmp_path: Path) -> None:
     script = """
 import sys
 sys.modules["obstore"] = None
+sys.modules["s3fs"] = None
+sys.modules["adlfs"] = None
 from headrace.core.errors import MissingExtraError
 from headrace.storage.locations import parse
 from headrace.storage.objects import open_store

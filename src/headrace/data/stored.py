@@ -115,7 +115,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         reader = open_flat_reader(uri, dtype, options, cache)
         if window is None:
             return StoredDataset(reader, reader.schema, decode=True, ragged="pad", options=options)
-        return TokenWindows(reader, window, stride)
+        return TokenWindows(reader, window, stride, options)
 
     listed = None
     if isinstance(uri, (str, os.PathLike)):

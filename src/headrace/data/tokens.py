@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from headrace.data.formats.flat import COLUMN
 from headrace.data.formats.protocol import Handle, Reader, WindowReader
 from headrace.data.formats.shards import stamp_of
 from headrace.data.gather import allocate, in_range, whole_numbers
+from headrace.storage.listing import lookup
 from headrace.storage.ranges import ByteRange
 
 INT64 = np.dtype(np.int64)
@@ -36,8 +37,14 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
     `stride=window` each token is an input once, but for fewer than `window + 1` at the end, which fill no window.
     """
 
-    def __init__(self, reader: Reader, window: int, stride: int | None = None) -> None:
-        """reader: of one column, `tokens`, that lies in memory or is read by windows.
+    def __init__(
+        self,
+        reader: Reader,
+        window: int,
+        stride: int | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        """reader: of one column, `tokens`, that lies in memory or is read by windows. options: of the store it is in.
 
         Raises `UsageError`, and `FormatError` if there are fewer tokens than a window needs.
         """
@@ -60,6 +67,7 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
         self.window = int(window)
         self.stride = int(stride)
         self._reader = reader
+        self._options = options
         self._windows: Handle[_Windows] = Handle(self._open)
 
     def _open(self) -> _Windows:
@@ -128,7 +136,10 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
 
     def fingerprint(self) -> str:
         """Returns a text that changes when the stored file does, or what is asked of it."""
-        return f"{stamp_of(self.place)} {self._reader.schema.to_json()} {self.window} {self.stride}"
+        with lookup(self._options):
+            stamp = stamp_of(self.place)
+
+        return f"{stamp} {self._reader.schema.to_json()} {self.window} {self.stride}"
 
     def __repr__(self) -> str:
         dtype = self._reader.schema[COLUMN].dtype
