@@ -10,7 +10,14 @@ from typing import Any
 
 from results import OURS, Row, Table, decimals, number
 
-NAMES = {"numpy": "NumPy", "webdataset": "WebDataset", "pillow": "Pillow", "opencv-python-headless": "OpenCV"}
+NAMES = {
+    "numpy": "NumPy",
+    "webdataset": "WebDataset",
+    "pillow": "Pillow",
+    "opencv-python-headless": "OpenCV",
+    "litdata": "LitData",
+    "mosaicml-streaming": "Streaming",
+}
 WIDE = 3
 """So many contenders stand side by side; more of them below each other."""
 
