@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from headrace.core.descriptors import close_with
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.protocol import Handle
@@ -83,8 +83,8 @@ class LocalTarFiles:
         opened = self._opened.get()
         at = 0
         for number, start, stop in runs:
-            descriptor = opened.descriptor(number, self.names[number])
-            self._pread(descriptor, number, out[at : at + stop - start], start)
+            file = opened.file(number, self.names[number])
+            self._pread(file, number, out[at : at + stop - start], start)
             at += stop - start
 
     def ranges(self, runs: Sequence[Run]) -> list[ByteRange]:
@@ -95,11 +95,11 @@ class LocalTarFiles:
         """See `TarFiles.whole_ranges`."""
         return []
 
-    def _pread(self, descriptor: int, number: int, target: Array, start: int) -> None:
+    def _pread(self, file: _OpenFile, number: int, target: Array, start: int) -> None:
         # One call reads 2 GiB at most, and may read less than it was asked for.
         done = 0
         while done < len(target):
-            got = os.preadv(descriptor, [target[done : done + READ].data], start + done)
+            got = os.preadv(file.descriptor, [target[done : done + READ].data], start + done)
             if got == 0:
                 error = ValueError("the file has become shorter while it was read")
                 raise unreadable(self.names[number], "tar shard", error)
@@ -111,24 +111,29 @@ class _OpenFiles:
 
     def __init__(self) -> None:
         self.indices: dict[int, TarIndex] = {}
-        self._descriptors: dict[int, int] = {}
+        self._files: dict[int, _OpenFile] = {}
         self._lock = threading.Lock()
-        closing = weakref.finalize(self, _close_all, self._descriptors)
-        # At the end of the process the system closes them, and other finalizers may still want to read.
-        closing.atexit = False
 
-    def descriptor(self, number: int, file: str) -> int:
+    def file(self, number: int, name: str) -> _OpenFile:
+        """Returns a shard, opened. It stays open as long as somebody holds it."""
         with self._lock:
-            if number not in self._descriptors:
-                while len(self._descriptors) >= OPEN:
-                    os.close(self._descriptors.pop(next(iter(self._descriptors))))
-                self._descriptors[number] = os.open(file, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            return self._descriptors[number]
+            if number not in self._files:
+                while len(self._files) >= OPEN:
+                    del self._files[next(iter(self._files))]
+                self._files[number] = _OpenFile(name)
+            return self._files[number]
 
 
-def _close_all(descriptors: dict[int, int]) -> None:
-    for descriptor in descriptors.values():
-        os.close(descriptor)
+class _OpenFile:
+    """A descriptor, closed when the last reference is gone.
+
+    Another thread may need room for its own shard while this one reads. If that closed the descriptor, its number could
+    be that of another file by the time of the read.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        close_with(self, self.descriptor)
 
 
 class RemoteTarFiles:
