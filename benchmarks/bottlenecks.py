@@ -1,11 +1,12 @@
-"""Ten loops, each with one planted bottleneck: what is found, the gain that is predicted, and the gain when it is done.
+"""Loops, each with one planted bottleneck: what is found, the gain that is predicted, and the gain when it is done.
 
 The disk and the training step of an accelerator are imitated by sleeping, decoding and transforms are real. Every loop
 is run as it is, diagnosed from its own recording, and run again with the advice followed; both are repeated in turn,
 and the number of samples of every epoch is checked. On a machine where other programs run, the first finding is
 "machine-busy", and nothing is predicted: the table is for a quiet one.
 
-    python benchmarks/bottlenecks.py [--rounds 3] [--only slow-decode] [--json FILE]
+    python benchmarks/bottlenecks.py [--rounds 3] [--only slow-decode]
+    python benchmarks/bottlenecks.py --network         data behind a slow line, for which nginx is needed
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import io
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ from torch.utils.data import Dataset
 
 import headrace
 from headrace.observe.diagnosis.finding import Diagnosis, Finding
+from remote_bottlenecks import Backwards, Server, arguments, counted, serving, warmed
 
 
 def spin(seconds: float) -> None:
@@ -139,6 +141,8 @@ class Plant:
     """The arguments after the advice was followed; None: what the finding says."""
     ideal: bool = False
     """Whether the cure is a loader that costs nothing: one batch that is given again and again."""
+    samples: int = 0
+    """Of an epoch; 0: as many as the data have."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -154,7 +158,7 @@ def loop(plant: Plant, data: Dataset[Any], arguments: Mapping[str, Any]) -> tupl
                 seen += len(keys)
                 step(plant, len(keys) / usual)
         seconds = time.perf_counter() - began
-    if seen != plant.epochs * len(data):  # type: ignore[arg-type]
+    if seen != plant.epochs * (plant.samples or len(data)):  # type: ignore[arg-type]
         raise SystemExit(f"{plant.name}: {seen} samples were delivered")
     return seconds, loader
 
@@ -211,6 +215,43 @@ PLANTS = (
 )  # fmt: skip
 
 
+def remote_plants(server: Server) -> tuple[Plant, ...]:
+    """Returns the loops that read over a network."""
+    large = f"{server.slow}/{server.put('large', 'folder', 600, 100_000)}"
+    half = f"{server.slow}/{server.put('half', 'folder', 600, 50_000)}"
+    small = f"{server.fast}/{server.put('small', 'folder', 12_000, 4_000)}"
+    shards = f"{server.fast}/{server.put('shards', 'webdataset', 12_000, 4_000)}"
+    alone = {"batch_size": 2, "num_workers": 0, "collate_fn": counted}
+    ahead = {"batch_size": 2, "num_workers": 0, "collate_fn": counted, "shuffle": True, "seed": 0}
+
+    def cached(limit: str | None) -> Dataset[Any]:
+        return headrace.open(large, cache_dir=server.cache(), cache_limit=limit)
+
+    return (
+        Plant(
+            "network-limits", "read", lambda: headrace.open(large), arguments(16), 0.01,
+            cured_data=lambda: headrace.open(half),
+        ),
+        Plant(
+            "network-limits", "read", lambda: headrace.open(large), arguments(16, persistent_workers=True), 0.01,
+            epochs=4, cured_data=lambda: warmed(cached(None)),
+        ),
+        Plant(
+            "latency-limits", "read", lambda: headrace.open(large), {**alone, "sampler": Backwards(600)}, 0.010,
+            cured=ahead,
+        ),
+        Plant(
+            "small-objects", "read", lambda: headrace.open(small), arguments(32), 0.005,
+            cured_data=lambda: headrace.open(shards).stream(shuffle=1000), samples=12_000,
+            cured={"batch_size": 32, "num_workers": 2, "collate_fn": counted},
+        ),
+        Plant(
+            "cache-too-small", "read", lambda: cached("10MB"), arguments(16, persistent_workers=True), 0.01, epochs=4,
+            cured_data=lambda: cached("75MB"),
+        ),
+    )  # fmt: skip
+
+
 @dataclass
 class Outcome:
     """What became of a plant."""
@@ -236,8 +277,10 @@ def play(plant: Plant, rounds: int) -> Outcome:
         if diagnosis is None:
             diagnosis = loader.diagnose()
             finding = next((one for one in diagnosis.findings if one.name == plant.name), None)
+        length = len(loader)
+        del loader  # it reads the next epoch ahead already
         if plant.ideal:
-            quick = ideal_loop(plant, len(loader) * plant.epochs)
+            quick = ideal_loop(plant, length * plant.epochs)
         else:
             data = (plant.cured_data or plant.data)()
             cured = plant.cured if plant.cured is not None else plant.arguments
@@ -254,10 +297,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="how often each pair is run")
     parser.add_argument("--only", help="only the plant of this name")
     parser.add_argument("--reports", action="store_true", help="print the whole diagnosis of each")
+    parser.add_argument("--network", action="store_true", help="play the loops that read over a network instead")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.network:
+        with serving() as server:
+            table(remote_plants(server), given)
+    else:
+        table(PLANTS, given)
+
+
+def table(plants: Sequence[Plant], given: argparse.Namespace) -> None:
+    """Plays plants and prints a table."""
     print(f"{'planted':<18} {'found':<18} {'first finding':<18} {'predicted':>9} {'measured':>9} {'ratio':>6}")
-    for plant in PLANTS:
+    for plant in plants:
         if given.only and plant.name != given.only:
             continue
         outcome = play(plant, given.rounds)

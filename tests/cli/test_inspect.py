@@ -293,3 +293,10 @@ def test_an_error_of_the_operating_system_names_the_place(stored: Path, monkeypa
     monkeypatch.setattr("headrace.data.stored.open", refuse)
     with pytest.raises(DatasetError, match=r"cannot read the data[\s\S]*secret\.npy[\s\S]*Permission denied"):
         inspect(stored)
+
+
+def test_numbers_whose_sum_is_too_large_have_no_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "large.npz", x=np.full(10, 1e308), y=np.full(10, np.iinfo(np.uint64).max))
+    found = {column["name"]: column["value"] for column in about(tmp_path / "large.npz", capsys)["columns"]}
+    assert found["x"] == {"min": 1e308, "mean": None, "max": 1e308}
+    assert found["y"]["mean"] == float(np.iinfo(np.uint64).max)

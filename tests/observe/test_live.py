@@ -18,6 +18,7 @@ from rich.console import Console
 from headrace.observe.live import EVERY, LiveView, busy_shares, in_flight, samples_per_second, view, wait_share_now
 from headrace.observe.terminal_rows import SCROLL_ALL, PinnedRows
 from headrace.telemetry.recording import BATCH, EpochTimes, Event, Recording, Setting
+from headrace.telemetry.remote_reads import RemoteReads, Window
 from tests.observe import made_up
 from tests.observe.terminal import Screen, run_on_terminal
 
@@ -89,6 +90,24 @@ def test_the_rows_say_what_the_figures_are() -> None:
     assert [rows[2].count(sign) for sign in "█▓▒·"] == [15, 7, 8, 0]
     assert rows[4] == "2.0 batches in flight, 0.5 ready; 2 bad samples, 1 worker replaced"
     assert rows[5:] == ["decided: two are enough"]
+
+
+def test_what_comes_over_a_network_has_a_row_of_the_last_seconds() -> None:
+    assert not any("network" in row for row in shown([four_seconds()], 104.0))
+    windows = (
+        Window(90.0, 1.0, 9e9, 99.0),
+        Window(101.0, 1.0, 2e6, 4.0),
+        Window(102.0, 1.0, 4e6, 8.0),
+        Window(103.0, 1.0, 1e3, 0.0),
+    )
+    remote = RemoteReads(requests=120, bytes=12_000_000, windows=windows)
+    rows = shown([replace(four_seconds(), remote=remote)], 104.0)
+    # The latest window is going on.
+    assert rows[-1] == "network 3.00 MB/s, 6 requests in flight, 12.0 MB so far"
+    rows = shown([replace(four_seconds(), remote=replace(remote, cache="all", cached_bytes=36_000_000))], 104.0)
+    assert rows[-1].endswith("12.0 MB so far, 75% from the cache")
+    rows = shown([replace(four_seconds(), remote=replace(remote, windows=()))], 104.0)
+    assert rows[-1].startswith("network 0 B/s, 0 requests in flight")
 
 
 def test_each_bar_of_the_sparkline_is_a_second() -> None:

@@ -11,6 +11,7 @@ from headrace.observe.page.page import page
 from headrace.observe.page.shares import by_line, main_pieces
 from headrace.observe.stats import stats_of
 from headrace.telemetry.recording import Place, Recording, totals_of
+from headrace.telemetry.remote_reads import RemoteReads, Window
 from tests.observe import made_up
 from tests.observe.diagnosis.steady import Loop, recording_of
 from tests.observe.made_up import TIMES
@@ -73,3 +74,18 @@ def test_the_page_ends_with_what_to_run_next() -> None:
     whole = page("train.py", 12.0, [made_up.with_workers()], [], made_up.MACHINE, "headrace run --num-workers 4 <x>.py")
     assert "<code>headrace run --num-workers 4 &lt;x&gt;.py</code>" in whole
     assert "What to run next" not in page("train.py", 12.0, [made_up.with_workers()], [], made_up.MACHINE)
+
+
+def test_the_rate_over_a_network_is_drawn_over_time() -> None:
+    windows = tuple(Window(made_up.BEGAN + number, 1.0, 1e6 * number, 2.0 * number) for number in range(6))
+    remote = RemoteReads(requests=30, bytes=15_000_000, windows=windows)
+    recording = replace(made_up.with_workers(40), remote=remote)
+    html = page("train.py", 1.0, [recording], [], made_up.MACHINE)
+    drawn = html.partition("<h3>Over the network</h3>")[2].partition("<h3>")[0]
+    assert "15.0 MB in 30 requests" in drawn
+    assert "at most <b>5.00 MB/s</b>" in drawn
+    assert "requests in flight, at most <b>10</b>" in drawn
+    assert "<svg" in drawn
+    for few in (replace(remote, windows=windows[:1]), replace(remote, windows=())):
+        html = page("train.py", 1.0, [replace(recording, remote=few)], [], made_up.MACHINE)
+        assert "<svg" not in html.partition("<h3>Over the network</h3>")[2].partition("<h3>")[0]

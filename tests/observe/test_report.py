@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from rich.console import Console
 from headrace.observe.diagnosis.finding import Diagnosis, Finding
 from headrace.observe.report import report
 from headrace.telemetry.recording import MAIN, MEMORY, Recording, totals_of
+from headrace.telemetry.remote_reads import RemoteReads
 
 from .test_stats import batches_of_two_workers
 
@@ -41,6 +43,20 @@ def printed(found: Recording, diagnosis: Diagnosis, file: io.StringIO | None = N
     file = file or io.StringIO()
     Console(file=file, **options).print(report(found, diagnosis))  # type: ignore[arg-type]
     return file.getvalue()
+
+
+def test_what_came_over_a_network_has_a_line() -> None:
+    assert "network" not in printed(recording(), diagnosis(), width=120)
+    remote = RemoteReads(
+        requests=1200, bytes=24_000_000, waited=2.0, waited_bytes=20_000_000, waited_in_flight=25.0, retries=3
+    )
+    text = printed(replace(recording(), remote=remote), diagnosis(), width=200)
+    assert (
+        "network: 24.0 MB in 1,200 requests, 10.0 MB/s while it was waited for, 12.5 requests in flight, 3 made again"
+        in text
+    )
+    cached = replace(remote, cache="limited", cached_bytes=24_000_000)
+    assert "50% of the bytes from the cache" in printed(replace(recording(), remote=cached), diagnosis(), width=200)
 
 
 def diagnosis(*findings: Finding) -> Diagnosis:

@@ -79,6 +79,9 @@ class FaultyServer:
         self.only: str = "/"
         """Requests for other paths have no faults. A prefix."""
 
+        self.delay = 0.0
+        """Seconds before each answer."""
+
         self.page = 1000
         """Objects on a page of a listing."""
 
@@ -142,6 +145,8 @@ class Handler(BaseHTTPRequestHandler):
         asked = Asked(self.command, path, parts.query, self.headers.get("Range"), dict(self.headers))
         self.faulty.requests.append(asked)
         fault = self.faulty.next_fault(path)
+        if self.faulty.delay:
+            self.faulty.over.wait(self.faulty.delay)
         if fault is not None and fault.kind == "status":
             self.refuse(fault.status, fault.code, with_body, fault.headers, fault.body)
         elif fault is not None and fault.kind == "reset":

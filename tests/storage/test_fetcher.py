@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -13,6 +14,7 @@ from headrace.core.errors import StorageError
 from headrace.storage.fetcher import Fetcher
 from headrace.storage.plan import Plan
 from headrace.storage.ranges import ByteRange, ObjectVersion
+from headrace.storage.retrying import CONNECTION, THROTTLED
 from headrace.storage.sources import Brought
 
 SIZE = 1000
@@ -220,7 +222,8 @@ def test_a_failure_belongs_to_those_who_wait_and_is_tried_again_for_the_next(
     objects.failing.clear()
     assert fetcher.read([of("a")])[0] == content("a", 0, SIZE)
     drop(fetcher, 1)
-    assert fetcher.held == 0
+    # "b" may have been on its way still when reading failed.
+    until(lambda: fetcher.held == 0, objects)
 
 
 def test_many_threads_may_read_the_same(fetcher: Fetcher, objects: Objects) -> None:
@@ -260,3 +263,67 @@ def test_whoever_waits_gets_an_error_when_it_is_closed(fetcher: Fetcher, objects
     thread.join(20)
     assert len(errors) == 1
     gc.collect()
+
+
+def test_what_was_waited_for_is_measured(objects: Objects) -> None:
+    fetcher = Fetcher(objects, budget=10 * SIZE)
+    fetcher.announce(1, 0, [of("a"), of("b")])
+    until(lambda: fetcher.counts.requests == 2, objects)
+    assert fetcher.count().waited == 0
+
+    objects.open.clear()
+    before = time.perf_counter()
+    reader = threading.Thread(target=fetcher.read, args=([of("c"), of("d")],))
+    reader.start()
+    until(lambda: len(objects.asked) == 4, objects)
+    since = time.perf_counter()
+    until(lambda: fetcher.count().waited > 0.05, objects)
+    objects.open.set()
+    reader.join(20)
+    spent = time.perf_counter() - before
+    counts = fetcher.count()
+    fetcher.close()
+    assert 0.05 < counts.waited <= spent
+    assert counts.waited_bytes == 2 * SIZE
+    # Both were under way for all of it but the beginning.
+    assert 2 * (counts.waited - (since - before)) <= counts.waited_in_flight <= 2 * counts.waited
+    assert counts.waited_at_limit == 0
+    assert (counts.ranges, counts.first_bytes, counts.again_bytes) == (4, 4 * SIZE, 0)
+    assert sum(window.bytes for window in counts.windows) == pytest.approx(4 * SIZE)
+    assert (counts.limit, counts.limit_is) == (8, "rising")
+
+
+def test_waiting_at_the_limit_is_told_from_waiting_for_memory(objects: Objects) -> None:
+    fetcher = Fetcher(objects, budget=10 * SIZE)
+    objects.open.clear()
+    wanted = [of("a", number) for number in range(20)]
+    reader = threading.Thread(target=fetcher.read, args=(wanted,))
+    reader.start()
+    until(lambda: fetcher.count().waited_at_limit > 0.02, objects)
+    objects.open.set()
+    reader.join(20)
+
+    # Nobody reads what was announced, so that it fills the budget.
+    fetcher.announce(1, 0, [of("b", number, 5 * SIZE) for number in range(8)])
+    until(lambda: fetcher.held == 10 * SIZE, objects)
+    before = fetcher.count()
+    objects.open.clear()
+    reader = threading.Thread(target=fetcher.read, args=([of("c")],))
+    reader.start()
+    until(lambda: fetcher.count().waited_for_memory - before.waited_for_memory > 0.02, objects)
+    assert fetcher.count().waited_at_limit == before.waited_at_limit
+    objects.open.set()
+    reader.join(20)
+    fetcher.close()
+
+
+def test_what_is_fetched_again_is_told_and_refusals_are(fetcher: Fetcher) -> None:
+    fetcher.read([of("a"), of("b")])
+    fetcher.read([of("a")])
+    fetcher.retried(THROTTLED)
+    fetcher.retried(CONNECTION)
+    counts = fetcher.count()
+    assert (counts.first_bytes, counts.again_bytes) == (2 * SIZE, SIZE)
+    assert (counts.busy, counts.retries) == (1, 2)
+    assert (counts.limit, counts.limit_is) == (4, "refused")
+    assert counts.again_share == pytest.approx(1 / 3)

@@ -62,3 +62,65 @@ def test_a_limit_that_was_never_reached_is_not_raised() -> None:
         now += 0.01
         in_flight.finished(now, 100_000)
     assert in_flight.limit == FIRST
+
+
+def storm(in_flight: InFlight, now: float) -> None:
+    """All requests that are under way are refused, within a tenth of a second."""
+    for number in range(in_flight.limit):
+        in_flight.busy(now + 0.1 * number / 256)
+
+
+def test_refusals_of_one_moment_halve_the_limit_once() -> None:
+    in_flight = InFlight()
+    simulate(in_flight, 0.1, 1e9, 100_000, 20.0)
+    before = in_flight.limit
+    assert before >= 64
+    storm(in_flight, 30.0)
+    assert in_flight.limit == before // 2
+    assert in_flight.reason == "refused"
+
+
+def test_after_a_storm_the_limit_is_soon_back_where_it_was() -> None:
+    in_flight = InFlight()
+    simulate(in_flight, 0.02, 1e9, 100_000, 20.0)
+    before = in_flight.limit
+    # For three seconds the server refuses whatever comes.
+    for second in range(6):
+        storm(in_flight, 30.0 + 0.6 * second)
+    assert in_flight.limit <= max(before // 64, 1)
+
+    simulate(in_flight, 0.02, 1e9, 100_000, 1.0, begin=34.0)
+    assert in_flight.limit >= before // 2
+    simulate(in_flight, 0.02, 1e9, 100_000, 10.0, begin=35.0)
+    assert in_flight.reason != "refused"
+
+
+def test_a_server_that_takes_less_for_good_is_not_asked_for_more_again_and_again() -> None:
+    in_flight = InFlight()
+    simulate(in_flight, 0.02, 1e9, 100_000, 20.0)
+    assert in_flight.limit > 40
+    refused = 0
+    now = 30.0
+    limits = []
+    for _ in range(300):
+        if in_flight.limit > 20:
+            refused += 1
+            in_flight.busy(now)
+            now += 0.6
+        simulate(in_flight, 0.02, 1e9, 100_000, 0.1, begin=now)
+        now += 0.1
+        limits.append(in_flight.limit)
+
+    # It is refused when it tries one more than the server takes, which it does once in a while.
+    assert refused <= 60
+    assert sum(limits[-100:]) / 100 >= 13
+
+
+def test_why_the_limit_is_not_higher_is_said() -> None:
+    in_flight = InFlight()
+    assert in_flight.reason == "rising"
+    simulate(in_flight, 0.001, 125e6, 1_000_000, 30.0)
+    assert in_flight.reason == "measured"
+    far = InFlight()
+    simulate(far, 0.5, 1e12, 1000, 200.0)
+    assert (far.limit, far.reason) == (MOST, "most")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from headrace.data.formats.registry import format_named
 from headrace.measure.bench.forms import GOOD_FOR
 from headrace.measure.bench.loading import ORDERS, LoaderChoice
 from headrace.measure.bench.measuring import ROUNDS, BenchOptions, Comparison, Figures, compare
+from headrace.observe.diagnosis.diagnose import diagnose
+from headrace.observe.diagnosis.finding import Finding
 from headrace.telemetry.progress import stages_bar
 from headrace.telemetry.terminal import Terminal
 
@@ -73,7 +76,25 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
         "left_out": left_out,
         "fastest": {"format": fastest.form.format, "is_source": fastest.form.is_source, "ratio": _ratio(comparison)},
         "slower_with_workers": slower,
+        "network": _network_as_dicts(comparison),
     }
+
+
+def _network_as_dicts(comparison: Comparison) -> list[dict[str, Any]]:
+    """Returns the findings about the network over which the data are read."""
+    return list(map(asdict, network_findings(comparison)))
+
+
+def network_findings(comparison: Comparison) -> list[Finding]:
+    """Returns what bounds the reading of the data as they are now, where that is a network."""
+    recording = comparison.now.best_recording()
+    if recording is None:
+        return []
+
+    # How many workers are best, the table tells.
+    setting = replace(recording.setting, tuned=True)
+    found = diagnose(replace(recording, setting=setting)).findings
+    return [finding for finding in found if finding.stage in ("read", "machine")]
 
 
 def _form_as_dict(comparison: Comparison, figures: Figures) -> dict[str, Any]:
@@ -270,6 +291,8 @@ def sentences(comparison: Comparison) -> list[str]:
             f"{comparison.now.form.format} (now) was read over the network, and the other forms from this machine: "
             "what is measured is a copy on its disk, not these forms in the store."
         )
+        for finding in network_findings(comparison):
+            lines.append(f"{finding.name}: {finding.sentence} {finding.advice}")
     if comparison.options.keep is not None:
         lines.append(f"The forms are in {comparison.options.keep}.")
     return lines

@@ -92,6 +92,11 @@ class StoredStream(FluentStream):
         return StreamIterator(self._dataset, units, self._shuffle, seed)
 
     @property
+    def place(self) -> str:
+        """Where the data lie, as it was given; empty if that is not known."""
+        return str(getattr(self._dataset, "place", ""))
+
+    @property
     def lies_elsewhere(self) -> bool:
         """Whether samples are read from an object store or a server."""
         return bool(getattr(self._dataset, "lies_elsewhere", False))

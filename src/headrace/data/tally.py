@@ -106,7 +106,9 @@ class Tally:
         if len(flat):
             self._least = min(self._least, flat.min().item())
             self._most = max(self._most, flat.max().item())
-            self._sum += float(flat.sum(dtype=np.float64))
+            # A sum beyond the largest float has no mean to show, which `result` says.
+            with np.errstate(over="ignore"):
+                self._sum += float(flat.sum(dtype=np.float64))
             self._count += len(flat)
 
     def result(self) -> dict[str, Any]:

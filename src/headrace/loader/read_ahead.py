@@ -12,15 +12,17 @@ import numpy.typing as npt
 from torch.utils.data import BatchSampler, Subset
 
 from headrace.core.errors import HeadraceError, StorageError
+from headrace.core.urls import shown_url
 from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.key_arrays import key_arrays
 from headrace.samplers.sampler import PositionalSampler
 from headrace.storage.endpoint import Endpoint, endpoint
 from headrace.storage.fetcher import default_budget
 from headrace.storage.io_client import IO_PROCESS, IOProcess
+from headrace.storage.locations import is_url, parse
 from headrace.storage.plan import Plan
 from headrace.storage.ranges import ByteRange
-from headrace.storage.stores import has_limit, keeps_all
+from headrace.storage.stores import cache_kind, has_limit, keeps_all, name_at
 from headrace.telemetry.remote_reads import RemoteReads
 
 Keys = npt.NDArray[np.int64]
@@ -75,6 +77,17 @@ def may_draw_ahead(index_sampler: Any, *, workers: bool) -> bool:
     return key_arrays(index_sampler) is not None
 
 
+def place_of(dataset: Any) -> str:
+    """Returns where the data of a dataset lie that reads from elsewhere, without secrets; empty if it is not known."""
+    while dataset is not None:
+        place = getattr(dataset, "place", None)
+        if isinstance(place, str):
+            return shown_url(place)
+        dataset = getattr(dataset, "dataset", None)
+
+    return ""
+
+
 class RemoteReading:
     """How a loader reads data that lie elsewhere: through what, and how far ahead."""
 
@@ -91,6 +104,7 @@ class RemoteReading:
 
         self._before = self._endpoint.count()
         self._ahead: ReadAhead | None = None
+        self._is_read_ahead = False
         ranges = ranges_of(dataset)
         if ranges is not None:
             self._ahead = ReadAhead(ranges, self._endpoint)
@@ -111,10 +125,30 @@ class RemoteReading:
     def reads(self) -> RemoteReads:
         """Returns what was read since this was made, for all loaders that read through the same."""
         try:
-            return self._endpoint.count().since(self._before)
+            reads = self._endpoint.count().since(self._before)
         except StorageError:
             # The I/O process is being started anew, which counts from 0 on.
             return RemoteReads()
+
+        # What was brought into the cache only so that a worker finds it there was not there when it was wanted.
+        reads.cached_bytes += max(reads.read_directly - reads.stored_ahead, 0)
+        reads.place = place_of(self._dataset)
+        reads.cache = self._cache_kind(reads.place)
+        reads.is_read_ahead = self._is_read_ahead
+        return reads
+
+    def _cache_kind(self, place: str) -> str:
+        """Returns how the data are cached; see `RemoteReads.cache`."""
+        if self._ahead is not None and self._ahead.store:
+            return cache_kind(self._ahead.store)
+        if not is_url(place):
+            return ""
+
+        # Of a stream, or an order that is not known, only the place is known.
+        name = name_at(parse(place))
+        if name is None:
+            return ""
+        return cache_kind(name)
 
     @property
     def io_pid(self) -> int | None:
@@ -125,8 +159,11 @@ class RemoteReading:
 
     def begin(self, spec: LoaderSpec, epoch: int) -> ReadAhead | None:
         """Begins an epoch. Returns what is to be told of its indices; None: nothing can be read ahead."""
+        # A stream has no indices: it reads ahead by itself.
+        self._is_read_ahead = hasattr(self._dataset, "__iter__")
         if self._ahead is None or not may_draw_ahead(spec.index_sampler, workers=self._io_process is not None):
             return None
+        self._is_read_ahead = True
         self._ahead.begin(KnownOrder.of(spec.index_sampler), epoch)
         return self._ahead
 
@@ -155,6 +192,8 @@ class ReadAhead:
         self._ranges = ranges
         self._endpoint = endpoint
         self._limit = HORIZON * default_budget()
+        self.store = ""
+        """The name of the store of what was announced last; empty: nothing was."""
         self._order: KnownOrder | None = None
         self._epoch = -1
         # By epoch: this one, and the next where it is known.
@@ -166,7 +205,6 @@ class ReadAhead:
         self._quiet = False
         # What had been fetched when this epoch began; None before the first one.
         self._fetched: int | None = None
-        self._store: str | None = None
         self._next: tuple[int, Iterator[Keys]] | None = None
 
     def begin(self, order: KnownOrder | None, epoch: int) -> None:
@@ -188,7 +226,7 @@ class ReadAhead:
 
         fetched = self._requests()
         nothing_was = fetched is not None and fetched == self._fetched
-        self._quiet = nothing_was and self._store is not None and keeps_all(self._store)
+        self._quiet = nothing_was and self.store != "" and keeps_all(self.store)
         self._fetched = fetched
 
     def _requests(self) -> int | None:
@@ -251,12 +289,11 @@ class ReadAhead:
             # A key that the dataset does not have, or data that are damaged: whoever makes the batch says so.
             ranges = []
 
-        if ranges:
-            self._store = ranges[0].object.store
         size = sum(wanted.size for wanted in ranges)
         self._ahead[epoch][position] = size
         self._bytes += size
         if ranges:
+            self.store = ranges[0].object.store
             self._plans[epoch].announce(position, ranges, next_uses)
 
     def _with_next_uses(self, order: KnownOrder, epoch: int, keys: Keys) -> tuple[list[ByteRange], list[int] | None]:

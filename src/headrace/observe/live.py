@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType, RenderResult
 from rich.text import Text
 
+from headrace.observe.remote_words import live_line
 from headrace.observe.stats import wait_share, waited_and_looped
 from headrace.observe.terminal_rows import PinnedRows
 from headrace.telemetry.formatting import size as size_text
@@ -258,6 +259,8 @@ class _Loader:
             parts.append(f"waited {wait_share(waited, looped):.0%} so far")
         if parts:
             yield Text("; ".join(parts))
+        if self.recording.remote is not None:
+            yield Text(live_line(self.recording.remote, self.now))
 
         for event in reversed(self.recording.events):
             if event.kind == "decided":

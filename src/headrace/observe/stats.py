@@ -162,8 +162,14 @@ def stats_of(recording: Recording) -> LoaderStats:
         memory_workers=memory_workers,
         bad_samples=recording.bad_samples,
         restarts=recording.restarts,
-        remote=recording.remote,
+        remote=_without_windows(recording.remote),
     )
+
+
+def _without_windows(remote: RemoteReads | None) -> RemoteReads | None:
+    if remote is None:
+        return None
+    return remote.without_windows()
 
 
 def _opening(recording: Recording) -> float:

@@ -6,11 +6,13 @@ wait for ever. So a process uses only what it has made itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
 from typing import Protocol
 
+from headrace.core.errors import StorageError
 from headrace.storage import stores
 from headrace.storage.fetcher import Fetcher
 from headrace.storage.ranges import ByteRange
@@ -45,6 +47,9 @@ class Endpoint(Protocol):
         A finalizer may call it at any moment, also while the same thread is inside another method.
         """
 
+    def read_directly(self, count: int) -> None:
+        """Says that this process has taken so many bytes out of the cache itself."""
+
     def count(self) -> RemoteReads:
         """Returns what was read so far."""
 
@@ -73,11 +78,19 @@ def endpoint() -> Endpoint:
         return _ENDPOINT
 
 
+def tell_of_direct_reads(count: int) -> None:
+    """Tells what reads for this process, if there is such, that so many bytes came out of the cache without it."""
+    if _ENDPOINT is not None and os.getpid() == _PID:
+        # Without the I/O process, what is in the cache can be read all the same: only figures lack it.
+        with contextlib.suppress(StorageError):
+            _ENDPOINT.read_directly(count)
+
+
 def _new_endpoint() -> Endpoint:
     global _PROCESS
     if _PID == -1 and stores.opened_by() in (None, os.getpid()):
         fetcher = Fetcher(bring)
-        stores.on_busy(fetcher.server_is_busy)
+        stores.on_retry(fetcher.retried)
         return fetcher
 
     # A process that was forked by somebody else, such as a worker of torch's own loader, from one that has read.
@@ -93,4 +106,5 @@ def read_through(address: str) -> None:
     from headrace.storage.io_client import IOClient
 
     _ENDPOINT = IOClient(address)
+    stores.leave_words_to_io_process()
     _PID = os.getpid()

@@ -14,7 +14,10 @@ from typing import Protocol
 from headrace.core.memory import machine_memory
 from headrace.storage.cache import NEVER
 from headrace.storage.in_flight import InFlight
+from headrace.storage.meter import Meter
 from headrace.storage.ranges import ByteRange, Waiting
+from headrace.storage.retrying import THROTTLED
+from headrace.storage.seen import Seen
 from headrace.storage.sources import Brought
 from headrace.telemetry.remote_reads import RemoteReads
 
@@ -84,6 +87,11 @@ class Fetcher:
         """What was read so far, as it grows."""
 
         self.in_flight = InFlight()
+        self._meter = Meter()
+        self._seen = Seen()
+        # Calls of `read` that wait, and until when what is told of such times was summed up.
+        self._readings = 0
+        self._summed_up = 0.0
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._known: dict[ByteRange, _Fetched] = {}
@@ -165,14 +173,24 @@ class Fetcher:
                 reading.missing += 1
 
             if missing:
+                self._sum_up(time.perf_counter())
+                self._readings += 1
                 self._put_threads_to_work()
 
         if missing:
-            reading.ready.wait()
+            try:
+                reading.ready.wait()
+            finally:
+                self._ends_to_wait()
             with self._lock:
                 self._collect(reading, missing, found)
 
         return found  # type: ignore[return-value]  # each was found, or `_collect` has raised
+
+    def _ends_to_wait(self) -> None:
+        with self._lock:
+            self._sum_up(time.perf_counter())
+            self._readings -= 1
 
     def read_into(self, ranges: Sequence[ByteRange], out: memoryview) -> None:
         """See `Endpoint.read_into`."""
@@ -181,9 +199,22 @@ class Fetcher:
             out[at : at + len(data)] = data
             at += len(data)
 
+    def read_directly(self, count: int) -> None:
+        """See `Endpoint.read_directly`."""
+        with self._lock:
+            self.counts.read_directly += count
+
     def count(self) -> RemoteReads:
         """See `Endpoint.count`."""
-        return replace(self.counts)
+        with self._lock:
+            self._sum_up(time.perf_counter())
+            return replace(
+                self.counts,
+                limit=self.in_flight.limit,
+                limit_is=self.in_flight.reason,
+                line=self._meter.best(),
+                windows=self._meter.windows(),
+            )
 
     def close(self) -> None:
         """Ends the threads when they have done what they do now. Whoever waits gets an error."""
@@ -302,17 +333,23 @@ class Fetcher:
             self._known[wanted].is_waiting = False
             self._held += wanted.size
 
+        now = time.perf_counter()
+        self._sum_up(now)
         self._under_way += 1
-        self.in_flight.started(time.monotonic(), self._under_way)
+        self.in_flight.started(now, self._under_way)
         return ranges
 
-    def _end(self, ranges: Sequence[ByteRange], brought: Brought | None, error: BaseException | None) -> None:
+    def _end(
+        self, ranges: Sequence[ByteRange], brought: Brought | None, error: BaseException | None, began: float
+    ) -> None:
+        now = time.perf_counter()
+        self._sum_up(now)
         self._under_way -= 1
         start = ranges[0].start
         data = None
         if brought is not None:
             data = brought.data
-            self._count(brought, max(wanted.stop for wanted in ranges) - start)
+            self._count(ranges, brought, began, now)
 
         for wanted in ranges:
             fetched = self._known[wanted]
@@ -346,12 +383,48 @@ class Fetcher:
         self._waiting.add(fetched.wanted)
         heapq.heappush(self._queue, (0, (0, 0), next(self._order), fetched.wanted))
 
-    def _count(self, brought: Brought, size: int) -> None:
-        self.counts.cached_bytes += max(size - brought.from_network, 0)
-        if brought.from_network:
-            self.counts.requests += 1
-            self.counts.bytes += brought.from_network
-            self.in_flight.finished(time.monotonic(), brought.from_network)
+    def _count(self, ranges: Sequence[ByteRange], brought: Brought, began: float, now: float) -> None:
+        counts = self.counts
+        start = ranges[0].start
+        stop = max(wanted.stop for wanted in ranges)
+        if brought.data is not None:
+            counts.cached_bytes += max(stop - start - brought.from_network, 0)
+        if not brought.from_network:
+            return
+
+        counts.requests += 1
+        counts.bytes += brought.from_network
+        counts.request_seconds += now - began
+        counts.ranges += len(ranges)
+        counts.whole_objects += start == 0 and stop == ranges[0].object.size
+        if self._readings:
+            counts.waited_bytes += brought.from_network
+        for wanted in ranges:
+            if self._seen.add(wanted):
+                counts.again_bytes += wanted.size
+            else:
+                counts.first_bytes += wanted.size
+            if brought.data is None:
+                counts.stored_ahead += wanted.size
+
+        self._meter.brought(began, now, brought.from_network)
+        self.in_flight.finished(now, brought.from_network)
+
+    def _sum_up(self, now: float) -> None:
+        """Counts the time since the last call, in which nothing has changed. Is called before anything changes."""
+        passed = now - self._summed_up
+        self._summed_up = now
+        if not self._readings:
+            return
+
+        counts = self.counts
+        counts.waited += passed
+        counts.waited_in_flight += passed * self._under_way
+        if self._under_way >= self.in_flight.limit:
+            counts.waited_at_limit += passed
+        elif self._waiting:
+            # There is something to ask for, and it may be asked for, but for the budget.
+            counts.waited_for_memory += passed
 
     # -- the threads ---------------------------------------------------------------------------------------------------
 
@@ -359,11 +432,12 @@ class Fetcher:
         ranges: list[ByteRange] = []
         brought = None
         error = None
+        began = 0.0
         while True:
             # The lock is taken once for each request: whoever iterates waits for it, too.
             with self._lock:
                 if ranges:
-                    self._end(ranges, brought, error)
+                    self._end(ranges, brought, error, began)
                     brought = None
 
                 ranges = self._next_request()
@@ -376,6 +450,7 @@ class Fetcher:
                 next_uses = [fetched.next_use for fetched in known]
                 ahead = not any(fetched.readers for fetched in known)
 
+            began = time.perf_counter()
             brought, error = self._fetch(ranges, next_uses, ahead=ahead)
 
     def _wait_for_work(self) -> bool:
@@ -394,8 +469,10 @@ class Fetcher:
         except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the bytes
             return None, error
 
-    def server_is_busy(self) -> None:
-        """Says that a server has refused a request because it has too many."""
+    def retried(self, kind: str) -> None:
+        """Says that a request is made again, after a failure of a kind of `retrying.KINDS`."""
         with self._lock:
-            self.counts.busy += 1
-            self.in_flight.busy(time.monotonic())
+            self.counts.retries += 1
+            if kind == THROTTLED:
+                self.counts.busy += 1
+                self.in_flight.busy(time.perf_counter())

@@ -17,18 +17,41 @@ BETTER = 1.05
 PATIENCE = 20
 """Measurements for which a limit is kept that did not help to raise, before raising it is tried again."""
 
+SETTLING = 0.5
+"""Seconds behind a refusal in which further ones are of requests that were under way then."""
+
 
 class InFlight:
     """Raises the limit while that brings more bytes a second, and halves it when a server says that it is busy.
 
     The limit is only judged over times in which it was reached: otherwise it was not what held the bytes back.
+
+    Behind a refusal it goes back quickly to three quarters of where the server refused, by doubling, and from there on
+    by one request a measurement, until it is there again.
     """
 
     def __init__(self) -> None:
         self.limit = FIRST
         self._before: tuple[int, float] | None = None
         self._keep = 0
+        # The limit behind which more did not help.
+        self._full_at: int | None = None
+        # Where a server has refused, until the limit is there again; and when it did so last.
+        self._refused_at: int | None = None
+        self._refused = 0.0
+        self._recovered = False
         self._begin(0.0)
+
+    @property
+    def reason(self) -> str:
+        """Why the limit is not higher; see `RemoteReads.limit_is`."""
+        if self._refused_at is not None:
+            return "refused"
+        if self.limit >= MOST:
+            return "most"
+        if self._full_at is not None:
+            return "measured"
+        return "rising"
 
     def _begin(self, now: float) -> None:
         self._began = now
@@ -59,17 +82,34 @@ class InFlight:
 
     def busy(self, now: float) -> None:
         """A server has refused a request because it has too many."""
+        # All requests that were under way may be refused at once: that is one reason to halve the limit, and not many.
+        if self._refused_at is not None and now - self._refused < SETTLING:
+            return
+
+        # Refusals without a good measurement between them belong to one storm, which began where it began.
+        if self._refused_at is None or self._recovered:
+            self._refused_at = self.limit
+        self._refused = now
+        self._recovered = False
         self.limit = max(self.limit // 2, 1)
         self._before = None
-        self._keep = PATIENCE
+        self._keep = 0
+        self._full_at = None
         self._begin(now)
 
     def _judge(self, rate: float) -> None:
+        if self._refused_at is not None:
+            self._recover(self._refused_at)
+            return
+
         if self._keep:
             self._keep -= 1
             return
 
         if self._before is None or rate > self._before[1] * BETTER:
+            # That a little more helps once may be chance.
+            if self._full_at is not None and self.limit >= 2 * self._full_at:
+                self._full_at = None
             self._before = self.limit, rate
             self.limit = min(self.limit + max(self.limit // 2, 1), MOST)
             return
@@ -78,3 +118,16 @@ class InFlight:
         self.limit = self._before[0]
         self._before = None
         self._keep = PATIENCE
+        self._full_at = self.limit
+
+    def _recover(self, refused_at: int) -> None:
+        """Raises the limit behind a refusal: the measurement that has just ended was without one."""
+        self._recovered = True
+        known_good = refused_at * 3 // 4
+        if self.limit < known_good:
+            self.limit = min(2 * self.limit, known_good)
+        else:
+            self.limit = min(self.limit + 1, MOST)
+
+        if self.limit >= refused_at:
+            self._refused_at = None

@@ -104,6 +104,10 @@ class IOClient:
         """See `Endpoint.abandon`. The I/O process is told with the next message of the thread that announced it."""
         self._abandoned.add(plan)
 
+    def read_directly(self, count: int) -> None:
+        """See `Endpoint.read_directly`."""
+        self._tell(None, ("read directly", count))
+
     def count(self) -> RemoteReads:
         """See `Endpoint.count`. One that was started anew counts from 0 on."""
 
@@ -114,7 +118,7 @@ class IOClient:
 
         return self._with_connection((), ask)
 
-    def _tell(self, plan: int, message: tuple[Any, ...], ranges: Sequence[ByteRange] = ()) -> None:
+    def _tell(self, plan: int | None, message: tuple[Any, ...], ranges: Sequence[ByteRange] = ()) -> None:
         def send(connection: socket.socket) -> None:
             opened = self._connection()
             # The I/O process tells plans apart by connection, too.
@@ -123,7 +127,8 @@ class IOClient:
                 opened.plans.discard(abandoned)
                 self._abandoned.discard(abandoned)
 
-            opened.plans.add(plan)
+            if plan is not None:
+                opened.plans.add(plan)
             wire.send(connection, message)
 
         self._with_connection(ranges, send)

@@ -8,6 +8,7 @@ What it is sent, each a tuple whose first part says what it is:
     ("store", settings)                 a store that ranges name
     ("read", ranges)                    is answered by ("data", sizes) and the bytes, or by ("error", exception)
     ("announce", plan, position, ranges, next_uses), ("passed", plan, position), ("forget", plan)
+    ("read directly", count)            so many bytes came out of the cache, without this process
     ("counts",)                         is answered by `RemoteReads`
 """
 
@@ -19,6 +20,8 @@ import pickle
 import socket
 import sys
 import threading
+import time
+from dataclasses import replace
 from typing import Any
 
 from headrace.core.errors import StorageError
@@ -31,9 +34,11 @@ from headrace.storage.stores import StoreSettings
 class _Connection:
     """Serves one process. Its plans go with it."""
 
-    def __init__(self, connection: socket.socket, fetcher: Fetcher, number: int) -> None:
+    def __init__(self, connection: socket.socket, fetcher: Fetcher, number: int, cpu_before: float) -> None:
+        """cpu_before: core seconds that this process took to start, which are no fetching."""
         self._connection = connection
         self._fetcher = fetcher
+        self._cpu_before = cpu_before
         # Plans of different processes have the same numbers.
         self._first_plan = number << 32
         self._plans: set[int] = set()
@@ -62,11 +67,13 @@ class _Connection:
         elif what == "forget":
             self._plans.discard(self._first_plan + rest[0])
             self._fetcher.abandon(self._first_plan + rest[0])
+        elif what == "read directly":
+            self._fetcher.read_directly(rest[0])
         elif what == "store":
             settings: StoreSettings = rest[0]
             stores.register(settings)
         elif what == "counts":
-            wire.send(self._connection, self._fetcher.count())
+            wire.send(self._connection, replace(self._fetcher.count(), cpu=time.process_time() - self._cpu_before))
 
     def _read(self, ranges: Any) -> None:
         try:
@@ -98,10 +105,11 @@ def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     fetcher = Fetcher(bring)
-    stores.on_busy(fetcher.server_is_busy)
+    stores.on_retry(fetcher.retried)
+    cpu_before = time.process_time()
     for number in itertools.count():
         connection, _ = listener.accept()
-        serving = _Connection(connection, fetcher, number)
+        serving = _Connection(connection, fetcher, number, cpu_before)
         threading.Thread(target=serving.serve, name=f"headrace-serve-{number}", daemon=True).start()
 
 

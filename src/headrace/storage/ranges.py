@@ -57,6 +57,10 @@ class Waiting:
     def __len__(self) -> int:
         return sum(map(len, self._by_object.values()))
 
+    def __bool__(self) -> bool:
+        # Objects without waiting ranges are not held.
+        return bool(self._by_object)
+
     def add(self, wanted: ByteRange) -> None:
         """Adds a range; one that is there already is not to be added again."""
         insort(self._by_object.setdefault(wanted.object, []), (wanted.start, wanted.stop))

@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.core.packed_strings import PackedStrings
 from headrace.storage import stores
-from headrace.storage.endpoint import endpoint
+from headrace.storage.endpoint import endpoint, tell_of_direct_reads
 from headrace.storage.listing import current
 from headrace.storage.locations import parse
 from headrace.storage.objects import ObjectInfo
@@ -84,11 +84,16 @@ def read_into(ranges: Sequence[ByteRange], out: memoryview) -> None:
 
     missing = []
     parts = []
+    found = 0
     for wanted, part in zip(ranges, cut(out, ranges), strict=True):
-        if not read_cached(wanted, part):
+        if read_cached(wanted, part):
+            found += wanted.size
+        else:
             missing.append(wanted)
             parts.append(part)
 
+    if found:
+        tell_of_direct_reads(found)
     if missing:
         for part, data in zip(parts, endpoint().read(missing), strict=True):
             part[:] = data

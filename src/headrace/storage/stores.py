@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import secrets
 import threading
@@ -14,7 +15,6 @@ from headrace.core.errors import wrong_argument
 from headrace.storage.cache import DiskCache, bytes_in
 from headrace.storage.locations import Location, is_url
 from headrace.storage.objects import Store, StoreConfig
-from headrace.storage.retrying import THROTTLED
 
 SMALLEST_CACHE = 1_000_000
 """Bytes that a cache may have at least: a few blocks."""
@@ -77,7 +77,9 @@ _LOCK = threading.Lock()
 _SETTINGS: dict[str, StoreSettings] = {}
 _CACHES: dict[CacheSettings, DiskCache] = {}
 _OPENED_BY: int | None = None
-_LISTENERS: list[Callable[[], None]] = []
+_IS_WORKER = False
+_LOGGER = logging.getLogger("headrace")
+_LISTENERS: list[Callable[[str], None]] = []
 
 
 def register(settings: StoreSettings) -> str:
@@ -117,8 +119,23 @@ def cache_of(name: str) -> DiskCache | None:
     with _LOCK:
         cache = _CACHES.get(settings)
         if cache is None:
-            cache = _CACHES[settings] = DiskCache(settings.folder, settings.limit, job=settings.job)
+            cache = DiskCache(settings.folder, settings.limit, job=settings.job, say=_say_of_cache)
+            _CACHES[settings] = cache
         return cache
+
+
+def leave_words_to_io_process() -> None:
+    """Says that this process is a worker: what is wrong with a cache, the I/O process says once for all of them."""
+    global _IS_WORKER
+    _IS_WORKER = True
+
+
+def _say_of_cache(text: str) -> None:
+    # Asked when there is something to say: a forked worker has its parent's cache.
+    if _IS_WORKER:
+        _LOGGER.info(text)
+    else:
+        _LOGGER.warning(text)
 
 
 def keeps_all(name: str) -> bool:
@@ -133,20 +150,42 @@ def has_limit(name: str) -> bool:
     return settings is not None and settings.limit is not None
 
 
+def cache_kind(name: str) -> str:
+    """Returns how what is read from a store is cached: "all" of it, "limited" by a size, or "" for no cache."""
+    if keeps_all(name):
+        return "all"
+    if has_limit(name):
+        return "limited"
+    return ""
+
+
+def name_at(location: Location) -> str | None:
+    """Returns the store of a location that was registered last; None if there is none."""
+    with _LOCK:
+        known = list(_SETTINGS.items())
+
+    for name, settings in reversed(known):
+        if (settings.config.scheme, settings.config.container) == (location.scheme, location.container):
+            return name
+    return None
+
+
 def opened_by() -> int | None:
     """Returns the process that was the last to open a store: this one, or one that it was forked from."""
     return _OPENED_BY
 
 
-def on_busy(listener: Callable[[], None]) -> None:
-    """Has a function called whenever a server says that it has too many requests, in the thread of the request."""
+def on_retry(listener: Callable[[str], None]) -> None:
+    """Has a function called whenever a request is made again, in the thread of the request.
+
+    It is called with the kind of failure, one of `retrying.KINDS`.
+    """
     _LISTENERS.append(listener)
 
 
 def _retried(kind: str) -> None:
-    if kind == THROTTLED:
-        for listener in _LISTENERS:
-            listener()
+    for listener in _LISTENERS:
+        listener(kind)
 
 
 def _renew_lock() -> None:

@@ -195,10 +195,10 @@ class Recording:
         )
 
 
-def _remote(given: Mapping[str, int] | None) -> RemoteReads | None:
+def _remote(given: Mapping[str, Any] | None) -> RemoteReads | None:
     if given is None:
         return None
-    return RemoteReads(**given)
+    return RemoteReads.from_json(given)
 
 
 def workers_seen(batches: Batches, events: Iterable[Event]) -> list[int]:

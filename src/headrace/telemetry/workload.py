@@ -112,6 +112,13 @@ class Without(Change):
         )
 
 
+@dataclass(frozen=True)
+class LaterWithout(Without):
+    """As `Without`, but for the loader's first epoch, which stays as it is."""
+
+    also_first = False
+
+
 class Even(Change):
     """Every batch takes as long as the average one."""
 

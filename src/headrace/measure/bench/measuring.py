@@ -21,6 +21,7 @@ from headrace.core.urls import is_url, shown_url
 from headrace.data import stored
 from headrace.data.formats.registry import MODULES, format_named
 from headrace.data.stored import StoredDataset
+from headrace.loader.dataloader import DataLoader
 from headrace.measure.bench.disk import footprint_of
 from headrace.measure.bench.forms import Form, Report, in_one_line, place_of, write_forms
 from headrace.measure.bench.loading import (
@@ -33,6 +34,7 @@ from headrace.measure.bench.loading import (
     samples_per_second,
 )
 from headrace.storage.locations import local_path
+from headrace.telemetry.recording import Recording
 
 ROUNDS = 3
 """How often each form has its turn; the figures are medians of so many."""
@@ -96,6 +98,8 @@ class Figures:
     opening: list[float] = field(default_factory=list)
     first_sample: list[float] = field(default_factory=list)
     """Seconds, the opening included."""
+    recordings: dict[LoaderChoice, Recording] = field(default_factory=dict)
+    """Of the latest round in random order, for headrace's loader, where the data are read over a network."""
 
     @property
     def is_right(self) -> bool:
@@ -129,6 +133,13 @@ class Figures:
                 choices.add(choice)
 
         return max((self.speed(choice, "random") or 0.0 for choice in choices), default=0.0)
+
+    def best_recording(self) -> Recording | None:
+        """Returns that of the fastest loader in random order; None where nothing was read over a network."""
+        best = max(self.recordings, key=lambda choice: self.speed(choice, "random") or 0.0, default=None)
+        if best is None:
+            return None
+        return self.recordings[best]
 
 
 @dataclass
@@ -351,6 +362,8 @@ def _take_turn(comparison: Comparison, figures: Figures) -> None:
                 loader = make_loader(choice, data, comparison.samples, comparison.options.batch_size, order)
                 speed = samples_per_second(loader, comparison.samples, comparison.options.seconds / ROUNDS)
                 figures.speeds.setdefault((choice, order), []).append(speed)
+                if isinstance(loader, DataLoader) and order == "random" and loader.stats.remote is not None:
+                    figures.recordings[choice] = loader.recording
                 del loader  # its workers end here
 
 

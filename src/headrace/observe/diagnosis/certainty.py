@@ -12,11 +12,18 @@ from headrace.telemetry.formatting import seconds, some
 BUSY = "machine-busy"
 """The finding that other processes have the cores."""
 
-CLEAR_ON_A_BUSY_MACHINE = {BUSY, "training-limits", "slow-first-batch", "workers-fill-memory", "memory-grows"}
+CLEAR_ON_A_BUSY_MACHINE = {
+    BUSY, "training-limits", "slow-first-batch", "workers-fill-memory", "memory-grows", "server-refuses",
+    "cache-too-small",
+}  # fmt: skip
 """Findings that do not rest on who had a core."""
 
 CPU_PARTS = {"slow-decode", "slow-transform", "slow-load", "slow-collate"}
 """Findings that core seconds tell, whoever else runs; only their gains rest on who had a core."""
+
+
+OF_REQUESTS = {"network-limits", "latency-limits", "small-objects", "cache-too-small"}
+"""Findings that requests tell, of which a batch has many: few batches allow them, without a gain."""
 
 
 def machine(case: Case) -> Iterator[Finding]:
@@ -41,7 +48,11 @@ def certain(case: Case, found: list[Finding]) -> list[Finding]:
     Few batches allow no prediction at all.
     """
     if not case.is_long_enough:
-        return [finding for finding in found if finding.gain is None]
+        kept = []
+        for finding in found:
+            if finding.gain is None or finding.name in OF_REQUESTS:
+                kept.append(replace(finding, gain=None, interval=None))
+        return kept
 
     # An interval that reaches below 1 allows for a change that makes the loop slower.
     return [finding for finding in found if finding.interval is None or finding.interval[0] > 1.0]

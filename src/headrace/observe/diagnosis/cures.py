@@ -40,6 +40,12 @@ CURES_FOR_OWN_COLLATION = {
 }
 """Where the user gave a `collate_fn`."""
 
+CURE_FOR_REMOTE_READS = (
+    "Keep the data on this node (headrace.open(..., cache_dir=...)), or pack them into shards (headrace pack). They "
+    "are read ahead already, so that more workers bring nothing."
+)
+"""Where data come over a network."""
+
 
 def cure_for(part: str, setting: Setting) -> str:
     """Returns what to do about a slow part of making a batch."""

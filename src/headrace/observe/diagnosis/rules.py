@@ -11,8 +11,9 @@ import numpy as np
 
 from headrace.observe.diagnosis.case import Case
 from headrace.observe.diagnosis.certainty import machine
-from headrace.observe.diagnosis.cures import cure_for
+from headrace.observe.diagnosis.cures import CURE_FOR_REMOTE_READS, cure_for
 from headrace.observe.diagnosis.finding import Finding
+from headrace.observe.diagnosis.remote import remote_findings, workers_do_not_help
 from headrace.telemetry.formatting import as_arguments, seconds, size, some
 from headrace.telemetry.recording import MAIN, Place
 from headrace.telemetry.simulation import Rules
@@ -117,6 +118,8 @@ def _too_few(case: Case) -> Iterator[Finding]:
     now = case.rules.workers
     # Each worker of a stream that is not split has all of it: more workers would repeat its samples.
     if case.setting.tuned or not case.setting.splits or count <= now or gain < WORTH:
+        return
+    if workers_do_not_help(case):
         return
 
     # Without workers an epoch starts at once. With them each epoch would start them anew, if they were not kept.
@@ -275,19 +278,25 @@ def _stages(case: Case) -> Iterator[Finding]:
     if case.work is None or case.keeps_up:
         return
 
+    # Why one waits for a network is said more precisely than by "waiting".
+    said = {finding.stage for finding in remote_findings(case) if finding.gain is not None}
     for part, change in stage_changes(case.work).items():
         gain = case.gain(change)
-        if gain < WORTH or case.work.parts[part] < 0.1:
+        if gain < WORTH or case.work.parts[part] < 0.1 or part in said:
             continue
         sentence = f"{MADE_OF[part].capitalize()} is {case.work.parts[part]:.0%} of making a batch"
         if where := _line_of(part, case.recording.places):
             sentence = f"{sentence}, most of it in {where}"
 
+        advice = cure_for(part, case.setting)
+        if part == "read" and workers_do_not_help(case):
+            advice = CURE_FOR_REMOTE_READS
+
         yield Finding(
             f"slow-{part}",
             part,
             f"{sentence}.",
-            cure_for(part, case.setting),
+            advice,
             gain,
             interval=case.interval(change),
         )
@@ -429,6 +438,6 @@ def _workers_make(count: int) -> str:
 
 RULES: tuple[Rule, ...] = (
     machine, _training, _first_batch, _start, _too_few, _too_many, _stragglers, _batches, _stages, _delivery, _threads,
-    _memory,
+    _memory, remote_findings,
 )  # fmt: skip
 """All of them."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from headrace.observe.page.shares import Floats, Piece
 from headrace.observe.page.wording import short, text
 from headrace.telemetry.formatting import count, percent, seconds, size
+from headrace.telemetry.remote_reads import Window
 
 BINS = 36
 """Bars of a histogram."""
@@ -167,6 +168,44 @@ def memory_area(memory: npt.NDArray[np.void], began: float) -> str:
         caption = "<b>Main process</b>"
 
     caption = f'<figcaption>{caption}<span class="quiet">shared pages counted once</span></figcaption>'
+    return f'<figure>{caption}<div class="plot wide">{svg}{labels}</div><p class="figures">{figures}</p></figure>'
+
+
+def network_area(windows: Sequence[Window], began: float) -> str:
+    """Returns the bytes a second over time as an area, seconds counted from `began`; "" of fewer than two windows."""
+    if len(windows) < 2:
+        return ""
+
+    low = windows[0].began
+    high = windows[-1].began + windows[-1].seconds
+    start = low
+    if np.isfinite(began):
+        start = began
+
+    # Each window is a step: two points of one height.
+    edges = [(window.began, window.began + window.seconds) for window in windows]
+    rates = np.repeat([window.bytes / window.seconds for window in windows], 2)
+    x = (np.array(edges).reshape(-1) - low) / (high - low) * 1000
+    top, rungs = _ladder(float(rates.max()))
+    y = 100 - 100 * rates / top
+    grid = ""
+    y_labels = ""
+    for rung in rungs:
+        height = 100 - 100 * rung / top
+        grid += f'<line class="grid" x1="0" x2="1000" y1="{height:.2f}" y2="{height:.2f}"/>'
+        y_labels += f'<span class="y" style="bottom:{100 * rung / top:.2f}%">{short(size(rung))}</span>'
+
+    most = size(float(rates.max()))
+    area = f'<path class="f-load" d="M{_path(x, y)}L1000 100L0 100Z"/><path class="edge" d="M{_path(x, y)}"/>'
+    svg = _svg(f"{grid}{area}", f"Bytes a second over the network: at most {most}")
+    ticks = []
+    for value in _ticks(low - start, high - start, is_log=False):
+        ticks.append(((value + start - low) / (high - low), short(seconds(value))))
+
+    in_flight = max(window.in_flight for window in windows)
+    caption = '<figcaption><b>Bytes a second</b><span class="quiet">of all loaders together</span></figcaption>'
+    figures = f"<span>at most <b>{most}/s</b></span><span>requests in flight, at most <b>{in_flight:.0f}</b></span>"
+    labels = _x_labels(ticks) + y_labels
     return f'<figure>{caption}<div class="plot wide">{svg}{labels}</div><p class="figures">{figures}</p></figure>'
 
 

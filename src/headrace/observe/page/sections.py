@@ -8,10 +8,11 @@ from typing import Any
 
 from headrace.observe.diagnosis.finding import Diagnosis, Finding
 from headrace.observe.page import shares
-from headrace.observe.page.charts import histogram, memory_area, stacked_bar
+from headrace.observe.page.charts import histogram, memory_area, network_area, stacked_bar
 from headrace.observe.page.details import details
 from headrace.observe.page.timeline import began
 from headrace.observe.page.wording import prose, text
+from headrace.observe.remote_words import is_cached, remote_line
 from headrace.observe.stats import stats_of
 from headrace.telemetry.formatting import (
     UNKNOWN,
@@ -25,6 +26,7 @@ from headrace.telemetry.formatting import (
     times,
 )
 from headrace.telemetry.recording import Place, Recording, Setting
+from headrace.telemetry.remote_reads import RemoteReads
 
 
 def contents(recordings: Sequence[Recording], diagnoses: Sequence[Diagnosis | None]) -> str:
@@ -70,6 +72,7 @@ def section(
         _timeline(place, recording, drawing),
         _stages(recording),
         _distributions(recording),
+        _network(recording),
         _memory_and_places(recording),
         details(recording, diagnosis),
     ]
@@ -95,6 +98,8 @@ def _key_figures(recording: Recording, diagnosis: Diagnosis | None) -> str:
     figures["to the first batch"] = seconds(stats.first_batch)
     if stats.looped > 0 and stats.bytes:
         figures["of data"] = f"{size(stats.bytes_per_second)}/s"
+    if recording.remote is not None:
+        figures |= _remote_figures(recording.remote)
     if recording.bad_samples:
         figures["bad samples"] = count(recording.bad_samples)
     if recording.restarts:
@@ -106,6 +111,14 @@ def _key_figures(recording: Recording, diagnosis: Diagnosis | None) -> str:
             cells += f"<div><dt>{name}</dt><dd>{value}</dd></div>"
 
     return f'<dl class="key">{cells}</dl>'
+
+
+def _remote_figures(remote: RemoteReads) -> dict[str, str]:
+    """Returns what came over a network, with names."""
+    figures = {"over the network": size(remote.bytes), "requests": count(remote.requests)}
+    if is_cached(remote):
+        figures["of the bytes from the cache"] = percent(remote.hit_rate)
+    return figures
 
 
 def _findings(diagnosis: Diagnosis | None, setting: Setting) -> str:
@@ -274,6 +287,16 @@ def _distributions(recording: Recording) -> str:
     if charts:
         return f'<h3>How long batches take</h3><div class="two">{charts}</div>'
     return ""
+
+
+def _network(recording: Recording) -> str:
+    """Returns what came over a network, and when; "" if nothing did."""
+    remote = recording.remote
+    if remote is None or not remote.requests:
+        return ""
+
+    chart = network_area(remote.windows, began(recording))
+    return f'<h3>Over the network</h3><p class="quiet">{text(remote_line(remote))}</p>{chart}'
 
 
 def _memory_and_places(recording: Recording) -> str:
