@@ -10,6 +10,7 @@ import hashlib
 import socket
 import ssl
 import struct
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -325,6 +326,12 @@ def serving(server: Server) -> Iterator[None]:
         thread.join(10)
 
 
+def serve_until_killed(folder: Path, port: int) -> None:
+    """Serves a folder, as a program of its own: `python -m tests.servers.faulty FOLDER PORT`."""
+    faulty = FaultyServer(folder)
+    Server(("127.0.0.1", port), type("FaultyHandler", (Handler,), {"faulty": faulty})).serve_forever()
+
+
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[FaultyServer]:
     """Serves a folder until the block ends."""
@@ -337,3 +344,7 @@ def running(folder: Path) -> Iterator[FaultyServer]:
             yield faulty
         finally:
             faulty.over.set()
+
+
+if __name__ == "__main__":
+    serve_until_killed(Path(sys.argv[1]), int(sys.argv[2]))

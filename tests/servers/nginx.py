@@ -17,8 +17,7 @@ from tests.servers.processes import free_ports, program, status_of
 
 CONFIG = """
 daemon off;
-worker_processes 1;
-{user}
+master_process off;  # one process, which can be stopped, killed and bound to the tests
 pid {run}/nginx.pid;
 error_log {run}/error.log;
 events {{ worker_connections 512; }}
@@ -101,22 +100,27 @@ def find_nginx() -> str | None:
     return shutil.which("nginx", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
 
 
+def command_of(folder: Path, nginx: str, port: int, root: Path) -> list[str]:
+    """Returns the command that serves `root` on a port, with the files that it needs in `folder`, which are made."""
+    run = folder / "run"
+    run.mkdir()
+    config = folder / "nginx.conf"
+    config.write_text(CONFIG.format(run=run, root=root, port=port))
+    return [nginx, "-c", str(config)]
+
+
+def ready(url: str) -> bool:
+    """Tells whether it answers."""
+    return status_of(f"{url}/headrace-ready") == 204
+
+
 @contextlib.contextmanager
 def running(folder: Path, nginx: str) -> Iterator[Nginx]:
     """Serves `folder/served` until the block ends."""
     root = folder / "served"
-    run = folder / "run"
     root.mkdir()
-    run.mkdir()
     port = free_ports(1)[0]
-    # As root, its worker would become a user who may not read the folders of tests.
-    user = "user root;" if os.geteuid() == 0 else ""
-    config = folder / "nginx.conf"
-    config.write_text(CONFIG.format(run=run, root=root, port=port, user=user))
     url = f"http://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        return status_of(f"{url}/headrace-ready") == 204
-
-    with program([nginx, "-c", str(config)], folder / "nginx.log", answers) as process:
-        yield Nginx(url, root, run, process)
+    command = command_of(folder, nginx, port, root)
+    with program(command, folder / "nginx.log", lambda: ready(url)) as process:
+        yield Nginx(url, root, folder / "run", process)

@@ -13,6 +13,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.servers.parent import bound_to_this_process
+
 PATIENCE = 60.0
 """Seconds that a server may take until it answers."""
 
@@ -52,21 +54,34 @@ def program(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Runs a program from when it answers until the block ends; then it gets SIGTERM, and SIGKILL if it stays.
 
-    grace: seconds between the two.
+    grace: seconds between the two. Raises as `start`.
+    """
+    process = start(command, log, answers)
+    try:
+        yield process
+    finally:
+        end(process, grace)
+
+
+def start(command: list[str], log: Path, answers: Callable[[], bool]) -> subprocess.Popen[bytes]:
+    """Starts a program, and returns it when it answers. It ends with this process in any case, also a killed one.
 
     Raises `RuntimeError` with the end of its log, where it ends or does not answer in time.
     """
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            bound_to_this_process(command), stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True
+        )
     try:
         deadline = time.monotonic() + PATIENCE
         while not answers():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{command[0]} does not serve: {log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.05)
-        yield process
-    finally:
-        end(process, grace)
+    except BaseException:
+        end(process, 0.0)
+        raise
+    return process
 
 
 def end(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:

@@ -73,23 +73,44 @@ def remove_sockets(ports: list[int]) -> None:
             path.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def running(folder: Path, weed: str) -> Iterator[Seaweed]:
-    """Serves from a folder until the block ends."""
-    identities = [
-        {
-            "name": "owner",
-            "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
-            "actions": ["Admin", "Read", "List", "Write"],
-        },
-        {
-            "name": "reader",
-            "credentials": [{"accessKey": READER_KEY, "secretKey": READER_SECRET}],
-            "actions": ["Read:open", "List:open"],
-        },
-    ]
+IDENTITIES = [
+    {
+        "name": "owner",
+        "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+        "actions": ["Admin", "Read", "List", "Write"],
+    },
+    {
+        "name": "reader",
+        "credentials": [{"accessKey": READER_KEY, "secretKey": READER_SECRET}],
+        "actions": ["Read:open", "List:open"],
+    },
+]
+
+
+@dataclass
+class Served:
+    """How it is started, and where it answers."""
+
+    command: list[str]
+    ports: dict[str, int]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.ports['s3']}"
+
+    @property
+    def filer(self) -> str:
+        return f"http://127.0.0.1:{self.ports['filer']}"
+
+    def answers(self) -> bool:
+        """The S3 server answers before there is a volume to write to, which the master knows."""
+        return status_of(self.url) == 403 and status_of(f"http://127.0.0.1:{self.ports['master']}/dir/assign") == 200
+
+
+def served_from(folder: Path, weed: str) -> Served:
+    """Returns how to serve from a folder, in which its files are made."""
     config = folder / "identities.json"
-    config.write_text(json.dumps({"identities": identities}))
+    config.write_text(json.dumps({"identities": IDENTITIES}))
     (folder / "data").mkdir()
     names = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
@@ -106,16 +127,16 @@ def running(folder: Path, weed: str) -> Iterator[Seaweed]:
         "-volume.max=20",
     ]
     command += ["-master.volumeSizeLimitMB=64"]
-    url = f"http://127.0.0.1:{ports['s3']}"
-    filer = f"http://127.0.0.1:{ports['filer']}"
+    return Served(command, ports)
 
-    def answers() -> bool:
-        """The S3 server answers before there is a volume to write to, which the master knows."""
-        return status_of(url) == 403 and status_of(f"http://127.0.0.1:{ports['master']}/dir/assign") == 200
 
+@contextlib.contextmanager
+def running(folder: Path, weed: str) -> Iterator[Seaweed]:
+    """Serves from a folder until the block ends."""
+    served = served_from(folder, weed)
     # At SIGTERM it says goodbye for ten seconds; nothing of it is needed any more.
     try:
-        with program(command, folder / "weed.log", answers, grace=0.1) as process:
-            yield Seaweed(url, filer, process)
+        with program(served.command, folder / "weed.log", served.answers, grace=0.1) as process:
+            yield Seaweed(served.url, served.filer, process)
     finally:
-        remove_sockets(list(ports.values()))
+        remove_sockets(list(served.ports.values()))

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from headrace.core.errors import StorageError
+from headrace.storage.answers import LARGE
 from headrace.storage.fetcher import Fetcher
+from headrace.storage.in_flight import FIRST
 from headrace.storage.plan import Plan
 from headrace.storage.ranges import ByteRange, ObjectVersion
 from headrace.storage.retrying import CONNECTION, THROTTLED
@@ -30,11 +32,19 @@ class Objects:
         self.open.set()
         self.asked: list[list[ByteRange]] = []
         self.failing: set[str] = set()
+        self.gone: set[str] = set()
+        """Stores that do not answer until `back` is set."""
+
+        self.back = threading.Event()
         self.lock = threading.Lock()
 
     def __call__(self, ranges: Sequence[ByteRange], next_uses: Sequence[int], *, ahead: bool) -> Brought:
         with self.lock:
             self.asked.append(list(ranges))
+        with self.lock:
+            gone = ranges[0].object.store in self.gone
+        if gone:
+            assert self.back.wait(20)
         assert self.open.wait(20)
         version = ranges[0].object
         if version.key in self.failing:
@@ -49,8 +59,8 @@ def content(key: str, start: int, stop: int) -> bytes:
     return bytes((letter + place // 100) % 256 for place in range(start, stop))
 
 
-def of(key: str, number: int = 0, size: int = SIZE) -> ByteRange:
-    return ByteRange(ObjectVersion("s", key, None, 1 << 30), number * FAR, number * FAR + size)
+def of(key: str, number: int = 0, size: int = SIZE, store: str = "s") -> ByteRange:
+    return ByteRange(ObjectVersion(store, key, None, 1 << 30), number * FAR, number * FAR + size)
 
 
 @pytest.fixture
@@ -63,6 +73,7 @@ def fetcher(objects: Objects) -> Iterator[Fetcher]:
     made = Fetcher(objects, budget=10 * SIZE)
     yield made
     objects.open.set()
+    objects.back.set()
     made.close()
 
 
@@ -320,10 +331,102 @@ def test_waiting_at_the_limit_is_told_from_waiting_for_memory(objects: Objects) 
 def test_what_is_fetched_again_is_told_and_refusals_are(fetcher: Fetcher) -> None:
     fetcher.read([of("a"), of("b")])
     fetcher.read([of("a")])
-    fetcher.retried(THROTTLED)
-    fetcher.retried(CONNECTION)
+    fetcher.retried("s", THROTTLED)
+    fetcher.retried("s", CONNECTION)
     counts = fetcher.count()
     assert (counts.first_bytes, counts.again_bytes) == (2 * SIZE, SIZE)
     assert (counts.busy, counts.retries) == (1, 2)
     assert (counts.limit, counts.limit_is) == (4, "refused")
     assert counts.again_share == pytest.approx(1 / 3)
+
+
+# -- what others do not disturb ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_store_that_does_not_answer_holds_up_no_other(fetcher: Fetcher, objects: Objects, busy: bool) -> None:
+    objects.gone.add("gone")
+    fetcher.announce(1, 0, [of("a", number, 10, "gone") for number in range(40)])
+    until(lambda: len(objects.asked) == FIRST, objects)
+    if busy:
+        fetcher.retried("gone", THROTTLED)
+    assert fetcher.read([of("b", number) for number in range(5)]) == [
+        content("b", n * FAR, n * FAR + SIZE) for n in range(5)
+    ]
+    assert len(objects.asked) == FIRST + 5
+    drop(fetcher, 1)
+
+
+def test_a_busy_store_is_asked_less_and_others_are_not(fetcher: Fetcher, objects: Objects) -> None:
+    fetcher.retried("busy", THROTTLED)
+    objects.gone |= {"busy", "s"}
+    fetcher.announce(1, 0, [of("a", number, 10, "busy") for number in range(20)])
+    fetcher.announce(2, 0, [of("b", number, 10) for number in range(20)])
+    until(lambda: len(objects.asked) == FIRST + FIRST // 2, objects)
+    assert [ranges[0].object.store for ranges in objects.asked].count("busy") == FIRST // 2
+    drop(fetcher, 1)
+    drop(fetcher, 2)
+
+
+# -- what memory is held -----------------------------------------------------------------------------------------------
+
+
+def memory_of(fetcher: Fetcher) -> int:
+    """Returns the bytes of all buffers that the fetcher keeps alive, as the interpreter knows them."""
+    buffers = {}
+    for fetched in fetcher._known.values():
+        if fetched.part is not None:
+            owner = fetched.part[0].obj
+            buffers[id(owner)] = memoryview(owner).nbytes
+    return sum(buffers.values())
+
+
+def test_what_lies_between_ranges_is_not_kept(objects: Objects) -> None:
+    """Samples of 1 KB every 60 KB come in requests of megabytes: the budget is one of memory."""
+    fetcher = Fetcher(objects, budget=16 << 20)
+    version = of("a").object
+    wanted = [ByteRange(version, start, start + SIZE) for start in range(0, 60_000 * 200, 60_000)]
+    fetcher.announce(1, 0, wanted)
+    until(lambda: fetcher.counts.requests > 0 and fetcher.held == 200 * SIZE, objects)
+    assert len(objects.asked) < 5
+    assert memory_of(fetcher) == fetcher.held
+    assert fetcher.read(wanted) == [content("a", one.start, one.stop) for one in wanted]
+    assert fetcher.held == 0
+    fetcher.close()
+
+
+def test_small_answers_are_copied_out_of_what_they_were_cut_from(objects: Objects) -> None:
+    def from_large_buffer(ranges: Sequence[ByteRange], next_uses: Sequence[int], *, ahead: bool) -> Brought:
+        brought = objects(ranges, next_uses, ahead=ahead)
+        assert brought.data is not None
+        large = bytearray(400_000)
+        large[: len(brought.data)] = brought.data
+        return Brought(memoryview(large)[: len(brought.data)], len(brought.data))
+
+    fetcher = Fetcher(from_large_buffer, budget=10 * SIZE)
+    fetcher.announce(1, 0, [of("a", number) for number in range(10)])
+    until(lambda: fetcher.counts.requests == 10, objects)
+    assert memory_of(fetcher) == fetcher.held == 10 * SIZE
+    assert fetcher.read([of("a", 3)])[0] == content("a", 3 * FAR, 3 * FAR + SIZE)
+    drop(fetcher, 1)
+    assert fetcher.held == 0
+    fetcher.close()
+
+
+def test_a_large_answer_counts_until_the_last_of_its_ranges_is_read(objects: Objects) -> None:
+    fetcher = Fetcher(objects, budget=3 * LARGE)
+    version = of("a").object
+    half = LARGE // 2
+    wanted = [ByteRange(version, start, start + half) for start in (0, half, LARGE)]
+    first = of("x")
+    objects.open.clear()
+    fetcher.announce(1, 0, [first])
+    fetcher.announce(1, 1, wanted)
+    objects.open.set()
+    fetcher.read([first])
+    until(lambda: fetcher.held == 3 * half and len(fetcher._known) == 3, objects)
+    fetcher.read(wanted[:2])
+    assert memory_of(fetcher) == fetcher.held == 3 * half
+    fetcher.read(wanted[2:])
+    assert fetcher.held == 0
+    fetcher.close()

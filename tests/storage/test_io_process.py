@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 
 from headrace.core.errors import ObjectNotFoundError, StorageError
 from headrace.storage.endpoint import endpoint
-from headrace.storage.io_client import IOClient, IOProcess
+from headrace.storage.io_client import PREFIX, SOCKET, IOClient, IOProcess
 from headrace.storage.locations import parse
 from headrace.storage.objects import store_config
 from headrace.storage.plan import Plan
@@ -207,7 +209,142 @@ def test_it_ends_with_its_parent(killed: bool) -> None:
     parent.stdout.close()
     if killed:
         parent.stdin.close()
-        Path(address).unlink()
-        Path(address).parent.rmdir()
     assert ended(int(pid))
     assert not Path(address).parent.exists()
+
+
+# -- how it ends -------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_is_for_its_parent(io_process: IOProcess, objects: list[ByteRange]) -> None:
+    assert io_process.client.read(objects[:1]) == contents(objects[:1])
+    pid = io_process.pid
+    os.kill(pid, signal.SIGINT)
+    assert io_process.client.read(objects) == contents(objects)
+    assert io_process.pid == pid
+
+
+FORKING_PARENT = """
+import os, sys, time
+from headrace.storage.io_client import IOProcess
+running = IOProcess()
+child = os.fork()
+if child == 0:
+    while True:
+        time.sleep(60)
+print(running.pid, child, running.address, flush=True)
+sys.stdin.readline()
+running.close()
+print("closed", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_it_ends_though_a_forked_child_lives(killed: bool) -> None:
+    """The child has the parent's end of the pipe, and holds it open."""
+    command = [sys.executable, "-c", FORKING_PARENT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        pid, child, address = parent.stdout.readline().split()
+        try:
+            if killed:
+                parent.kill()
+                parent.wait(60)
+            else:
+                parent.stdin.write("\n")
+                parent.stdin.flush()
+                assert parent.stdout.readline() == "closed\n"
+            assert ended(int(pid))
+            assert not Path(address).parent.exists()
+        finally:
+            os.kill(int(child), signal.SIGKILL)
+            parent.kill()
+
+
+def test_one_that_is_closed_while_it_is_started_anew_ends() -> None:
+    others = set(threading.enumerate())
+    made = IOProcess()
+    (watching,) = set(threading.enumerate()) - others
+    running = made._running
+    start = running.start
+    starting = threading.Event()
+    go_on = threading.Event()
+
+    def held_up() -> None:
+        starting.set()
+        assert go_on.wait(60)
+        start()
+
+    running.start = held_up  # type: ignore[method-assign]
+    os.kill(made.pid, signal.SIGKILL)
+    assert starting.wait(60)
+    closing = threading.Thread(target=made.close)
+    closing.start()
+    # Long enough for one that does not wait to be through.
+    closing.join(0.2)
+    go_on.set()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert ended(made.pid)
+    # An exception in it is an error of this test.
+    watching.join(60)
+    assert not watching.is_alive()
+
+
+def test_folders_of_killed_ones_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    abandoned = tmp_path / f"{PREFIX}gone"
+    abandoned.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(abandoned / SOCKET))
+        listener.listen()
+    mine = tmp_path / f"{PREFIX}mine"
+    mine.mkdir()
+    (mine / "file").write_text("mine")
+    first = IOProcess()
+    second = IOProcess()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {mine.name, Path(first.address).parent.name, Path(second.address).parent.name}
+    second.close()
+    assert first.client.count().requests == 0
+    first.close()
+    assert [mine] == list(tmp_path.iterdir())
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_may_be_told_of_by_several_threads(io_process: IOProcess, objects: list[ByteRange]) -> None:
+    """Each of them has a connection of its own."""
+    client = io_process.client
+    plan = 7
+    client.announce(plan, 0, objects)
+    waiting = threading.Event()
+    for _ in range(1000):
+        if client.count().requests == 3:
+            break
+        waiting.wait(0.01)
+
+    def forget() -> None:
+        client.abandon(plan)
+        client.passed(0, 0)
+        client.count()  # whose answer comes behind it
+
+    forgetting = threading.Thread(target=forget)
+    forgetting.start()
+    forgetting.join(60)
+    # What was kept for the plan is gone: it is asked for again.
+    assert client.read(objects) == contents(objects)
+    assert client.count().requests == 6
+
+
+def number_of_a_plan() -> int:
+    return Plan(IOClient("nowhere"))._number
+
+
+def test_plans_of_two_processes_have_different_numbers() -> None:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        theirs = pool.apply(number_of_a_plan)
+    assert theirs != number_of_a_plan()

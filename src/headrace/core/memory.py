@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -85,6 +86,15 @@ def free_memory() -> int:
         free = min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()) - taken)
 
     return max(free, 0)
+
+
+def give_back_memory() -> None:
+    """Gives memory that was freed back to the system, which C's allocator keeps otherwise: glibc only."""
+    import ctypes
+
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def oom_kills() -> int:

@@ -12,7 +12,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.sharding import current_part
 from headrace.data.formats.columns import Keys
 from headrace.storage.endpoint import endpoint
-from headrace.storage.fetcher import default_budget
+from headrace.storage.fetcher import PER_RANGE, default_budget
 from headrace.storage.plan import Plan
 from headrace.storage.ranges import ByteRange
 
@@ -58,7 +58,7 @@ class StreamAhead:
         self._next = max(self._next, position)
         while self._next < len(self._units) and (sum(self._sizes.values()) < self._limit):
             ranges = self._ranges(self._units[self._next])
-            self._sizes[self._next] = sum(wanted.size for wanted in ranges)
+            self._sizes[self._next] = sum(wanted.size + PER_RANGE for wanted in ranges)
             self._plan.announce(self._next, ranges)
             self._next += 1
             # A shard whose index is not known may be all that there is room for.

@@ -17,7 +17,7 @@ from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.key_arrays import key_arrays
 from headrace.samplers.sampler import PositionalSampler
 from headrace.storage.endpoint import Endpoint, endpoint
-from headrace.storage.fetcher import default_budget
+from headrace.storage.fetcher import PER_RANGE, default_budget
 from headrace.storage.io_client import IO_PROCESS, IOProcess
 from headrace.storage.locations import is_url, parse
 from headrace.storage.plan import Plan
@@ -289,7 +289,7 @@ class ReadAhead:
             # A key that the dataset does not have, or data that are damaged: whoever makes the batch says so.
             ranges = []
 
-        size = sum(wanted.size for wanted in ranges)
+        size = sum(wanted.size + PER_RANGE for wanted in ranges)
         self._ahead[epoch][position] = size
         self._bytes += size
         if ranges:

@@ -6,23 +6,32 @@ import heapq
 import itertools
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from headrace.core.memory import machine_memory
+from headrace.core.memory import give_back_memory, machine_memory
+from headrace.storage.answers import Answer, Part, parts_of, span_of
 from headrace.storage.cache import NEVER
-from headrace.storage.in_flight import InFlight
-from headrace.storage.meter import Meter
+from headrace.storage.figures import Figures
 from headrace.storage.ranges import ByteRange, Waiting
 from headrace.storage.retrying import THROTTLED
-from headrace.storage.seen import Seen
 from headrace.storage.sources import Brought
+from headrace.storage.store_requests import StoreRequests, Use
 from headrace.telemetry.remote_reads import RemoteReads
 
 BUDGET = 512 << 20
-"""Bytes that are read ahead at most; less where the machine has less than 16 times as much memory."""
+"""Bytes of memory for reading ahead; less where the machine has less than 16 times as much memory."""
+
+BESIDE = 1 / 8
+"""The share of it that is left to what clients and allocators take beside the bytes themselves."""
+
+PER_RANGE = 20 << 10
+"""Bytes that are added to each range when it is decided how many to announce.
+
+What is noted of a range takes 1 KB, whatever its size. So the notes of all of them stay far below the budget.
+"""
 
 IDLE = 5.0
 """Seconds after which a thread without work ends."""
@@ -35,16 +44,12 @@ class Source(Protocol):
         """Returns the bytes from the first of some ranges of an object to the last."""
 
 
-Use = tuple[int, int]
-"""The number of a plan, and the position in it at which a range is wanted."""
-
-
 def default_budget() -> int:
-    """Returns how many bytes to read ahead at most on this machine."""
+    """Returns how many bytes of memory reading ahead may take on this machine."""
     return min(BUDGET, machine_memory() // 16)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Fetched:
     """What is known of a range that was asked for. Guarded by the fetcher's lock."""
 
@@ -55,7 +60,8 @@ class _Fetched:
     """Where it was announced, and was not read yet."""
     readers: list[_Reading] = field(default_factory=list)
     """Who waits for it."""
-    data: memoryview | None = None
+    part: Part | None = None
+    """Its bytes, once they are here."""
     is_waiting: bool = True
     """Whether no thread has asked for it yet."""
 
@@ -79,34 +85,25 @@ class Fetcher:
         """source: is called by several threads at a time. budget: bytes that are read ahead at most."""
         self._source = source
         if budget is None:
-            self.budget = default_budget()
+            self.budget = int(default_budget() * (1 - BESIDE))
         else:
             self.budget = budget
 
-        self.counts = RemoteReads()
-        """What was read so far, as it grows."""
-
-        self.in_flight = InFlight()
-        self._meter = Meter()
-        self._seen = Seen()
-        # Calls of `read` that wait, and until when what is told of such times was summed up.
-        self._readings = 0
-        self._summed_up = 0.0
+        self._stores: defaultdict[str, StoreRequests] = defaultdict(StoreRequests)
+        self._figures = Figures(self._stores.values())
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._known: dict[ByteRange, _Fetched] = {}
         self._waiting = Waiting()
-        # Ranges by urgency: first those that are waited for, then by plan and position. One may be in it several times,
-        # or be gone by now: `_known` and `_Fetched.is_waiting` tell.
-        self._queue: list[tuple[int, Use, int, ByteRange]] = []
         self._order = itertools.count()
         self._announced: dict[int, dict[int, list[ByteRange]]] = {}
         self._abandoned: deque[int] = deque()
         self._held = 0
-        self._under_way = 0
         self._threads = 0
         self._idle = 0
         self._closed = False
+        self._has_fetched = False
+        """Whether a request has ended since memory was given back."""
 
     # -- what others call ----------------------------------------------------------------------------------------------
 
@@ -121,7 +118,7 @@ class Fetcher:
                 fetched = self._known.get(wanted)
                 if fetched is None:
                     fetched = self._want(wanted)
-                    heapq.heappush(self._queue, (1, (plan, position), next(self._order), wanted))
+                    self._enqueue(1, (plan, position), wanted)
                 if next_uses is not None:
                     fetched.next_use = next_uses[number]
                 fetched.uses.append((plan, position))
@@ -132,8 +129,8 @@ class Fetcher:
         """Says that a plan is behind a position: what was announced up to there is not kept for it any more."""
         with self._lock:
             self._drop_abandoned()
-            self._pass(plan, position)
-            self._put_threads_to_work()
+            announced = self._announced.get(plan, {})
+            self._drop_uses(plan, [at for at in announced if at <= position])
 
     def abandon(self, plan: int) -> None:
         """See `Endpoint.abandon`."""
@@ -158,23 +155,22 @@ class Fetcher:
             self._drop_abandoned()
             for at, wanted in enumerate(ranges):
                 fetched = self._known.get(wanted)
-                if fetched is not None and fetched.data is not None:
-                    found[at] = self._use(fetched, fetched.data)
-                    self.counts.hits += 1
+                if fetched is not None and fetched.part is not None:
+                    found[at] = self._use(fetched, fetched.part)
+                    self._figures.counts.hits += 1
                     continue
 
-                self.counts.waits += 1
+                self._figures.counts.waits += 1
                 missing.append((at, wanted))
                 if fetched is None:
                     fetched = self._want(wanted)
                 if fetched.is_waiting:
-                    heapq.heappush(self._queue, (0, (0, 0), next(self._order), wanted))
+                    self._enqueue(0, (0, 0), wanted)
                 fetched.readers.append(reading)
                 reading.missing += 1
 
             if missing:
-                self._sum_up(time.perf_counter())
-                self._readings += 1
+                self._figures.begins_to_wait(time.perf_counter(), more=bool(self._waiting))
                 self._put_threads_to_work()
 
         if missing:
@@ -189,8 +185,7 @@ class Fetcher:
 
     def _ends_to_wait(self) -> None:
         with self._lock:
-            self._sum_up(time.perf_counter())
-            self._readings -= 1
+            self._figures.ends_to_wait(time.perf_counter(), more=bool(self._waiting))
 
     def read_into(self, ranges: Sequence[ByteRange], out: memoryview) -> None:
         """See `Endpoint.read_into`."""
@@ -202,19 +197,13 @@ class Fetcher:
     def read_directly(self, count: int) -> None:
         """See `Endpoint.read_directly`."""
         with self._lock:
-            self.counts.read_directly += count
+            self._figures.counts.read_directly += count
 
     def count(self) -> RemoteReads:
         """See `Endpoint.count`."""
         with self._lock:
             self._sum_up(time.perf_counter())
-            return replace(
-                self.counts,
-                limit=self.in_flight.limit,
-                limit_is=self.in_flight.reason,
-                line=self._meter.best(),
-                windows=self._meter.windows(),
-            )
+            return self._figures.now()
 
     def close(self) -> None:
         """Ends the threads when they have done what they do now. Whoever waits gets an error."""
@@ -227,37 +216,49 @@ class Fetcher:
             self._work.notify_all()
 
     @property
+    def counts(self) -> RemoteReads:
+        """What was read so far, as it grows."""
+        return self._figures.counts
+
+    @property
     def held(self) -> int:
-        """Bytes that were fetched and not read yet, or are on their way."""
+        """Bytes of memory with what was fetched and not read yet, or is on its way."""
         return self._held
 
     # -- with the lock held --------------------------------------------------------------------------------------------
 
-    def _pass(self, plan: int, position: int) -> None:
-        announced = self._announced.get(plan, {})
-        for behind in [at for at in announced if at <= position]:
-            for wanted in announced.pop(behind):
-                self._drop_use(wanted, (plan, behind))
-
-        if not announced:
-            self._announced.pop(plan, None)
-
-    def _drop_abandoned(self) -> None:
-        while self._abandoned:
-            plan = self._abandoned.popleft()
-            self._pass(plan, max(self._announced.get(plan, {}), default=-1))
+    def _sum_up(self, now: float) -> None:
+        self._figures.sum_up(now, more=bool(self._waiting))
 
     def _want(self, wanted: ByteRange) -> _Fetched:
         fetched = self._known[wanted] = _Fetched(wanted)
         self._waiting.add(wanted)
         return fetched
 
-    def _use(self, fetched: _Fetched, data: memoryview) -> memoryview:
+    def _enqueue(self, urgency: int, use: Use, wanted: ByteRange) -> None:
+        heapq.heappush(self._stores[wanted.object.store].queue, (urgency, use, next(self._order), wanted))
+
+    def _use(self, fetched: _Fetched, part: Part) -> memoryview:
         """Returns the bytes, which are kept only for those who have announced that they will read them, too."""
         if fetched.uses:
             fetched.uses.pop(0)
         self._drop_if_unused(fetched)
-        return data
+        return part[0]
+
+    def _drop_abandoned(self) -> None:
+        while self._abandoned:
+            plan = self._abandoned.popleft()
+            self._drop_uses(plan, list(self._announced.get(plan, {})))
+
+    def _drop_uses(self, plan: int, positions: Sequence[int]) -> None:
+        announced = self._announced.get(plan, {})
+        for position in positions:
+            for wanted in announced.pop(position):
+                self._drop_use(wanted, (plan, position))
+
+        if not announced:
+            self._announced.pop(plan, None)
+        self._put_threads_to_work()
 
     def _drop_use(self, wanted: ByteRange, use: Use) -> None:
         fetched = self._known.get(wanted)
@@ -271,8 +272,11 @@ class Fetcher:
         if fetched.is_waiting:
             self._waiting.remove(fetched.wanted)
             del self._known[fetched.wanted]
-        elif fetched.data is not None:
-            self._held -= fetched.wanted.size
+        elif fetched.part is not None:
+            buffer = fetched.part[1]
+            buffer.ranges -= 1
+            if buffer.ranges == 0:
+                self._held -= buffer.size
             del self._known[fetched.wanted]
             self._put_threads_to_work()
 
@@ -285,8 +289,8 @@ class Fetcher:
             if fetched is None or reading not in fetched.readers:
                 continue
             fetched.readers.remove(reading)
-            if fetched.data is not None:
-                found[at] = self._use(fetched, fetched.data)
+            if fetched.part is not None:
+                found[at] = self._use(fetched, fetched.part)
             else:
                 self._drop_if_unused(fetched)
 
@@ -295,66 +299,83 @@ class Fetcher:
 
     def _put_threads_to_work(self) -> None:
         """Wakes threads, or starts further ones, if there is something that may be asked for now."""
-        if not self._queue:
+        wanted = 0
+        limit = 0
+        for requests in self._stores.values():
+            wanted += max(min(requests.room, len(requests.queue)), 0)
+            limit += requests.in_flight.limit
+        if not wanted:
             return
 
-        room = self.in_flight.limit - self._under_way
-        wanted = min(room, len(self._queue))
         if self._idle:
-            self._work.notify(max(min(wanted, self._idle), 1))
-        for _ in range(min(wanted - self._idle, self.in_flight.limit - self._threads)):
+            self._work.notify(min(wanted, self._idle))
+        for _ in range(min(wanted - self._idle, limit - self._threads)):
             self._threads += 1
             threading.Thread(target=self._run, name="headrace-fetch", daemon=True).start()
 
     def _next_request(self) -> list[ByteRange]:
-        """Returns the ranges that the next request brings; none if nothing may be asked for now."""
-        if self._under_way >= self.in_flight.limit:
-            return []
-
-        while self._queue:
-            urgency, _, _, wanted = self._queue[0]
-            fetched = self._known.get(wanted)
-            if fetched is None or not fetched.is_waiting:
-                heapq.heappop(self._queue)
+        """Returns the ranges that the next request brings, all of one store; none if nothing may be asked for now."""
+        room = self.budget - self._held
+        most_urgent = None
+        for requests in self._stores.values():
+            if requests.room <= 0 or not self._has_waiting(requests):
                 continue
 
             # What is waited for is fetched whatever the budget says: nothing would go on otherwise.
-            room = self.budget - self._held
+            urgency, _, _, wanted = requests.queue[0]
             if urgency > 0 and wanted.size > room and self._held > 0:
-                return []
+                continue
+            if most_urgent is None or requests.queue[0] < most_urgent.queue[0]:
+                most_urgent = requests
 
-            heapq.heappop(self._queue)
-            return self._begin(self._waiting.take(wanted, room))
+        if most_urgent is None:
+            return []
+        wanted = heapq.heappop(most_urgent.queue)[-1]
+        return self._begin(most_urgent, self._waiting.take(wanted, room))
 
-        return []
+    def _has_waiting(self, requests: StoreRequests) -> bool:
+        """Removes what is gone from the front of a queue. Tells whether there is something left."""
+        while requests.queue:
+            fetched = self._known.get(requests.queue[0][-1])
+            if fetched is not None and fetched.is_waiting:
+                return True
+            heapq.heappop(requests.queue)
+        return False
 
-    def _begin(self, ranges: list[ByteRange]) -> list[ByteRange]:
+    def _begin(self, requests: StoreRequests, ranges: list[ByteRange]) -> list[ByteRange]:
         for wanted in ranges:
             self._known[wanted].is_waiting = False
-            self._held += wanted.size
 
+        # Until it is here, all that comes counts, also what lies between the ranges.
+        self._held += span_of(ranges)
         now = time.perf_counter()
         self._sum_up(now)
-        self._under_way += 1
-        self.in_flight.started(now, self._under_way)
+        requests.under_way += 1
+        requests.in_flight.started(now, requests.under_way)
         return ranges
 
-    def _end(
-        self, ranges: Sequence[ByteRange], brought: Brought | None, error: BaseException | None, began: float
-    ) -> None:
+    def _end(self, ranges: Sequence[ByteRange], answer: Answer) -> None:
         now = time.perf_counter()
         self._sum_up(now)
-        self._under_way -= 1
-        start = ranges[0].start
-        data = None
-        if brought is not None:
-            data = brought.data
-            self._count(ranges, brought, began, now)
+        requests = self._stores[ranges[0].object.store]
+        requests.under_way -= 1
+        requests.answered += 1
+        self._has_fetched = True
+        self._held -= span_of(ranges)
+        error = answer.error
+        if answer.brought is not None:
+            self._figures.brought(ranges, answer.brought, answer.began, now)
+            if answer.brought.from_network:
+                requests.in_flight.finished(now, answer.brought.from_network)
 
-        for wanted in ranges:
+        for number, wanted in enumerate(ranges):
             fetched = self._known[wanted]
-            if data is not None:
-                fetched.data = data[wanted.start - start : wanted.stop - start]
+            if answer.parts is not None:
+                fetched.part = answer.parts[number]
+                buffer = fetched.part[1]
+                if buffer.ranges == 0:
+                    self._held += buffer.size
+                buffer.ranges += 1
             elif error is None and fetched.readers:
                 # It lies in the cache, and meanwhile somebody waits for it: now it is wanted in memory.
                 self._ask_again(fetched)
@@ -362,7 +383,6 @@ class Fetcher:
             else:
                 # Whoever asks for it again has it tried again.
                 del self._known[wanted]
-                self._held -= wanted.size
 
             for reading in fetched.readers:
                 reading.missing -= 1
@@ -371,74 +391,30 @@ class Fetcher:
                 if reading.missing == 0 or error is not None:
                     reading.ready.set()
 
-            if data is not None:
-                self._drop_if_unused(fetched)
+        # Only now: a buffer is dropped when none of its ranges is used.
+        if answer.parts is not None:
+            for wanted in ranges:
+                self._drop_if_unused(self._known[wanted])
 
         # By now more requests may be allowed than there are threads.
         self._put_threads_to_work()
 
     def _ask_again(self, fetched: _Fetched) -> None:
         fetched.is_waiting = True
-        self._held -= fetched.wanted.size
         self._waiting.add(fetched.wanted)
-        heapq.heappush(self._queue, (0, (0, 0), next(self._order), fetched.wanted))
-
-    def _count(self, ranges: Sequence[ByteRange], brought: Brought, began: float, now: float) -> None:
-        counts = self.counts
-        start = ranges[0].start
-        stop = max(wanted.stop for wanted in ranges)
-        if brought.data is not None:
-            counts.cached_bytes += max(stop - start - brought.from_network, 0)
-        if not brought.from_network:
-            return
-
-        counts.requests += 1
-        counts.bytes += brought.from_network
-        counts.request_seconds += now - began
-        counts.ranges += len(ranges)
-        counts.whole_objects += start == 0 and stop == ranges[0].object.size
-        if self._readings:
-            counts.waited_bytes += brought.from_network
-        for wanted in ranges:
-            if self._seen.add(wanted):
-                counts.again_bytes += wanted.size
-            else:
-                counts.first_bytes += wanted.size
-            if brought.data is None:
-                counts.stored_ahead += wanted.size
-
-        self._meter.brought(began, now, brought.from_network)
-        self.in_flight.finished(now, brought.from_network)
-
-    def _sum_up(self, now: float) -> None:
-        """Counts the time since the last call, in which nothing has changed. Is called before anything changes."""
-        passed = now - self._summed_up
-        self._summed_up = now
-        if not self._readings:
-            return
-
-        counts = self.counts
-        counts.waited += passed
-        counts.waited_in_flight += passed * self._under_way
-        if self._under_way >= self.in_flight.limit:
-            counts.waited_at_limit += passed
-        elif self._waiting:
-            # There is something to ask for, and it may be asked for, but for the budget.
-            counts.waited_for_memory += passed
+        self._enqueue(0, (0, 0), fetched.wanted)
 
     # -- the threads ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         ranges: list[ByteRange] = []
-        brought = None
-        error = None
-        began = 0.0
+        answer = Answer()
         while True:
             # The lock is taken once for each request: whoever iterates waits for it, too.
             with self._lock:
                 if ranges:
-                    self._end(ranges, brought, error, began)
-                    brought = None
+                    self._end(ranges, answer)
+                    answer = Answer()
 
                 ranges = self._next_request()
                 while not ranges:
@@ -449,30 +425,37 @@ class Fetcher:
                 known = [self._known[wanted] for wanted in ranges]
                 next_uses = [fetched.next_use for fetched in known]
                 ahead = not any(fetched.readers for fetched in known)
+                stays = any(len(fetched.uses) > len(fetched.readers) for fetched in known)
 
-            began = time.perf_counter()
-            brought, error = self._fetch(ranges, next_uses, ahead=ahead)
+            answer = self._fetch(ranges, next_uses, ahead=ahead, stays=stays)
 
     def _wait_for_work(self) -> bool:
         """Waits until there may be something to ask for. Returns False if there was nothing for long."""
-        self._drop_abandoned()
         self._idle += 1
         woken = self._work.wait(IDLE)
         self._idle -= 1
-        return (woken and not self._closed) or (bool(self._queue) and not self._closed)
+        if not woken and self._has_fetched:
+            self._has_fetched = False
+            give_back_memory()
+        self._drop_abandoned()
+        return not self._closed and (woken or any(requests.queue for requests in self._stores.values()))
 
-    def _fetch(
-        self, ranges: Sequence[ByteRange], next_uses: Sequence[int], *, ahead: bool
-    ) -> tuple[Brought | None, BaseException | None]:
+    def _fetch(self, ranges: Sequence[ByteRange], next_uses: Sequence[int], *, ahead: bool, stays: bool) -> Answer:
+        """Asks for ranges. stays: whether some of them are kept until somebody reads them."""
+        began = time.perf_counter()
         try:
-            return self._source(ranges, next_uses, ahead=ahead), None
+            brought = self._source(ranges, next_uses, ahead=ahead)
+            if brought.data is None:
+                return Answer(brought, began=began)
+            return Answer(brought, parts_of(brought.data, ranges, stays=stays), began=began)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the bytes
-            return None, error
+            return Answer(error=error, began=began)
 
-    def retried(self, kind: str) -> None:
-        """Says that a request is made again, after a failure of a kind of `retrying.KINDS`."""
+    def retried(self, store: str, kind: str) -> None:
+        """Says that a request to a store is made again, after a failure of a kind of `retrying.KINDS`."""
         with self._lock:
-            self.counts.retries += 1
+            counts = self._figures.counts
+            counts.retries += 1
             if kind == THROTTLED:
-                self.counts.busy += 1
-                self.in_flight.busy(time.perf_counter())
+                counts.busy += 1
+                self._stores[store].in_flight.busy(time.perf_counter())

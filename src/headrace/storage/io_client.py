@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +34,12 @@ LONG_LIFE = 5.0
 BACKLOG = 1024
 """Connections that wait while an I/O process is being started."""
 
+PREFIX = "headrace-io-"
+"""Of the names of folders in which sockets lie."""
+
+SOCKET = "socket"
+"""Its name in such a folder."""
+
 
 class _ThreadsOwn(threading.local):
     """What each thread has of its own."""
@@ -47,9 +54,6 @@ class _Opened:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self.known: set[str] = set()
         """The stores whose settings were sent over it."""
-
-        self.plans: set[int] = set()
-        """The plans that were announced over it."""
 
         # A forked child makes one of its own: two processes would take each other's answers.
         self.pid = os.getpid()
@@ -70,7 +74,7 @@ class IOClient:
         """address: of the socket on which the I/O process listens."""
         self.address = address
         self._local = _ThreadsOwn()
-        self._abandoned: set[int] = set()
+        self._abandoned: deque[int] = deque()
 
     def read(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         """See `Endpoint.read`."""
@@ -94,19 +98,19 @@ class IOClient:
         self, plan: int, position: int, ranges: Sequence[ByteRange], next_uses: Sequence[int] | None = None
     ) -> None:
         """See `Endpoint.announce`."""
-        self._tell(plan, ("announce", plan, position, list(ranges), next_uses), ranges)
+        self._tell(("announce", plan, position, list(ranges), next_uses), ranges)
 
     def passed(self, plan: int, position: int) -> None:
         """See `Endpoint.passed`."""
-        self._tell(plan, ("passed", plan, position))
+        self._tell(("passed", plan, position))
 
     def abandon(self, plan: int) -> None:
-        """See `Endpoint.abandon`. The I/O process is told with the next message of the thread that announced it."""
-        self._abandoned.add(plan)
+        """See `Endpoint.abandon`. The I/O process is told with the next message."""
+        self._abandoned.append(plan)
 
     def read_directly(self, count: int) -> None:
         """See `Endpoint.read_directly`."""
-        self._tell(None, ("read directly", count))
+        self._tell(("read directly", count))
 
     def count(self) -> RemoteReads:
         """See `Endpoint.count`. One that was started anew counts from 0 on."""
@@ -118,17 +122,12 @@ class IOClient:
 
         return self._with_connection((), ask)
 
-    def _tell(self, plan: int | None, message: tuple[Any, ...], ranges: Sequence[ByteRange] = ()) -> None:
+    def _tell(self, message: tuple[Any, ...], ranges: Sequence[ByteRange] = ()) -> None:
         def send(connection: socket.socket) -> None:
-            opened = self._connection()
-            # The I/O process tells plans apart by connection, too.
-            for abandoned in opened.plans & self._abandoned:
-                wire.send(connection, ("forget", abandoned))
-                opened.plans.discard(abandoned)
-                self._abandoned.discard(abandoned)
-
-            if plan is not None:
-                opened.plans.add(plan)
+            # Another thread may take the last one.
+            with contextlib.suppress(IndexError):
+                while True:
+                    wire.send(connection, ("forget", self._abandoned.popleft()))
             wire.send(connection, message)
 
         self._with_connection(ranges, send)
@@ -173,18 +172,22 @@ class IOProcess:
     """A running I/O process. It ends with this object, and with this process."""
 
     def __init__(self) -> None:
-        folder = tempfile.mkdtemp(prefix="headrace-io-")  # which this user alone may enter
-        address = str(Path(folder, "socket"))
+        remove_abandoned()
+        folder = tempfile.mkdtemp(prefix=PREFIX)  # which this user alone may enter
+        address = str(Path(folder, SOCKET))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(address)
+        # It gets its name when it listens: others take a socket that refuses them for one that is abandoned.
+        unfinished = Path(folder, "new")
+        self._listener.bind(str(unfinished))
         self._listener.listen(BACKLOG)
+        unfinished.rename(address)
         self.client = IOClient(address)
         self._running = _Running(self._listener)
         self._running.start()
         # The thread holds what it needs, and not this object: otherwise it would never be dropped.
         watching = threading.Thread(target=self._running.watch, name="headrace-io-watch", daemon=True)
         watching.start()
-        self._end = weakref.finalize(self, _end, self._running, self._listener, folder, os.getpid())
+        self._end = weakref.finalize(self, _end, self._running, folder, os.getpid())
 
     @property
     def address(self) -> str:
@@ -209,13 +212,19 @@ class _Running:
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._began = 0.0
-        self.ended = False
+        self._ended = False
+        # Between the look whether all is over and the start of a successor, the owner must not end it: it would end the
+        # one that is gone, and the successor would run as long as this process.
+        self._lock = threading.Lock()
 
     def start(self) -> None:
+        """Starts a process. Raises `OSError`."""
         descriptor = self._listener.fileno()
-        command = [sys.executable, "-m", "headrace.storage.io_process", str(descriptor)]
+        command = [sys.executable, "-m", "headrace.storage.io_process", str(descriptor), str(os.getpid())]
+        # By default glibc raises it to 32 MB, and then keeps as much again of what large answers took.
+        environment = {"MALLOC_MMAP_THRESHOLD_": "131072", **os.environ}
         self._began = time.monotonic()
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[descriptor])
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[descriptor], env=environment)
 
     def watch(self) -> None:
         """Starts the process anew whenever it ends before its time."""
@@ -223,24 +232,35 @@ class _Running:
         while True:
             self.process.wait()
             self._close_stdin()
-            if self.ended:
-                return
-
             if time.monotonic() - self._began > LONG_LIFE:
                 early = 0
             early += 1
-            try:
-                if early > TRIES:
-                    raise OSError("it ends as soon as it is started")
-                self.start()
-            except OSError:
-                # Whoever waits for a connection gets an error, instead of waiting for ever.
-                self._listener.close()
-                return
+            with self._lock:
+                if self._ended:
+                    return
+                try:
+                    if early > TRIES:
+                        raise OSError("it ends as soon as it is started")
+                    self.start()
+                except OSError:
+                    # Whoever waits for a connection gets an error, instead of waiting for ever.
+                    self._listener.close()
+                    return
 
     def end(self) -> None:
-        self.ended = True
-        self._close_stdin()
+        """Ends the process, which is not started again."""
+        with self._lock:
+            self._ended = True
+            self._say_end()
+            self._close_stdin()
+            self._listener.close()
+
+    def _say_end(self) -> None:
+        """Writes a byte: to close our end says nothing while a forked child holds it, too."""
+        with contextlib.suppress(OSError, ValueError):
+            if self.process.stdin is not None:
+                self.process.stdin.write(b"\n")
+                self.process.stdin.flush()
 
     def _close_stdin(self) -> None:
         with contextlib.suppress(OSError):
@@ -248,13 +268,28 @@ class _Running:
                 self.process.stdin.close()
 
 
-def _end(running: _Running, listener: socket.socket, folder: str, pid: int) -> None:
+def _end(running: _Running, folder: str, pid: int) -> None:
     """Ends an I/O process, in the process that has started it: a forked child inherits the finalizer."""
     if os.getpid() != pid:
         return
     running.end()
-    listener.close()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned() -> None:
+    """Removes folders of sockets whose processes are gone: both were killed, so that neither could remove its own."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            if folder.lstat().st_uid != os.geteuid():
+                continue
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.setblocking(False)
+                probe.connect(str(folder / SOCKET))
+        except ConnectionRefusedError:
+            # Nobody holds the socket open any more: not its owner, and not a process that was to serve it.
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # it is being made, or removed
 
 
 IO_PROCESS = PerProcess(IOProcess)

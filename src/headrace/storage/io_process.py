@@ -1,7 +1,7 @@
 """The I/O process: fetches byte ranges for a loader and its workers, so that no worker needs a client of its own.
 
 It is started as a program of its own, never forked: clients of object stores run threads, which a fork leaves behind.
-It listens on a socket that its parent has opened, and ends when its parent does.
+It listens on a socket that its parent has opened, and ends when its parent does or says so.
 
 What it is sent, each a tuple whose first part says what it is:
 
@@ -14,14 +14,19 @@ What it is sent, each a tuple whose first part says what it is:
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pickle
+import select
+import shutil
+import signal
 import socket
 import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import StorageError
@@ -32,26 +37,26 @@ from headrace.storage.stores import StoreSettings
 
 
 class _Connection:
-    """Serves one process. Its plans go with it."""
+    """Serves a thread of some process. The plans that were announced through it go with it."""
 
-    def __init__(self, connection: socket.socket, fetcher: Fetcher, number: int, cpu_before: float) -> None:
+    def __init__(self, connection: socket.socket, fetcher: Fetcher, cpu_before: float) -> None:
         """cpu_before: core seconds that this process took to start, which are no fetching."""
         self._connection = connection
         self._fetcher = fetcher
         self._cpu_before = cpu_before
-        # Plans of different processes have the same numbers.
-        self._first_plan = number << 32
         self._plans: set[int] = set()
 
     def serve(self) -> None:
         """Answers until the other end is gone."""
-        with self._connection:
-            try:
+        try:
+            with self._connection:
                 while True:
                     self._answer(wire.receive(self._connection))
-            except (EOFError, OSError):
-                for plan in self._plans:
-                    self._fetcher.abandon(plan)
+        except (EOFError, OSError):
+            return
+        finally:
+            for plan in self._plans:
+                self._fetcher.abandon(plan)
 
     def _answer(self, message: tuple[Any, ...]) -> None:
         what, *rest = message
@@ -59,14 +64,14 @@ class _Connection:
             self._read(*rest)
         elif what == "announce":
             plan, position, ranges, next_uses = rest
-            self._plans.add(self._first_plan + plan)
-            self._fetcher.announce(self._first_plan + plan, position, ranges, next_uses)
+            self._plans.add(plan)
+            self._fetcher.announce(plan, position, ranges, next_uses)
         elif what == "passed":
             plan, position = rest
-            self._fetcher.passed(self._first_plan + plan, position)
+            self._fetcher.passed(plan, position)
         elif what == "forget":
-            self._plans.discard(self._first_plan + rest[0])
-            self._fetcher.abandon(self._first_plan + rest[0])
+            self._plans.discard(rest[0])
+            self._fetcher.abandon(rest[0])
         elif what == "read directly":
             self._fetcher.read_directly(rest[0])
         elif what == "store":
@@ -94,22 +99,37 @@ def _picklable(error: Exception) -> Exception:
     return error
 
 
-def _end_with_parent() -> None:
-    """Waits until the parent closes its end of stdin, which happens when it ends, too; then ends this process."""
-    sys.stdin.buffer.read()
+def _end_with_parent(parent: int, folder: str) -> None:
+    """Waits until the parent says so, or ends, however; then ends this process.
+
+    The end of stdin alone does not tell: a child that the parent has forked holds the other end of the pipe, too.
+    """
+    ended = select.poll()
+    ended.register(sys.stdin.fileno(), select.POLLIN)
+    with contextlib.suppress(OSError, AttributeError):
+        # Other systems than Linux have none, and there the pipe must do.
+        ended.register(os.pidfd_open(parent), select.POLLIN)
+    while os.getppid() == parent and not ended.poll():
+        pass
+
+    # A parent that was killed could not remove it. The other one removes it, too.
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 
 def main() -> None:
-    """Serves on the listening socket whose descriptor is the first argument."""
+    """Serves on the listening socket whose descriptor is the first argument. The second one is the parent's number."""
+    # Ctrl-C reaches the parent too, which decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     listener = socket.socket(fileno=int(sys.argv[1]))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    folder = str(Path(listener.getsockname()).parent)
+    threading.Thread(target=_end_with_parent, args=(int(sys.argv[2]), folder), daemon=True).start()
     fetcher = Fetcher(bring)
     stores.on_retry(fetcher.retried)
     cpu_before = time.process_time()
     for number in itertools.count():
         connection, _ = listener.accept()
-        serving = _Connection(connection, fetcher, number, cpu_before)
+        serving = _Connection(connection, fetcher, cpu_before)
         threading.Thread(target=serving.serve, name=f"headrace-serve-{number}", daemon=True).start()
 
 

@@ -11,7 +11,7 @@ from headrace.storage.endpoint import Endpoint
 from headrace.storage.ranges import ByteRange
 
 _NUMBERS = itertools.count(1)
-"""All plans of a process are told to one endpoint, which knows them by their numbers."""
+"""Of the plans of this process. Several processes may tell one endpoint of theirs."""
 
 
 class Plan:
@@ -19,9 +19,10 @@ class Plan:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._number = next(_NUMBERS)
         self.pid = os.getpid()
         """The process that has made it. A forked child, whose endpoint is another one, needs a plan of its own."""
+
+        self._number = (self.pid << 32) + next(_NUMBERS)
 
         # At exit the endpoint goes as well.
         self._end = weakref.finalize(self, _abandon, endpoint, self._number, self.pid)

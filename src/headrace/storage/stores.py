@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
@@ -79,7 +80,7 @@ _CACHES: dict[CacheSettings, DiskCache] = {}
 _OPENED_BY: int | None = None
 _IS_WORKER = False
 _LOGGER = logging.getLogger("headrace")
-_LISTENERS: list[Callable[[str], None]] = []
+_LISTENERS: list[Callable[[str, str], None]] = []
 
 
 def register(settings: StoreSettings) -> str:
@@ -100,7 +101,7 @@ def store_named(name: str) -> Store:
     global _OPENED_BY
     store = _SETTINGS[name].config.open()
     _OPENED_BY = os.getpid()
-    store.on_retry = _retried
+    store.on_retry = functools.partial(_retried, name)
     return store
 
 
@@ -175,17 +176,17 @@ def opened_by() -> int | None:
     return _OPENED_BY
 
 
-def on_retry(listener: Callable[[str], None]) -> None:
+def on_retry(listener: Callable[[str, str], None]) -> None:
     """Has a function called whenever a request is made again, in the thread of the request.
 
-    It is called with the kind of failure, one of `retrying.KINDS`.
+    It is called with the name of the store and the kind of failure, one of `retrying.KINDS`.
     """
     _LISTENERS.append(listener)
 
 
-def _retried(kind: str) -> None:
+def _retried(name: str, kind: str) -> None:
     for listener in _LISTENERS:
-        listener(kind)
+        listener(name, kind)
 
 
 def _renew_lock() -> None:

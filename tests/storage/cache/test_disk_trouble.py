@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from headrace.core.errors import MachineError, UsageError
 from headrace.storage.cache import DiskCache
 from headrace.storage.cache.node import MARKER
+from tests.servers.parent import bound_to_this_process
 from tests.storage.cache.conftest import Opener
 from tests.storage.cache.processes import BLOCK, content, disk_use, file_of, read
 
@@ -22,16 +24,38 @@ SIZE = 40 * BLOCK
 DATA = content("s3://b/x", SIZE)
 
 
+@dataclass
+class Disk:
+    """A file system of its own, which is there as long as a process lives in whose view it is mounted."""
+
+    folder: Path
+    """How it is reached from elsewhere."""
+
+    inside: Path
+    holder: int
+
+    def make_read_only(self) -> None:
+        view = ["nsenter", "-t", str(self.holder), "-m"]
+        subprocess.run([*view, "mount", "-o", "remount,ro", str(self.inside)], check=True)
+
+
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 128 KiB, where this user may mount one."""
+def small_disk(tmp_path: Path) -> Iterator[Disk]:
+    """A file system of 128 KiB, where this user may mount one. It goes with this process, also a killed one."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("this user cannot mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    script = 'mount -t tmpfs -o size=128k none "$0" && echo mounted && exec cat'
+    command = ["unshare", "--mount", "sh", "-c", script, str(folder)]
+    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
+        pytest.skip("there are no programs unshare and nsenter")
+
+    pipe = subprocess.PIPE
+    with subprocess.Popen(bound_to_this_process(command), stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as holder:
+        assert holder.stdout is not None
+        if holder.stdout.readline() != b"mounted\n":
+            pytest.skip("this user cannot mount a file system")
+        yield Disk(Path(f"/proc/{holder.pid}/root", *folder.parts[1:]), folder, holder.pid)
+    assert not list(folder.iterdir())
 
 
 def fill(cache: DiskCache) -> list[bool]:
@@ -46,9 +70,9 @@ def check(cache: DiskCache) -> None:
 
 
 def test_a_full_disk_is_said_once_and_the_rest_is_not_stored(
-    open_cache: Opener, said: list[str], small_disk: Path
+    open_cache: Opener, said: list[str], small_disk: Disk
 ) -> None:
-    cache = open_cache(folder=small_disk / "cache")
+    cache = open_cache(folder=small_disk.folder / "cache")
     inserted = fill(cache)
     assert 10 < sum(inserted) < 40
     check(cache)
@@ -90,14 +114,14 @@ def test_a_folder_that_is_removed_while_in_use_counts_as_empty(open_cache: Opene
     assert ["gone" in text for text in said] == [True]
 
 
-def test_a_cache_on_a_disk_that_is_read_only_is_read(open_cache: Opener, said: list[str], small_disk: Path) -> None:
-    cache = open_cache(folder=small_disk / "cache")
+def test_a_cache_on_a_disk_that_is_read_only_is_read(open_cache: Opener, said: list[str], small_disk: Disk) -> None:
+    cache = open_cache(folder=small_disk.folder / "cache")
     cached = cache.open_object("s3://b/x", "e", SIZE, BLOCK)
     assert cached.insert(0, DATA[:BLOCK])
     cache.close()
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    small_disk.make_read_only()
 
-    cache = open_cache(folder=small_disk / "cache")
+    cache = open_cache(folder=small_disk.folder / "cache")
     cached = cache.open_object("s3://b/x", "e", SIZE, BLOCK)
     assert DATA[:BLOCK] == read(cached, 0, BLOCK)
     assert not cached.insert(BLOCK, DATA[BLOCK : 2 * BLOCK])

@@ -1,0 +1,33 @@
+"""The requests to one store: a server that is slow or gone does not hold up what comes from others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace.storage.in_flight import InFlight
+from headrace.storage.ranges import ByteRange
+
+Use = tuple[int, int]
+"""The number of a plan, and the position in it at which a range is wanted."""
+
+
+@dataclass(eq=False)
+class StoreRequests:
+    """What is to be asked for, and what is under way. Guarded by the fetcher's lock."""
+
+    queue: list[tuple[int, Use, int, ByteRange]] = field(default_factory=list)
+    """A heap of ranges by urgency: first those that are waited for, then by plan and position.
+
+    One may be in it several times, or be gone by now: the fetcher knows.
+    """
+
+    in_flight: InFlight = field(default_factory=InFlight)
+    under_way: int = 0
+
+    answered: int = 0
+    """Requests so far."""
+
+    @property
+    def room(self) -> int:
+        """How many more requests may be made now."""
+        return self.in_flight.limit - self.under_way

@@ -1,0 +1,134 @@
+"""Two loaders of one process read the same bucket at once: each gets its order, and one may go."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.storage.endpoint import endpoint
+from headrace.storage.fetcher import Fetcher
+from tests.data.by_url.conftest import Twice
+from tests.data.by_url.test_every_form import same
+
+Make = Callable[..., Twice]
+
+
+def loader_of(dataset: Any, workers: int, seed: int) -> headrace.DataLoader[Any]:
+    words = {}
+    if workers:
+        words["prefetch_factor"] = 1
+    return headrace.DataLoader(dataset, batch_size=8, seed=seed, shuffle=True, num_workers=workers, **words)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("workers", [(0, 0), (2, 2), (0, 2)])
+@pytest.mark.parametrize("same_dataset", [True, False])
+@pytest.mark.thorough_but(same_dataset=True, cached=False)
+def test_both_get_their_batches(
+    twice: Make, tmp_path: Any, workers: tuple[int, int], cached: bool, same_dataset: bool
+) -> None:
+    words: dict[str, Any] = {}
+    if cached:
+        words = {"cache_dir": tmp_path / "cache", "cache_limit": "1MB"}
+    data = twice("pt", "s3", **words)
+    other = data
+    if not same_dataset:
+        other = twice("pt", "s3", **words)
+
+    loaders = [loader_of(data.remote, workers[0], 3), loader_of(other.remote, workers[1], 4)]
+    for epoch in range(2):
+        expected = []
+        for seed in (3, 4):
+            local = loader_of(data.local, 0, seed)
+            local.set_epoch(epoch)
+            expected.append(list(local))
+
+        found: list[list[Any]] = [[], []]
+        for first, second in zip(*loaders, strict=True):
+            found[0].append(first)
+            found[1].append(second)
+        for number in range(2):
+            assert len(found[number]) == len(expected[number])
+            assert all(map(same, found[number], expected[number]))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_one_that_is_dropped_does_not_disturb_the_other(twice: Make, workers: int) -> None:
+    data = twice("pt", "s3")
+    expected = list(loader_of(data.local, 0, 3))
+    staying = iter(loader_of(data.remote, workers, 3))
+    leaving = loader_of(data.remote, workers, 4)
+    iterator = iter(leaving)
+    found = []
+    for number in range(len(expected)):
+        found.append(next(staying))
+        if number < 3:
+            next(iterator)
+        elif number == 3:
+            del iterator, leaving
+            gc.collect()
+
+    assert next(staying, None) is None
+    assert all(map(same, found, expected))
+
+
+def test_nothing_is_held_for_a_loader_or_stream_that_was_dropped(twice: Make) -> None:
+    data = twice("pt", "s3")
+    reading = endpoint()
+    assert isinstance(reading, Fetcher)
+    for dataset in (data.remote, data.remote.stream(shuffle=10)):
+        before = reading._announced.keys() | {0}
+        loader = headrace.DataLoader(dataset, batch_size=8, seed=3)
+        iterator = iter(loader)
+        next(iterator)
+        made = reading._announced.keys() - before
+        assert made
+        del iterator, loader, dataset
+        gc.collect()
+        assert without(reading, made)
+
+
+def without(reading: Fetcher, plans: set[int]) -> bool:
+    """Waits until plans are dropped: a thread may have held the lock when they were abandoned."""
+    waiting = threading.Event()
+    for _ in range(1000):
+        reading.passed(0, 0)
+        if not plans & reading._announced.keys():
+            return True
+        waiting.wait(0.01)
+    return False
+
+
+def test_one_that_was_dropped_leaves_the_budget_to_others(twice: Make) -> None:
+    """Both read through one I/O process."""
+    data = twice("pt", "s3")
+    staying = loader_of(data.remote, 2, 3)
+    batches = iter(staying)
+    next(batches)
+    remote = staying._session.remote
+    assert remote is not None
+    told: list[int] = []
+    client = remote._endpoint
+    abandon = client.abandon
+    client.abandon = lambda plan: (told.append(plan), abandon(plan))[1]  # type: ignore[method-assign]
+    leaving = loader_of(data.remote, 2, 4)
+    iterator = iter(leaving)
+    next(iterator)
+    assert leaving._session.remote is not None
+    assert leaving._session.remote._endpoint is client
+    assert leaving._session.remote._ahead is not None
+    plans = {plan._number for plan in leaving._session.remote._ahead._plans.values()}
+    del iterator, leaving
+    gc.collect()
+    waiting = threading.Event()
+    for _ in range(1000):
+        if plans <= set(told):
+            break
+        waiting.wait(0.01)
+    assert plans <= set(told)
+    assert len(list(batches)) == 11
