@@ -108,7 +108,7 @@ def contenders_of(bucket: Bucket, form: str) -> tuple[dict[str, Start], dict[str
     if form == "parquet":
         found["obstore and pyarrow, bare"] = functools.partial(bare_decoded, bucket)
     for workers in WORKERS:
-        found[named(OURS, workers)] = functools.partial(ours, bucket, dataset, workers)
+        found[named(OURS, workers)] = functools.partial(ours, bucket, form, dataset, workers)
     for name in PEERS[form]:
         for workers in WORKERS:
             if why := buckets.missing(name):
@@ -119,8 +119,11 @@ def contenders_of(bucket: Bucket, form: str) -> tuple[dict[str, Start], dict[str
     return found, missing
 
 
-def ours(bucket: Bucket, dataset: Any, workers: int) -> Batches:
+def ours(bucket: Bucket, form: str, dataset: Any, workers: int) -> Batches:
     """Yields the batches of headrace's loader, and sees that it fetched everything meanwhile."""
+    if form == "parquet":
+        # Its readers keep row groups: those of another round would come from memory.
+        dataset = bucket.open(form, options=bucket.options)
     loader = buckets.loader(dataset, workers)
     for batch in loader:
         yield next(iter(batch.values()))
