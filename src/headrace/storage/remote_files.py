@@ -171,6 +171,12 @@ class RangeFile(io.RawIOBase):
         self._at += len(data)
         return data.tobytes()
 
+    def read_buffer(self, size: int) -> memoryview:
+        """Reads as `read` does, without a copy: pyarrow asks for it in this way, where a file can do so."""
+        data = self.pread(size, self._at)
+        self._at += len(data)
+        return data
+
     def readinto(self, buffer: Any) -> int:
         """Reads the next bytes into a buffer. Returns how many."""
         out = memoryview(buffer).cast("B")
