@@ -172,12 +172,13 @@ def main() -> None:
         waits[name] = [100 * seen.waiting for seen in with_steps[name]]
         first = statistics.median(seen.first for seen in fast[name])
         notes.append(f"{name}: {workers} workers, the first batch after {first:.2f} s")
-    tables = [
-        Table(f"reading behind a line of {title}", "samples/s", [Row("", rates, missing)], CHECKED, base="the line",
-              notes=notes),
-        Table(f"waiting behind the first batch, steps of {step * 1e3:.0f} ms", "% of the time", [Row("", waits, missing)], CHECKED,
-              better="less", base="s3torchconnector"),
-    ]  # fmt: skip
+    reading = Table(f"reading behind a line of {title}", "samples/s", [Row("", rates, missing)], CHECKED)
+    reading.base = "the line"
+    reading.notes = notes
+    waiting = Table(f"waiting, steps of {step * 1e3:.0f} ms", "% of the time", [Row("", waits, missing)], CHECKED)
+    waiting.better = "less"
+    waiting.base = "s3torchconnector"
+    tables = [reading, waiting]
     for table in tables:
         show(table)
     write(given.json, tables, peers=["obstore", "s3torchconnector", "litdata", "mosaicml-streaming", "webdataset"])
