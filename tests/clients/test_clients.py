@@ -68,15 +68,8 @@ class Delivered(NamedTuple):
     report: str
 
 
-@functools.cache
-def outcome(client: Client, way: str) -> Delivered:
-    """Runs a client's script in one of the three ways."""
-    start = [sys.executable, *(["-m", "headrace", "run"] if way == "run" else [])]
-    command = [*start, *client.launcher, str(SCRIPTS / client.script), *client.arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "TOKENIZERS_PARALLELISM": "false"}
-    environment.pop("IMPORTED_FROM", None)
-    if way == "import":
-        environment["IMPORTED_FROM"] = "headrace"
+def output_of(command: list[str], environment: dict[str, str]) -> tuple[str, str]:
+    """Runs a command beside the scripts, with all that it starts. Returns what it printed, and its errors."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=SCRIPTS,
         start_new_session=True,
@@ -87,6 +80,19 @@ def outcome(client: Client, way: str) -> Delivered:
             os.killpg(process.pid, signal.SIGKILL)  # the ranks too
             raise
     assert process.returncode == 0, errors[-4000:]
+    return printed, errors
+
+
+@functools.cache
+def outcome(client: Client, way: str) -> Delivered:
+    """Runs a client's script in one of the three ways."""
+    start = [sys.executable, *(["-m", "headrace", "run"] if way == "run" else [])]
+    command = [*start, *client.launcher, str(SCRIPTS / client.script), *client.arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "TOKENIZERS_PARALLELISM": "false"}
+    environment.pop("IMPORTED_FROM", None)
+    if way == "import":
+        environment["IMPORTED_FROM"] = "headrace"
+    printed, errors = output_of(command, environment)
     batches: dict[int, list[str]] = {}
     classes: dict[int, set[str]] = {}
     for line in printed.splitlines():

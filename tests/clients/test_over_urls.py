@@ -6,7 +6,6 @@ import collections
 import importlib.util
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.clients.test_clients import SCRIPTS, TORCHRUN
+from tests.clients.test_clients import SCRIPTS, TORCHRUN, output_of
 from tests.servers.nginx import Nginx
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
@@ -65,16 +64,7 @@ def run(script: str, launcher: tuple[str, ...], bucket: Nginx, cache: Path, impo
         "AWS_SKIP_SIGNATURE": "true",
     }
     command = [sys.executable, *launcher, str(SCRIPTS / script)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=SCRIPTS,
-        start_new_session=True,
-    ) as process:  # fmt: skip
-        try:
-            printed, errors = process.communicate(timeout=200)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # the ranks too
-            raise
-    assert process.returncode == 0, errors[-4000:]
+    printed, _ = output_of(command, environment)
     samples: dict[int, list[int]] = {}
     for rank, numbers in re.findall(r"^batch (\d+) \[(.*)\]$", printed, re.MULTILINE):
         samples.setdefault(int(rank), []).extend(map(int, numbers.split(",")))
