@@ -37,6 +37,12 @@ EVERY = 8
 LOOK_EVERY = 32
 """Batches that leave before it is looked whether something is missing in the cache of which everything was there."""
 
+OVER_END = 1 / 4
+"""The share of the bytes that are read ahead which an epoch may take before it begins.
+
+A loader for validation waits there for most of the time, and the others need the memory and the line meanwhile.
+"""
+
 HORIZON = 2
 """How many times the bytes that are read ahead are announced, so that there is always more to ask for."""
 
@@ -192,6 +198,7 @@ class ReadAhead:
         self._ranges = ranges
         self._endpoint = endpoint
         self._limit = HORIZON * default_budget()
+        self._limit_over_end = OVER_END * default_budget()
         self.store = ""
         """The name of the store of what was announced last; empty: nothing was."""
         self._order: KnownOrder | None = None
@@ -259,6 +266,9 @@ class ReadAhead:
         if self._next is None:
             self._next = 0, self._order.batches(self._epoch + 1)
             self._add(self._epoch + 1)
+
+        if sum(self._ahead[self._epoch + 1].values()) >= self._limit_over_end:
+            return
 
         position, batches = self._next
         keys = next(batches, None)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace
+from headrace.loader import read_ahead
 from headrace.storage.endpoint import endpoint
-from headrace.storage.fetcher import Fetcher
+from headrace.storage.fetcher import PER_RANGE, Fetcher
 from tests.data.by_url.conftest import Twice
 from tests.data.by_url.test_every_form import same
 
@@ -132,3 +134,19 @@ def test_one_that_was_dropped_leaves_the_budget_to_others(twice: Make) -> None:
         waiting.wait(0.01)
     assert plans <= set(told)
     assert len(list(batches)) == 11
+
+
+def test_one_that_waits_for_its_next_epoch_leaves_most_of_the_budget(
+    twice: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a loader for validation does, while the other one trains."""
+    data = twice("pt", "s3")
+    size = sum(path.stat().st_size + PER_RANGE for path in Path(data.local.place).glob("*.pt"))
+    monkeypatch.setattr(read_ahead, "default_budget", lambda: size)
+    waiting = loader_of(data.remote, 0, 3)
+    assert len(list(waiting)) == 12
+    assert waiting._session.remote is not None
+    ahead = waiting._session.remote._ahead
+    assert ahead is not None
+    announced = sum(ahead._ahead[1].values())
+    assert 0 < announced < size / 2
