@@ -42,3 +42,9 @@ def test_words_for_the_shell_are_quoted_and_modules_stay_modules() -> None:
     assert given == "headrace run --num-workers 1 'my train.py' 'a b'"
     given = next_command([found(num_workers=1)], "lab.train", [], as_module=True)
     assert given == "headrace run --num-workers 1 -m lab.train"
+
+
+def test_secrets_of_urls_are_not_repeated() -> None:
+    arguments = ["http://me:word@host/x.tar?sig=abc", "--data=s3://me:word@bucket/x", "--lr=1"]
+    given = next_command([], "train.py", arguments, as_module=False)
+    assert given == "headrace doctor --ideal train.py http://host/x.tar --data=s3://bucket/x --lr=1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from headrace.core.urls import is_url, shown_url
 from headrace.observe.diagnosis.finding import Diagnosis, Finding
 
 OPTION_NAMES = {
@@ -27,11 +28,11 @@ def next_command(diagnoses: Sequence[Diagnosis], script: str, arguments: Sequenc
     again. All else begins with what could be had at best.
     """
     if as_module:
-        words = ["-m", script, *arguments]
+        words = ["-m", script]
     else:
-        words = [script, *arguments]
+        words = [script]
 
-    target = shlex.join(words)
+    target = shlex.join([*words, *map(_shown, arguments)])
     first = None
     for diagnosis in diagnoses:
         if diagnosis.findings:
@@ -46,6 +47,17 @@ def next_command(diagnoses: Sequence[Diagnosis], script: str, arguments: Sequenc
     if options:
         return f"headrace run {options} {target}"
     return f"headrace doctor --ideal {target}"
+
+
+def _shown(argument: str) -> str:
+    """Returns an argument of a script without the secrets of a URL, which may stand behind `--option=`, too."""
+    if is_url(argument):
+        return shown_url(argument)
+
+    name, sign, value = argument.partition("=")
+    if sign and is_url(value):
+        return f"{name}={shown_url(value)}"
+    return argument
 
 
 def _options(finding: Finding | None) -> str:

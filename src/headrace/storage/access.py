@@ -138,6 +138,16 @@ def access_to(location: Location, options: Mapping[str, object]) -> Access:
                 source = f"the profile {wanted!r} of the AWS configuration files"
 
     endpoint = _endpoint(location.scheme, config)
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        # obstore would panic at the first request, with an exception that is none.
+        raise UsageError.about(
+            "wrong endpoint of a store",
+            place=location.url,
+            found=f"no http:// or https:// at its beginning: {shown_url(endpoint)}",
+            expected="http://HOST:PORT or https://HOST",
+            cure="write http:// in front of it, in options= or the environment",
+        )
+
     variable = ALLOW_HTTP_VARIABLES[location.scheme]
     if os.environ.get(variable):
         config.setdefault("allow_http", os.environ[variable])

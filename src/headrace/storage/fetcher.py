@@ -351,6 +351,7 @@ class Fetcher:
         now = time.perf_counter()
         self._sum_up(now)
         requests.under_way += 1
+        requests.last_used = now
         requests.in_flight.started(now, requests.under_way)
         return ranges
 
@@ -359,7 +360,6 @@ class Fetcher:
         self._sum_up(now)
         requests = self._stores[ranges[0].object.store]
         requests.under_way -= 1
-        requests.answered += 1
         self._has_fetched = True
         self._held -= span_of(ranges)
         error = answer.error

@@ -92,12 +92,12 @@ class Figures:
 
     def now(self) -> RemoteReads:
         """Returns a copy of all figures."""
-        # Of several stores, that which has answered most is told of.
-        busiest = max(self._stores, key=lambda requests: requests.answered, default=None) or StoreRequests()
+        # Of several stores, the one that was asked last is told of.
+        latest = max(self._stores, key=lambda requests: requests.last_used, default=None) or StoreRequests()
         return replace(
             self.counts,
-            limit=busiest.in_flight.limit,
-            limit_is=busiest.in_flight.reason,
+            limit=latest.in_flight.limit,
+            limit_is=latest.in_flight.reason,
             line=self._meter.best(),
             windows=self._meter.windows(),
         )

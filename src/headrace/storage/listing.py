@@ -72,6 +72,7 @@ class Lookup:
         self._listings: dict[tuple[str, str], list[Listing]] = {}
         self._single: dict[str, ObjectInfo | None] = {}
         self._heads: dict[str, bytes] = {}
+        self._without_manifest: set[tuple[str, str, str]] = set()
 
     def store(self, location: Location) -> Store:
         """Returns the store in which a location lies."""
@@ -125,8 +126,20 @@ class Lookup:
                 return listing.below(prefix)
 
         if location.scheme in HTTP_SCHEMES:
-            return self._keep(location, Listing(prefix, self._of_manifest(location, prefix), deep=True)).objects
+            return self._below_by_manifest(location, prefix)
         return self._list(location, prefix, deep=True).objects
+
+    def _below_by_manifest(self, location: Location, prefix: str) -> Sequence[ObjectInfo]:
+        asked = location.scheme, location.container, prefix
+        if asked in self._without_manifest:
+            return []
+
+        objects = self._of_manifest(location, prefix)
+        if objects:
+            return self._keep(location, Listing(prefix, objects, deep=True)).objects
+        # Nothing is known of what lies there: that is no listing without objects.
+        self._without_manifest.add(asked)
+        return []
 
     def _of_manifest(self, location: Location, prefix: str) -> list[ObjectInfo]:
         """Returns the objects of a folder that cannot be listed, as the manifest of packed data in it names them."""

@@ -51,7 +51,8 @@ class Location:
         """The URL, which `parse` reads again. User names, passwords and query parameters are not in it."""
         key = self.key
         if self.scheme in (*HTTP_SCHEMES, "file"):
-            key = quote(key, safe="/!$&'()*+,;=:@~")
+            # Braces, too: `part-{000..127}.tar` is a range of objects, which is expanded later.
+            key = quote(key, safe="/!$&'()*+,;=:@~{}")
 
         return f"{self.scheme}://{self.container}/{key}"
 

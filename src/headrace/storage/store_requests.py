@@ -24,8 +24,8 @@ class StoreRequests:
     in_flight: InFlight = field(default_factory=InFlight)
     under_way: int = 0
 
-    answered: int = 0
-    """Requests so far."""
+    last_used: float = 0.0
+    """When a request began, in seconds of `time.perf_counter()`."""
 
     @property
     def room(self) -> int:

@@ -45,6 +45,9 @@ def cache_settings(
 
     if folder is None:
         folder = os.environ.get("HEADRACE_CACHE_DIR") or None
+    if is_url(folder):
+        cure = "name a folder on a disk of this node"
+        raise wrong_argument("cache_dir", folder, "a path", place="headrace.open", cure=cure)
     if folder is None:
         if limit is not None:
             raise wrong_argument("cache_limit", limit, "cache_dir= with it", place="headrace.open")

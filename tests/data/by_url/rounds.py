@@ -89,7 +89,10 @@ class Trainers:
         assert self.process.stdout is not None
         until = time.monotonic() + patience
         while not self._lines:
-            ready, _, _ = select.select([self.process.stdout], [], [], max(until - time.monotonic(), 0))
+            # Not `select.select`, which takes no descriptors above 1,023.
+            poll = select.poll()
+            poll.register(self.process.stdout, select.POLLIN)
+            ready = poll.poll(max(until - time.monotonic(), 0) * 1000)
             if not ready:
                 return None
             part = os.read(self.process.stdout.fileno(), 1 << 16)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.core.errors import DatasetNotFoundError, ObjectChangedError, StorageError
+from headrace.core.errors import DatasetNotFoundError, ObjectChangedError, StorageError, UsageError
 from tests.data.by_url.conftest import Twice
 from tests.data.by_url.test_every_form import same
 from tests.servers.faulty import Fault, FaultyServer
@@ -56,6 +56,34 @@ def test_an_object_that_changes_in_mid_epoch_is_named(twice: Make, faulty_server
     changed.write_bytes(changed.read_bytes() + b"more")
     with pytest.raises(ObjectChangedError, match="000000041"):
         list(loader_of(data.remote, workers))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_parquet_file_that_changes_in_mid_epoch_is_no_damaged_one(
+    twice: Make, faulty_server: FaultyServer, workers: int
+) -> None:
+    data = twice("parquet", "s3")
+    for file in (faulty_server.folder / "b").rglob("*.parquet"):
+        file.write_bytes(file.read_bytes()[::-1])
+    with pytest.raises(ObjectChangedError, match=r"\.parquet"):
+        list(loader_of(data.remote, workers))
+
+
+def test_a_range_of_files_on_a_web_server(faulty_server: FaultyServer) -> None:
+    for number in range(3):
+        faulty_server.put("b", f"part-{number}.csv", f"x,y\n{number},1\n".encode())
+    dataset = headrace.open(f"{faulty_server.url}/b/part-{{0..2}}.csv")
+    assert [int(dataset[number]["x"]) for number in range(3)] == [0, 1, 2]
+
+
+def test_a_cache_has_no_url(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cache_dir"):
+        headrace.open("s3://b/x.parquet", cache_dir="s3://b/cache")
+
+
+def test_an_endpoint_without_http_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1:9000"):
+        headrace.open("s3://b/x.parquet", options={"endpoint": "127.0.0.1:9000", "skip_signature": True})
 
 
 @pytest.mark.parametrize("workers", [0, 2])

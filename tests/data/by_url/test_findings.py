@@ -24,6 +24,9 @@ from headrace.storage.fetcher import Fetcher
 from tests.data.by_url.conftest import Twice
 from tests.servers.faulty import Fault, FaultyServer
 
+# Fetch threads of other tests, which still ask servers that are gone, would count here, too.
+pytestmark = pytest.mark.alone
+
 Make = Callable[..., Twice]
 SCHEMA = Schema((Field("data", "bytes"),))
 

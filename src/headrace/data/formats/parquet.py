@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.core.errors import FormatError
+from headrace.core.errors import FormatError, HeadraceError
 from headrace.data.formats.arrow import BatchWriter
 from headrace.data.formats.columns import Column, Keys, joined
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
@@ -123,7 +123,8 @@ class ParquetReader(BlockReader):
         try:
             table = self._table(file, group, names)
         except (*FAILURES, OSError) as error:
-            if isinstance(error, FormatError):
+            # Also what the store says: the file may be gone, or another one by now, and not damaged.
+            if isinstance(error, HeadraceError):
                 raise
             raise unreadable(f"{self._files.names[file]}, row group {group}", "Parquet file", error) from error
 
