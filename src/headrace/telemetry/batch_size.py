@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,18 +12,54 @@ LONG = 64
 """Entries of a list from which on not each is looked at."""
 
 
+FEW = 16
+"""Entries of a list in which a tensor is looked for."""
+
+
 def batch_length(batch: object) -> int:
-    """Returns how many samples a batch holds: the first dimension of the first tensor or array found, else 1."""
+    """Returns how many samples a batch holds.
+
+    That is the first dimension of the first tensor or array found; without any, the length of the first list of texts;
+    else 1.
+    """
+    found = _first_dimension(batch)
+    if found is None:
+        found = _length_of_texts(batch)
+    if found is None:
+        return 1
+    return found
+
+
+def _first_dimension(batch: object) -> int | None:
     if isinstance(batch, torch.Tensor) or hasattr(batch, "shape"):
         if len(batch.shape):
             return int(batch.shape[0])
         return 1
 
-    if isinstance(batch, Mapping) and batch:
-        return batch_length(next(iter(batch.values())))
-    if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)) and len(batch):
-        return batch_length(batch[0])
-    return 1
+    for part in _parts(batch):
+        found = _first_dimension(part)
+        if found is not None:
+            return found
+    return None
+
+
+def _length_of_texts(batch: object) -> int | None:
+    if isinstance(batch, (list, tuple)) and batch and isinstance(batch[0], (str, bytes)):
+        return len(batch)
+
+    for part in _parts(batch):
+        found = _length_of_texts(part)
+        if found is not None:
+            return found
+    return None
+
+
+def _parts(batch: object) -> Iterable[object]:
+    if isinstance(batch, Mapping):
+        return batch.values()
+    if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes, bytearray, memoryview, range)):
+        return itertools.islice(batch, FEW)
+    return ()
 
 
 def batch_bytes(batch: object) -> int:
