@@ -22,7 +22,9 @@ def shipped(obj: Any) -> Any:
         return unpack(packed.manifest, os.dup(packed.pickle), os.dup(packed.bytes), inside)
     finally:
         packed.close()
-        for fd in [*inside, *packed.inside]:
+        # Those of `packed.inside` belong to the object, which closes them: closed here as well, their numbers would be
+        # those of other files by then.
+        for fd in inside:
             os.close(fd)
 
 
