@@ -28,6 +28,10 @@ T = TypeVar("T")
 TRIES = 5
 """How often a request is sent again to an I/O process that was started anew."""
 
+RESTARTS = 50
+"""How often an I/O process that ends early is started again. One that never begins to answer is given up by those who
+ask, who try it less often; one that is killed again and again, by whomever, goes on as long as it answers."""
+
 LONG_LIFE = 5.0
 """Seconds behind which the end of an I/O process says nothing of the next one."""
 
@@ -239,7 +243,7 @@ class _Running:
                 if self._ended:
                     return
                 try:
-                    if early > TRIES:
+                    if early > RESTARTS:
                         raise OSError("it ends as soon as it is started")
                     self.start()
                 except OSError:
