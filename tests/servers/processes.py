@@ -8,8 +8,6 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -94,16 +92,3 @@ def end(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait(10)
-
-
-def status_of(url: str, method: str = "GET") -> int | None:
-    """Returns the status that a URL answers with, or None where nothing answers."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(urllib.request.Request(url, method=method), timeout=5) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-    except OSError:
-        return None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.servers.processes import free_ports, program, status_of
+from headrace.cli.bucket_server import status_of
+from tests.servers.processes import free_ports, program
 
 ACCESS_KEY = "AKIAHEADRACETESTS"
 SECRET_KEY = "secret-of-the-owner-0123456789"
@@ -58,12 +57,6 @@ class Seaweed:
         except OSError:
             return []
         return [entry["FullPath"] for entry in entries]
-
-
-def find_weed() -> str | None:
-    """Returns the path of the program, or None where it is not installed."""
-    beside = Path(sys.executable).parent / "weed"
-    return str(beside) if beside.exists() else shutil.which("weed")
 
 
 def remove_sockets(ports: list[int]) -> None:

@@ -37,7 +37,7 @@ def bucket_server(folder: Path, bucket: str) -> Iterator[str]:
 
     Raises `MissingExtraError` without SeaweedFS, and `MachineError` if it does not start.
     """
-    program = find_weed()
+    program = need_weed()
     ports = _free_ports(2 * len(SERVES))
     command = [program, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
     for number, server in enumerate(SERVES):
@@ -73,12 +73,17 @@ def bucket_server(folder: Path, bucket: str) -> Iterator[str]:
             left.unlink(missing_ok=True)
 
 
-def find_weed() -> str:
-    """Returns the path of SeaweedFS's program. Raises `MissingExtraError` where it is not installed."""
+def find_weed() -> str | None:
+    """Returns the path of SeaweedFS's program, or None where it is not installed."""
     beside = Path(sys.executable).with_name("weed")
     if beside.exists():
         return str(beside)
-    found = shutil.which("weed")
+    return shutil.which("weed")
+
+
+def need_weed() -> str:
+    """The same; raises `MissingExtraError` where it is not installed."""
+    found = find_weed()
     if found is None:
         cure = "pip install 'headrace[cloud,demo,servers]'"
         raise MissingExtraError(explain("a bucket on this machine needs SeaweedFS", found="no program weed", cure=cure))
@@ -102,13 +107,14 @@ def _has_bucket(port: dict[str, int], bucket: str) -> bool:
     The status is 409 where an earlier call has made it, and the rest of the server was not ready.
     """
     return (
-        _status("GET", f"http://127.0.0.1:{port['master']}/dir/assign") == 200
-        and _status("POST", f"http://127.0.0.1:{port['filer']}/buckets/{bucket}/") in (200, 201, 409)
-        and _status("GET", f"http://127.0.0.1:{port['s3']}/{bucket}?list-type=2") == 200
+        status_of(f"http://127.0.0.1:{port['master']}/dir/assign") == 200
+        and status_of(f"http://127.0.0.1:{port['filer']}/buckets/{bucket}/", "POST") in (200, 201, 409)
+        and status_of(f"http://127.0.0.1:{port['s3']}/{bucket}?list-type=2") == 200
     )
 
 
-def _status(method: str, url: str) -> int | None:
+def status_of(url: str, method: str = "GET") -> int | None:
+    """Returns the status that a URL answers with, or None where nothing answers."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(urllib.request.Request(url, method=method), timeout=5) as answer:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from headrace.cli.bucket_server import bucket_server, find_weed
+from headrace.cli.bucket_server import bucket_server, need_weed
 from headrace.cli.demo import example, make_photos, print_table, train
 from headrace.core.extras import extra
 from headrace.data.convert.pack import pack
@@ -23,7 +23,7 @@ def run_bucket_demo(folder: Path, *, photos: int, epochs: int, workers: int) -> 
 
     Raises `MissingExtraError` before anything is made, if a library or the bucket's server is not installed.
     """
-    find_weed()
+    need_weed()
     extra("obstore", "cloud")
     console = Terminal()
     make_photos(console, folder, photos)

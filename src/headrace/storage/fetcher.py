@@ -171,7 +171,7 @@ class Fetcher:
 
             if missing:
                 self._figures.begins_to_wait(time.perf_counter(), more=bool(self._waiting))
-                self._put_threads_to_work()
+            self._put_threads_to_work()
 
         if missing:
             try:
@@ -278,7 +278,6 @@ class Fetcher:
             if buffer.ranges == 0:
                 self._held -= buffer.size
             del self._known[fetched.wanted]
-            self._put_threads_to_work()
 
     def _collect(
         self, reading: _Reading, missing: Sequence[tuple[int, ByteRange]], found: list[memoryview | None]
@@ -294,6 +293,7 @@ class Fetcher:
             else:
                 self._drop_if_unused(fetched)
 
+        self._put_threads_to_work()
         if reading.error is not None:
             raise reading.error
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.bucket_server import find_weed, status_of
 from headrace.storage.locations import Location
 from headrace.storage.objects import open_store
 from tests.servers import nginx, seaweed
-from tests.servers.processes import end, free_ports, start, status_of
+from tests.servers.processes import end, free_ports, start
 
 BUCKET = "open"
 KINDS = ("nginx", "faulty", "seaweed")
@@ -126,7 +127,7 @@ def places(data: Path, root: Path, kinds: tuple[str, ...] = KINDS) -> Iterator[d
             if kind == "nginx":
                 program = nginx.find_nginx() or ""
             elif kind == "seaweed":
-                program = seaweed.find_weed() or ""
+                program = find_weed() or ""
 
             if kind == "faulty":
                 found[kind] = _faulty_place(data, room)
