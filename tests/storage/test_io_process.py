@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import ObjectNotFoundError, StorageError
+from headrace.storage import unix_sockets
 from headrace.storage.endpoint import endpoint
 from headrace.storage.io_client import PREFIX, SOCKET, IOClient, IOProcess
 from headrace.storage.locations import parse
@@ -293,24 +294,28 @@ def test_one_that_is_closed_while_it_is_started_anew_ends() -> None:
     assert not watching.is_alive()
 
 
-def test_folders_of_killed_ones_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    abandoned = tmp_path / f"{PREFIX}gone"
+@pytest.mark.parametrize("name", ["short", "a" * 90 + "/" + "b" * 90])
+def test_folders_of_killed_ones_are_removed(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However deep the folder for temporary files lies: the path of a Unix socket has 107 bytes at most."""
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    abandoned = folder / f"{PREFIX}gone"
     abandoned.mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(abandoned / SOCKET))
+        unix_sockets.bind(listener, abandoned / SOCKET)
         listener.listen()
-    mine = tmp_path / f"{PREFIX}mine"
+    mine = folder / f"{PREFIX}mine"
     mine.mkdir()
     (mine / "file").write_text("mine")
     first = IOProcess()
     second = IOProcess()
-    left = {path.name for path in tmp_path.iterdir()}
+    left = {path.name for path in folder.iterdir()}
     assert left == {mine.name, Path(first.address).parent.name, Path(second.address).parent.name}
     second.close()
     assert first.client.count().requests == 0
     first.close()
-    assert [mine] == list(tmp_path.iterdir())
+    assert [mine] == list(folder.iterdir())
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from headrace.core.errors import StorageError
 from headrace.core.per_process import PerProcess
-from headrace.storage import stores, wire
+from headrace.storage import stores, unix_sockets, wire
 from headrace.storage.ranges import ByteRange, cut
 from headrace.telemetry.remote_reads import RemoteReads
 
@@ -62,7 +62,7 @@ class _Opened:
         # A forked child makes one of its own: two processes would take each other's answers.
         self.pid = os.getpid()
         try:
-            self.socket.connect(address)
+            unix_sockets.connect(self.socket, Path(address))
         except BaseException:
             self.socket.close()
             raise
@@ -182,7 +182,7 @@ class IOProcess:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # It gets its name when it listens: others take a socket that refuses them for one that is abandoned.
         unfinished = Path(folder, "new")
-        self._listener.bind(str(unfinished))
+        unix_sockets.bind(self._listener, unfinished)
         self._listener.listen(BACKLOG)
         unfinished.rename(address)
         self.client = IOClient(address)
@@ -288,7 +288,7 @@ def remove_abandoned() -> None:
                 continue
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 probe.setblocking(False)
-                probe.connect(str(folder / SOCKET))
+                unix_sockets.connect(probe, folder / SOCKET)
         except ConnectionRefusedError:
             # Nobody holds the socket open any more: not its owner, and not a process that was to serve it.
             shutil.rmtree(folder, ignore_errors=True)
