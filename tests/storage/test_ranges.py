@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.storage.ranges import GAP, LARGEST, ByteRange, ObjectVersion, Waiting
+from headrace.storage.ranges import FREE, GAP, LARGEST, WANTED, ByteRange, ObjectVersion, Waiting
 
 A = ObjectVersion("store", "a", None, 1 << 40)
 B = ObjectVersion("store", "b", None, 1 << 40)
@@ -39,9 +39,12 @@ def test_a_request_brings_the_range_and_its_neighbours_and_nothing_else(
     reached = max(one.stop for one in taken) - taken[0].start
     assert reached <= max(min(LARGEST, room), wanted.size) or taken == [wanted]
     stop = taken[0].stop
+    wasted = 0
     for one in taken[1:]:
         assert one.start - stop <= GAP
+        wasted += max(one.start - stop - FREE, 0)
         stop = max(stop, one.stop)
+    assert wasted <= reached * (1 - WANTED)
 
 
 @given(st.lists(SPANS, min_size=1, max_size=30))
@@ -64,10 +67,25 @@ def test_neighbours_of_one_object_come_together() -> None:
     assert waiting.take(ranges[40], LARGEST) == ranges
 
 
+def test_samples_that_are_small_beside_their_distance_come_alone() -> None:
+    """Otherwise a request would bring many times as many bytes as they have."""
+    waiting = Waiting()
+    ranges = [ByteRange(A, start, start + 4096) for start in range(0, 1_000_000, 32_768)]
+    for one in ranges:
+        waiting.add(one)
+    assert waiting.take(ranges[9], LARGEST) == [ranges[9]]
+
+    # Of those that lie as far from each other as they are long, half of what comes is wanted.
+    denser = [ByteRange(B, start, start + 4096) for start in range(0, 1_000_000, 8192)]
+    for one in denser:
+        waiting.add(one)
+    assert waiting.take(denser[9], LARGEST) == denser
+
+
 def test_what_is_far_away_is_left() -> None:
     waiting = Waiting()
-    near = ByteRange(A, 0, 100)
-    far = ByteRange(A, 100 + GAP + 1, 200 + GAP)
+    near = ByteRange(A, 0, GAP)
+    far = ByteRange(A, 2 * GAP + 1, 3 * GAP)
     waiting.add(near)
     waiting.add(far)
     assert waiting.take(near, LARGEST) == [near]

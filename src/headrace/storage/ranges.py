@@ -9,6 +9,13 @@ from typing import NamedTuple
 GAP = 64 << 10
 """Bytes between two wanted ranges that are rather fetched than asked around: a further request costs more."""
 
+WANTED = 1 / 2
+"""The share of a request's bytes that is wanted at least. Small samples in random order lie less than `GAP` apart, and
+would bring several times as many bytes as they have."""
+
+FREE = 1 << 10
+"""Bytes between two wanted ranges that do not count for that: the headers of a request take as many."""
+
 LARGEST = 8 << 20
 """Bytes that one request brings at most, unless a single range is longer."""
 
@@ -79,12 +86,13 @@ class Waiting:
     def take(self, wanted: ByteRange, room: int) -> list[ByteRange]:
         """Removes a range, and with it the neighbours that lie at most `GAP` apart. Returns them in order.
 
-        room: bytes that the request may bring, from its first byte to its last; `LARGEST` at most. The range itself is
-        taken in any case.
+        At least `WANTED` of the bytes that come are of these ranges. room: bytes that the request may bring, from its
+        first byte to its last; `LARGEST` at most. The range itself is taken in any case.
         """
         spans = self._by_object[wanted.object]
         place = bisect_left(spans, (wanted.start, wanted.stop))
         limit = min(LARGEST, room)
+        wasted = 0
         first = place
         last = place + 1
         start = wanted.start
@@ -92,19 +100,26 @@ class Waiting:
 
         # Behind it first: what lies there is more often wanted next.
         while last < len(spans) and spans[last][0] - stop <= GAP:
+            gap = max(spans[last][0] - stop - FREE, 0)
             reaches = max(stop, spans[last][1])
-            if reaches - start > limit:
+            size = reaches - start
+            if size > limit or wasted + gap > size * (1 - WANTED):
                 break
+            wasted += gap
             stop = reaches
             last += 1
 
         # Spans are sorted by where they begin: one before this may reach far into it, which does not matter.
         while first > 0 and start - spans[first - 1][1] <= GAP:
-            if max(stop, spans[first - 1][1]) - spans[first - 1][0] > limit:
+            gap = max(start - spans[first - 1][1] - FREE, 0)
+            reaches = max(stop, spans[first - 1][1])
+            size = reaches - spans[first - 1][0]
+            if size > limit or wasted + gap > size * (1 - WANTED):
                 break
+            wasted += gap
             first -= 1
             start = spans[first][0]
-            stop = max(stop, spans[first][1])
+            stop = reaches
 
         taken = spans[first:last]
         del spans[first:last]

@@ -49,3 +49,13 @@ def test_a_dropped_loader_leaves_nothing_in_memory(twice: Make, as_stream: bool,
             pass
     del batches, loader
     assert comes_down_to(0)
+
+
+def test_a_loop_that_is_left_keeps_nothing_in_memory(twice: Make) -> None:
+    """The loader itself lives on: somebody has looked at one batch of it."""
+    loader = headrace.DataLoader(twice("parquet", "s3").remote, batch_size=8, seed=3, shuffle=True)
+    for _ in range(2):
+        for _ in loader:
+            break
+        assert comes_down_to(0)
+    assert len(list(loader)) == len(loader)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import headrace
-from headrace.loader.read_ahead import ReadAhead
+from headrace.loader.read_ahead import EpochReadAhead
 from tests.data.by_url.conftest import Twice
 from tests.data.by_url.test_every_form import same
 from tests.servers.faulty import FaultyServer
@@ -20,13 +21,13 @@ Make = Callable[..., Twice]
 def announced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The positions that this process announces to whatever reads for it."""
     positions: list[int] = []
-    announce = ReadAhead._announce
+    announce = EpochReadAhead._announce
 
-    def noted(self: ReadAhead, epoch: int, position: int, index: object) -> None:
+    def noted(self: EpochReadAhead, announced: Any, position: int, index: object) -> None:
         positions.append(position)
-        announce(self, epoch, position, index)
+        announce(self, announced, position, index)
 
-    monkeypatch.setattr(ReadAhead, "_announce", noted)
+    monkeypatch.setattr(EpochReadAhead, "_announce", noted)
     return positions
 
 
