@@ -23,7 +23,7 @@ from headrace.storage.locations import parse
 from headrace.storage.objects import store_config
 from headrace.storage.plan import Plan
 from headrace.storage.ranges import ByteRange, ObjectVersion
-from headrace.storage.stores import StoreSettings, register
+from headrace.storage.stores import RegisteredStore, StoreSettings, known, register
 from tests.servers.faulty import Fault, FaultyServer
 
 DATA = os.urandom(100_000)
@@ -51,17 +51,18 @@ def ended(pid: int) -> bool:
 
 
 @pytest.fixture
-def objects(faulty_server: FaultyServer) -> list[ByteRange]:
+def objects(faulty_server: FaultyServer) -> Iterator[list[ByteRange]]:
     """Ranges of three objects, and where they are read from."""
     options = {**faulty_server.s3_options, "max_retries": 3}
     store = register(StoreSettings(store_config(parse("s3://b"), options), None))
     wanted = []
     for number in range(3):
         faulty_server.put("b", f"k{number}", DATA[number:])
-        version = ObjectVersion(store, f"k{number}", None, len(DATA) - number)
-        wanted += [ByteRange(version, 0, 10), ByteRange(version, 60_000, 80_000)]
+        version = ObjectVersion(store.name, f"k{number}", None, len(DATA) - number)
+        wanted += [ByteRange(version, 0, 10), ByteRange(version, 10_000, 80_000)]
 
-    return wanted
+    yield wanted
+    assert known(store.name) is store
 
 
 def contents(wanted: list[ByteRange]) -> list[bytes]:
@@ -130,22 +131,21 @@ def test_a_killed_one_is_started_anew(io_process: IOProcess, objects: list[ByteR
         assert io_process.pid != pid
 
 
-def _read_in_a_child(address: str, wanted: list[ByteRange], settings: StoreSettings, answers: object) -> None:
-    register(settings)
+def _read_in_a_child(address: str, wanted: list[ByteRange], store: RegisteredStore, answers: object) -> None:
+    assert known(store.name) is store
     answers.put([bytes(part) for part in IOClient(address).read(wanted)])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_several_processes_read_through_one(io_process: IOProcess, objects: list[ByteRange], method: str) -> None:
-    from headrace.storage.stores import settings_of
-
     context = multiprocessing.get_context(method)
     answers = context.Queue()
-    settings = settings_of(objects[0].object.store)
+    store = known(objects[0].object.store)
+    assert store is not None
     io_process.client.read(objects)
     children = []
     for _ in range(2):
-        child = context.Process(target=_read_in_a_child, args=(io_process.address, objects, settings, answers))
+        child = context.Process(target=_read_in_a_child, args=(io_process.address, objects, store, answers))
         child.start()
         children.append(child)
 

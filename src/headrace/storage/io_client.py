@@ -166,10 +166,23 @@ class IOClient:
         return opened
 
     def _introduce(self, opened: _Opened, ranges: Sequence[ByteRange]) -> None:
-        """Sends how the stores that ranges name are opened, those that this connection has not sent yet."""
-        for name in {wanted.object.store for wanted in ranges} - opened.known:
-            wire.send(opened.socket, ("store", stores.settings_of(name)))
-            opened.known.add(name)
+        """Sends the stores that ranges name, those that were not sent over this connection yet.
+
+        Then is the time to say which others nobody holds any more: the I/O process closes their caches.
+        """
+        new = {wanted.object.store for wanted in ranges} - opened.known
+        if not new:
+            return
+
+        for name in [name for name in opened.known if stores.known(name) is None]:
+            wire.send(opened.socket, ("drop store", name))
+            opened.known.remove(name)
+
+        for name in new:
+            store = stores.known(name)
+            if store is not None:
+                wire.send(opened.socket, ("store", store))
+                opened.known.add(name)
 
 
 class IOProcess:
@@ -186,7 +199,7 @@ class IOProcess:
         self._listener.listen(BACKLOG)
         unfinished.rename(address)
         self.client = IOClient(address)
-        self._running = _Running(self._listener)
+        self._running = _Running(self._listener, folder)
         self._running.start()
         # The thread holds what it needs, and not this object: otherwise it would never be dropped.
         watching = threading.Thread(target=self._running.watch, name="headrace-io-watch", daemon=True)
@@ -213,8 +226,10 @@ class _Running:
 
     process: subprocess.Popen[bytes]
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, folder: str) -> None:
+        """folder: in which the socket lies. It goes with whoever ends last."""
         self._listener = listener
+        self._folder = folder
         self._began = 0.0
         self._ended = False
         # Between the look whether all is over and the start of a successor, the owner must not end it: it would end the
@@ -224,7 +239,8 @@ class _Running:
     def start(self) -> None:
         """Starts a process. Raises `OSError`."""
         descriptor = self._listener.fileno()
-        command = [sys.executable, "-m", "headrace.storage.io_process", str(descriptor), str(os.getpid())]
+        program = [sys.executable, "-m", "headrace.storage.io_process"]
+        command = [*program, str(descriptor), str(os.getpid()), self._folder]
         # By default glibc raises it to 32 MB, and then keeps as much again of what large answers took.
         environment = {"MALLOC_MMAP_THRESHOLD_": "131072", **os.environ}
         self._began = time.monotonic()

@@ -5,7 +5,8 @@ It listens on a socket that its parent has opened, and ends when its parent does
 
 What it is sent, each a tuple whose first part says what it is:
 
-    ("store", settings)                 a store that ranges name
+    ("store", store)                    a store that ranges name
+    ("drop store", name)                nobody reads from it any more
     ("read", ranges)                    is answered by ("data", sizes) and the bytes, or by ("error", exception)
     ("announce", plan, position, ranges, next_uses), ("passed", plan, position), ("forget", plan)
     ("read directly", count)            so many bytes came out of the cache, without this process
@@ -26,14 +27,13 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import StorageError
 from headrace.storage import stores, wire
 from headrace.storage.fetcher import Fetcher
 from headrace.storage.sources import bring
-from headrace.storage.stores import StoreSettings
+from headrace.storage.stores import RegisteredStore
 
 
 class _Connection:
@@ -45,6 +45,8 @@ class _Connection:
         self._fetcher = fetcher
         self._cpu_before = cpu_before
         self._plans: set[int] = set()
+        # They are known in this process as long as a connection holds them.
+        self._stores: dict[str, RegisteredStore] = {}
 
     def serve(self) -> None:
         """Answers until the other end is gone."""
@@ -75,8 +77,10 @@ class _Connection:
         elif what == "read directly":
             self._fetcher.read_directly(rest[0])
         elif what == "store":
-            settings: StoreSettings = rest[0]
-            stores.register(settings)
+            store: RegisteredStore = rest[0]
+            self._stores[store.name] = store
+        elif what == "drop store":
+            del self._stores[rest[0]]
         elif what == "counts":
             wire.send(self._connection, replace(self._fetcher.count(), cpu=time.process_time() - self._cpu_before))
 
@@ -118,12 +122,14 @@ def _end_with_parent(parent: int, folder: str) -> None:
 
 
 def main() -> None:
-    """Serves on the listening socket whose descriptor is the first argument. The second one is the parent's number."""
+    """Serves on the listening socket whose descriptor is the first argument.
+
+    The second one is the parent's number, the third one the folder of the socket.
+    """
     # Ctrl-C reaches the parent too, which decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listener = socket.socket(fileno=int(sys.argv[1]))
-    folder = str(Path(listener.getsockname()).parent)
-    threading.Thread(target=_end_with_parent, args=(int(sys.argv[2]), folder), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(int(sys.argv[2]), sys.argv[3]), daemon=True).start()
     fetcher = Fetcher(bring)
     stores.on_retry(fetcher.retried)
     cpu_before = time.process_time()

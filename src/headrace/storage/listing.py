@@ -18,7 +18,7 @@ from headrace.core.errors import DatasetNotFoundError, StorageError
 from headrace.core.regular import SIDE_FILE
 from headrace.storage.locations import HTTP_SCHEMES, Location, parse
 from headrace.storage.objects import ObjectInfo, Store, store_config
-from headrace.storage.stores import CacheSettings, StoreSettings, register, store_named
+from headrace.storage.stores import CacheSettings, StoreSettings, register
 
 MAGIC = "*?["
 MANIFEST = "headrace.json"
@@ -79,7 +79,7 @@ class Lookup:
         # Whoever opens data waits for an answer, and nothing is lost if there is none: it is not waited for as long as
         # in the middle of an epoch.
         options = {"retry_timeout": PATIENCE, **(self.options or {})}
-        return store_named(register(StoreSettings(store_config(location, options), None)))
+        return register(StoreSettings(store_config(location, options), None)).opened()
 
     def settings(self, location: Location) -> StoreSettings:
         """Returns how the store in which a location lies is read."""

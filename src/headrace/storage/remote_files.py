@@ -20,10 +20,9 @@ from headrace.storage.stores import StoreSettings, keeps_all
 
 
 class RemoteFiles:
-    """Objects of one store, numbered. Holds no connection: it may be pickled and forked."""
+    """Objects of one store, numbered, whose ranges can be read as long as this lives. It may be pickled and forked."""
 
     def __init__(self, settings: StoreSettings, objects: Sequence[ObjectInfo]) -> None:
-        self._settings = settings
         self._store = stores.register(settings)
         self._keys = PackedStrings.from_strings(info.key for info in objects)
         self._etags = PackedStrings.from_strings(info.etag or "" for info in objects)
@@ -47,7 +46,7 @@ class RemoteFiles:
 
     def version(self, number: int) -> ObjectVersion:
         """Returns which object a file is."""
-        return ObjectVersion(self._store, self._keys[number], self._etags[number] or None, int(self.sizes[number]))
+        return ObjectVersion(self._store.name, self._keys[number], self._etags[number] or None, int(self.sizes[number]))
 
     def part(self, number: int, start: int, stop: int) -> ByteRange:
         """Returns a range of a file."""
@@ -56,10 +55,6 @@ class RemoteFiles:
     def whole(self, number: int) -> ByteRange:
         """Returns all of a file."""
         return ByteRange(self.version(number), 0, int(self.sizes[number]))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        stores.register(self._settings)
 
 
 def read_ranges(ranges: Sequence[ByteRange]) -> list[memoryview]:

@@ -23,9 +23,7 @@ ATTEMPTS = 5
 """How often blocks that others fetch are waited for, before they are fetched again, past the cache."""
 
 MOST_RECENT = 4096
-"""Objects in the cache that a process keeps at hand: to find out their names takes longer than a read."""
-
-_RECENT: dict[ObjectVersion, CachedObject] = {}
+"""Objects in the cache of a store that a process keeps at hand: to find out their names takes longer than a read."""
 
 
 class Brought(NamedTuple):
@@ -86,19 +84,22 @@ def _bring(
 
 def cached_object(version: ObjectVersion) -> CachedObject | None:
     """Returns the object in the cache of this node; None without a cache, or for one whose versions have no names."""
-    found = _RECENT.get(version)
+    store = stores.known(version.store)
+    if store is None or version.etag is None or version.size == 0:
+        return None
+    found = store.recent.get(version)
     if found is not None:
         return found
 
-    cache = stores.cache_of(version.store)
-    if cache is None or version.etag is None or version.size == 0:
+    cache = store.cache()
+    if cache is None:
         return None
 
     url = stores.location_of(version.store, version.key).url
     found = cache.open_object(url, version.etag, version.size, block_size(version.size))
-    if len(_RECENT) >= MOST_RECENT:
-        _RECENT.clear()
-    _RECENT[version] = found
+    if len(store.recent) >= MOST_RECENT:
+        store.recent.clear()
+    store.recent[version] = found
     return found
 
 

@@ -8,14 +8,16 @@ import logging
 import os
 import secrets
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import wrong_argument
-from headrace.storage.cache import DiskCache, bytes_in
+from headrace.storage.cache import CachedObject, DiskCache, bytes_in
 from headrace.storage.locations import Location, is_url
 from headrace.storage.objects import Store, StoreConfig
+from headrace.storage.ranges import ObjectVersion
 
 SMALLEST_CACHE = 1_000_000
 """Bytes that a cache may have at least: a few blocks."""
@@ -77,64 +79,85 @@ class StoreSettings:
         return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
-_LOCK = threading.Lock()
-_SETTINGS: dict[str, StoreSettings] = {}
-_CACHES: dict[CacheSettings, DiskCache] = {}
-_OPENED_BY: int | None = None
-_OPENED: dict[str, tuple[int, Store]] = {}
-"""Stores, each with the process that has opened it: a forked child cannot use those of its parent."""
+class RegisteredStore:
+    """A store as this process reads from it: byte ranges name it. It is known as long as somebody holds this object.
 
+    Pickled, it is registered where it arrives.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self.recent: dict[ObjectVersion, CachedObject] = {}
+        """Objects in the cache that are kept at hand."""
+
+        # With the process that has opened it: a forked child cannot use that of its parent.
+        self._opened: tuple[int, Store] | None = None
+        self._cache: DiskCache | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return register, (self.settings,)
+
+    def opened(self) -> Store:
+        """Returns the store itself."""
+        global _OPENED_BY
+        pid = os.getpid()
+        if self._opened is not None and self._opened[0] == pid:
+            return self._opened[1]
+
+        store = self.settings.config.open()
+        _OPENED_BY = pid
+        store.on_retry = functools.partial(_retried, self.name)
+        self._opened = pid, store
+        return store
+
+    def cache(self) -> DiskCache | None:
+        """Returns the cache through which it is read; None without one. Raises `UsageError` for one that cannot be.
+
+        It is closed when neither this object nor an object of the cache is held any more.
+        """
+        settings = self.settings.cache
+        if settings is None:
+            return None
+
+        with _LOCK:
+            if self._cache is None:
+                self._cache = DiskCache(settings.folder, settings.limit, job=settings.job, say=_say_of_cache)
+            return self._cache
+
+
+_LOCK = threading.Lock()
+_KNOWN: weakref.WeakValueDictionary[str, RegisteredStore] = weakref.WeakValueDictionary()
+_OPENED_BY: int | None = None
 _IS_WORKER = False
 _LOGGER = logging.getLogger("headrace")
 _LISTENERS: list[Callable[[str, str], None]] = []
 
 
-def register(settings: StoreSettings) -> str:
-    """Makes a store known in this process. Returns its name, which is the same in all processes."""
+def register(settings: StoreSettings) -> RegisteredStore:
+    """Makes a store known in this process, by a name that is the same in all processes, while the result is held."""
     name = settings.name
     with _LOCK:
-        _SETTINGS.setdefault(name, settings)
-    return name
+        known = _KNOWN.get(name)
+        if known is None:
+            known = _KNOWN[name] = RegisteredStore(settings)
+        return known
 
 
-def settings_of(name: str) -> StoreSettings | None:
-    """Returns how a store is read; None if it was not registered."""
-    return _SETTINGS.get(name)
+def known(name: str) -> RegisteredStore | None:
+    """Returns the store of a name; None if nobody holds it."""
+    return _KNOWN.get(name)
 
 
 def store_named(name: str) -> Store:
     """Returns a store that was registered. Raises `KeyError`."""
-    global _OPENED_BY
-    pid = os.getpid()
-    opened = _OPENED.get(name)
-    if opened is not None and opened[0] == pid:
-        return opened[1]
-
-    store = _SETTINGS[name].config.open()
-    _OPENED_BY = pid
-    store.on_retry = functools.partial(_retried, name)
-    _OPENED[name] = pid, store
-    return store
+    return _KNOWN[name].opened()
 
 
 def location_of(name: str, key: str) -> Location:
     """Returns where an object of a store is."""
-    config = _SETTINGS[name].config
+    config = _KNOWN[name].settings.config
     return Location(config.scheme, config.container, key)
-
-
-def cache_of(name: str) -> DiskCache | None:
-    """Returns the cache through which a store is read; None without one. Raises `UsageError` for one that cannot be."""
-    settings = _SETTINGS[name].cache
-    if settings is None:
-        return None
-
-    with _LOCK:
-        cache = _CACHES.get(settings)
-        if cache is None:
-            cache = DiskCache(settings.folder, settings.limit, job=settings.job, say=_say_of_cache)
-            _CACHES[settings] = cache
-        return cache
 
 
 def leave_words_to_io_process() -> None:
@@ -153,13 +176,13 @@ def _say_of_cache(text: str) -> None:
 
 def keeps_all(name: str) -> bool:
     """Tells whether what is read from a store stays on this node: there is a cache, and it has no limit."""
-    settings = _SETTINGS[name].cache
+    settings = _KNOWN[name].settings.cache
     return settings is not None and settings.limit is None
 
 
 def has_limit(name: str) -> bool:
     """Tells whether what is read from a store is kept on this node, as far as there is room."""
-    settings = _SETTINGS[name].cache
+    settings = _KNOWN[name].settings.cache
     return settings is not None and settings.limit is not None
 
 
@@ -175,11 +198,12 @@ def cache_kind(name: str) -> str:
 def name_at(location: Location) -> str | None:
     """Returns the store of a location that was registered last; None if there is none."""
     with _LOCK:
-        known = list(_SETTINGS.items())
+        registered = list(_KNOWN.values())
 
-    for name, settings in reversed(known):
-        if (settings.config.scheme, settings.config.container) == (location.scheme, location.container):
-            return name
+    for store in reversed(registered):
+        config = store.settings.config
+        if (config.scheme, config.container) == (location.scheme, location.container):
+            return store.name
     return None
 
 

@@ -19,7 +19,7 @@ from headrace.storage.files import info_of
 from headrace.storage.listing import current
 from headrace.storage.locations import parse
 from headrace.storage.objects import ObjectInfo, Store
-from headrace.storage.stores import cache_of, register
+from headrace.storage.stores import register
 from headrace.telemetry.progress import bytes_bar
 
 LOGGER = logging.getLogger("headrace")
@@ -80,7 +80,7 @@ def _leased(url: str, info: ObjectInfo, fetch: Callable[[IO[bytes]], None]) -> L
     if lookup.cache is None or info.etag is None:
         return None
 
-    cache = cache_of(register(lookup.settings(parse(url))))
+    cache = register(lookup.settings(parse(url))).cache()
     if cache is None:
         return None
     try:

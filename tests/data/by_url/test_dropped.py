@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 import headrace
 from headrace.storage.endpoint import endpoint
 from headrace.storage.fetcher import Fetcher
+from headrace.storage.io_client import IO_PROCESS
 from tests.data.by_url.conftest import Twice
 
 Make = Callable[..., Twice]
@@ -59,3 +62,50 @@ def test_a_loop_that_is_left_keeps_nothing_in_memory(twice: Make) -> None:
             break
         assert comes_down_to(0)
     assert len(list(loader)) == len(loader)
+
+
+def descriptors_below(pid: int, folder: Path) -> int:
+    """Returns how many files and folders below a folder a process has open."""
+    found = 0
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        try:
+            found += os.readlink(entry.path).startswith(str(folder))
+        except FileNotFoundError:
+            continue  # of the listing itself, or closed meanwhile
+    return found
+
+
+def closes(pid: int, folder: Path, expected: int) -> bool:
+    """Waits until a process has at most so many open: what is on its way comes first."""
+    waiting = threading.Event()
+    for _ in range(1000):
+        if descriptors_below(pid, folder) <= expected:
+            return True
+        waiting.wait(0.01)
+    return False
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", ["pt", "hdf5"])
+def test_a_dropped_dataset_closes_its_cache(twice: Make, tmp_path: Path, workers: int, name: str) -> None:
+    """Somebody opens data in a cell of a notebook, again and again."""
+    cache = tmp_path / "cache"
+    io_process = IO_PROCESS.get()  # which lasts as long as this test
+
+    def read_once() -> None:
+        dataset = twice(name, "s3", cache_dir=cache).remote
+        loader = headrace.DataLoader(dataset, batch_size=8, seed=3, shuffle=True, num_workers=workers)
+        assert len(list(loader)) == len(loader)
+        if workers and name == "pt":
+            assert descriptors_below(io_process.pid, cache) > 0
+        else:
+            assert descriptors_below(os.getpid(), cache) > 0
+
+    read_once()
+    gc.collect()
+    first = descriptors_below(io_process.pid, cache)
+    for _ in range(3):
+        read_once()
+        gc.collect()
+        assert closes(os.getpid(), cache, 0)
+        assert closes(io_process.pid, cache, first)

@@ -42,6 +42,9 @@ class Folders:
             while self.descriptors:
                 os.close(self.descriptors.popitem()[1])
 
+    def __del__(self) -> None:
+        self.close()
+
     def open(self, name: str, flags: int, *, make: bool = False) -> int:
         """Opens a file, and returns its descriptor. make: also makes the folder it lies in."""
         folder, base = self._split(name, make)
