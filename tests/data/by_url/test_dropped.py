@@ -69,7 +69,7 @@ def descriptors_below(pid: int, folder: Path) -> int:
     found = 0
     for entry in os.scandir(f"/proc/{pid}/fd"):
         try:
-            found += os.readlink(entry.path).startswith(str(folder))
+            found += str(Path(entry.path).readlink()).startswith(str(folder))
         except FileNotFoundError:
             continue  # of the listing itself, or closed meanwhile
     return found
