@@ -24,8 +24,8 @@ class RemoteFiles:
 
     def __init__(self, settings: StoreSettings, objects: Sequence[ObjectInfo]) -> None:
         self._store = stores.register(settings)
-        self._keys = PackedStrings.from_strings(info.key for info in objects)
-        self._etags = PackedStrings.from_strings(info.etag or "" for info in objects)
+        # One string of both: each sample asks for it. An ETag has no line breaks.
+        self._names = PackedStrings.from_strings(f"{info.etag or ''}\n{info.key}" for info in objects)
         self.sizes = np.array([info.size for info in objects], np.int64)
 
     @classmethod
@@ -42,11 +42,12 @@ class RemoteFiles:
         return cls(current().settings(parse(url)), [info for _, info in objects])
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._names)
 
     def version(self, number: int) -> ObjectVersion:
         """Returns which object a file is."""
-        return ObjectVersion(self._store.name, self._keys[number], self._etags[number] or None, int(self.sizes[number]))
+        etag, _, key = self._names[number].partition("\n")
+        return ObjectVersion(self._store.name, key, etag or None, int(self.sizes[number]))
 
     def part(self, number: int, start: int, stop: int) -> ByteRange:
         """Returns a range of a file."""
