@@ -86,6 +86,9 @@ class FaultyServer:
         self.page = 1000
         """Objects on a page of a listing."""
 
+        self.refuses_lists = False
+        """Whether objects may be read, and not listed."""
+
         self.requests: list[Asked] = []
         self.bytes_sent = 0
         """Of bodies."""
@@ -154,6 +157,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reset()
         elif fault is not None and fault.kind == "stall":
             self.stall()
+        elif "list-type=2" in parts.query and self.faulty.refuses_lists:
+            self.refuse(403, "AccessDenied", with_body)
         elif "list-type=2" in parts.query:
             self.send_listing(path.strip("/"), parse_qs(parts.query), fault)
         else:

@@ -101,6 +101,15 @@ def test_empty_objects(store: Store, folder: str) -> None:
         store.read(key, 0, 1)
 
 
+def test_what_begins_with_letters_is_found_among_others(store: Store, folder: str) -> None:
+    wanted = [f"{folder}/train-{number:03d}" for number in range(120)]
+    others = ["train/a", "train-/a", "train", "train.x", "traim-0", "trainx-0", "a", "z"]
+    for key in [*wanted, *(f"{folder}/{name}" for name in others)]:
+        store.write(key, [b"x"])
+    assert [info.key for info in store.beginning(f"{folder}/train-")] == wanted
+    assert [info.key for info in store.beginning(f"{folder}/zz")] == []
+
+
 def test_listings_of_many_pages_are_complete_and_in_order(store: Store, shared_seaweed: Seaweed, folder: str) -> None:
     expected = [f"{folder}/{index:04d}-{index * 7919 % 997:03d}" for index in range(2300)]
     expected += [f"{folder}/0100/x", f"{folder}/0100-/x", f"{folder}/0100.x"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from headrace.data.convert.pack import pack
 from headrace.data.convert.plan import PackOptions
@@ -18,8 +18,8 @@ class PackWay:
 
     workers: int
     trust: bool
-    source_options: Mapping[str, object]
-    target_options: Mapping[str, object]
+    source_options: Mapping[str, object] = field(repr=False)
+    target_options: Mapping[str, object] = field(repr=False)
 
 
 def run_pack(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from headrace.core.hidden import hide_secrets
 from headrace.core.printable import printable
 
 
@@ -113,7 +114,10 @@ def explain(
     expected: object = None,
     cure: str | None = None,
 ) -> str:
-    """Returns `what` followed by one line for each of place, found, expected and cure that is given."""
+    """Returns `what` followed by one line for each of place, found, expected and cure that is given.
+
+    The secrets of URLs in it are hidden; see `hide_secrets`.
+    """
     # A file's name may have line breaks, which would look like further lines of the message.
     if place is not None:
         place = printable(str(place), kept="")
@@ -123,7 +127,8 @@ def explain(
         if value is not None:
             lines.append(f"  {name + ':':<9} {printable(str(value))}")
 
-    return "\n".join(lines)
+    # What a user has mistyped is quoted, and may have a password in it.
+    return hide_secrets("\n".join(lines))
 
 
 def wrong_argument(

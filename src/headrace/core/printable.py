@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from headrace.core.hidden import hide_secrets
+
 KEPT = "\n\t"
 
 
@@ -27,14 +29,14 @@ def printable(text: str, kept: str = KEPT) -> str:
 
 
 class PrintableFilter(logging.Filter):
-    """Makes the messages of a logger printable, whatever handler writes them."""
+    """Makes the messages of a logger printable, and hides the secrets of URLs, whatever handler writes them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter.filter`: lets every record through."""
         # The arguments are joined in first: the text that is not printable is usually in them. Records without such a
         # text stay as they are, as collectors of logs group them by their unjoined message.
         message = record.getMessage()
-        shown = printable(message)
+        shown = hide_secrets(printable(message))
         if shown != message:
             record.msg = shown
             record.args = None

@@ -96,8 +96,11 @@ class YieldsBatches(Protocol):
 class NamesSamples(Protocol):
     """A map-style dataset that tells from which file a sample comes. Asked when a sample was bad.
 
-    Subsets and wrappers are looked through by their attributes `dataset`, `source` and `indices`.
+    It has one of these. Subsets and wrappers are looked through by their attributes `dataset`, `source` and `indices`.
     """
+
+    def path_of_sample(self, key: Any) -> str | None:
+        """Returns the path or URL of a sample, as a user would call it; None if it is not known."""
 
     samples: list[tuple[str, Any]]
     """The path and the class of each sample, as torchvision's `ImageFolder` has them; also found as `imgs`."""

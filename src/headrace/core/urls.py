@@ -6,11 +6,9 @@ import os
 import re
 
 from headrace.core.errors import UsageError, explain
+from headrace.core.hidden import hide_secrets, without_user, without_values
 
 URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>//?)(?P<rest>.*)", re.DOTALL)
-
-CONTAINER_BEFORE_AT = ("az", "azure", "abfs", "abfss")
-"""Schemes whose URLs may read `az://container@account/key`: what stands in front of the @ is no user."""
 
 
 def is_url(path: object) -> bool:
@@ -33,25 +31,22 @@ def is_url(path: object) -> bool:
 
 
 def shown_url(url: str) -> str:
-    """Returns a URL as an error may show it: with two slashes, without user, password and query.
+    """Returns a URL as an error may show it: with two slashes, without user and password, without values of a query.
 
-    Other texts come back as they are.
+    Of other texts, what looks like a URL is shown in this way.
     """
     match = URL.match(url)
     if match is None:
-        return url
+        return hide_secrets(url)
 
     scheme = match["scheme"]
-    container, slash, key = match["rest"].partition("/")
+    rest = without_user(scheme, match["rest"])
     if scheme.lower() in ("http", "https"):
-        container = container.partition("?")[0].partition("#")[0]
-        key = key.partition("?")[0].partition("#")[0]
+        rest = rest.partition("?")[0].partition("#")[0]
+    else:
+        rest = without_values(scheme, rest)
 
-    user, _, host = container.rpartition("@")
-    if scheme.lower() not in CONTAINER_BEFORE_AT or ":" in user:
-        container = host
-
-    return f"{scheme}://{container}{slash}{key}"
+    return f"{scheme}://{rest}"
 
 
 def refuse_url(path: object, place: str, cure: str) -> None:

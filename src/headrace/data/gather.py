@@ -139,6 +139,18 @@ def in_range(keys: Keys, count: int) -> Keys:
     return keys
 
 
+def typed(column: Column, dtype: np.dtype[Any]) -> Column:
+    """Returns a column with its numbers as `dtype`, in memory that may be written to where samples are of one size."""
+    if isinstance(column, Ragged):
+        if dtype == column.values.dtype:
+            return column
+        return column.with_values(column.values.astype(dtype))
+
+    if dtype == column.dtype and column.flags.writeable:
+        return column
+    return column.astype(dtype)
+
+
 def _converted(values: Array, dtype: np.dtype[Any], memory: BatchMemory) -> torch.Tensor:
     if values.dtype == dtype and values.nbytes < memory.smallest:
         return torch.from_numpy(values)

@@ -15,13 +15,14 @@ from torch.utils.data import Dataset
 
 from headrace.core.batch_memory import BatchMemory, OwnMemory
 from headrace.core.errors import FormatError, UsageError, wrong_argument
+from headrace.core.hidden import hide_secrets
 from headrace.data import gather
 from headrace.data.fluent import Fluent
 from headrace.data.formats import flat
-from headrace.data.formats.columns import Block, Column, Keys, Ragged, value_of
+from headrace.data.formats.columns import Block, Column, Keys, value_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.listed_files import open_listed
-from headrace.data.formats.protocol import Handle, Reader, WindowReader
+from headrace.data.formats.protocol import Handle, NamesFiles, Reader, WindowReader
 from headrace.data.formats.registry import open_flat_reader, open_reader
 from headrace.data.formats.shards import FileList, stamp_of
 from headrace.data.gather import Gather, RaggedAs, in_range, type_of_numbers, whole_numbers
@@ -31,6 +32,7 @@ from headrace.data.tokens import TokenWindows
 from headrace.storage.listing import lookup
 from headrace.storage.locations import is_url
 from headrace.storage.ranges import ByteRange
+from headrace.storage.store_options import options_for
 from headrace.storage.stores import cache_settings
 
 
@@ -109,6 +111,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     if ragged not in ("pad", "nested", "list"):
         raise wrong_argument("ragged", ragged, "'pad', 'nested' or 'list'", place="headrace.open")
 
+    options = options_for(uri, options)
     if dtype is not None or window is not None or stride is not None:
         flat.check_asked(uri, columns, format, dtype, window, stride)
         cache = cache_settings(cache_dir, cache_limit, uri)
@@ -213,6 +216,14 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
             return len(self._reader)
         length, stride = self._window
         return max((len(self._reader) - length) // stride + 1, 0)
+
+    def path_of_sample(self, key: Any) -> str | None:
+        """Returns the file of a sample, and where it lies in that; None if the stored form does not tell."""
+        if self._window is not None or not isinstance(self._reader, NamesFiles):
+            return None
+        if not isinstance(key, (int, np.integer)) or not -len(self) <= key < len(self):
+            return None
+        return self._reader.path_of_sample(int(key) % len(self))
 
     def astype(self, dtype: Any = None, **columns: Any) -> StoredDataset:
         """Returns the same data with numbers converted while they are gathered.
@@ -327,7 +338,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         else:
             stored = self._read(keys).columns
             for field in self.schema:
-                columns[field.name] = self._typed(field, stored[field.name])
+                columns[field.name] = gather.typed(stored[field.name], self._types[field.name])
 
         return Block(self.block_schema, columns)
 
@@ -346,17 +357,6 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
         return Schema(tuple(fields))
 
-    def _typed(self, field: Field, column: Column) -> Column:
-        dtype = self._types[field.name]
-        if isinstance(column, Ragged):
-            if dtype == column.values.dtype:
-                return column
-            return column.with_values(column.values.astype(dtype))
-
-        if dtype == column.dtype and column.flags.writeable:
-            return column
-        return column.astype(dtype)
-
     def fingerprint(self) -> str:
         """Returns a text that changes when the stored files do, by their names, lengths and times, or what is asked."""
         types = {name: dtype.name for name, dtype in self._types.items()}
@@ -366,7 +366,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         return f"{stamp} {types} {self._window} {self._decode} {self.schema.to_json()}"
 
     def _read(self, keys: Keys) -> Block:
-        return self._reader.fetch(keys, self.schema.names)
+        return self._reader.fetch(keys, self.schema.names).numbered(self._reader.place, keys)
 
     def sample(self, block: Block, place: int) -> dict[str, Any]:
         """Returns one sample of a block as users get it."""
@@ -379,15 +379,12 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
         if isinstance(value, bytes):
             if self._decode and holds_images(field):
-                return decode_image(value, self._place(field))
+                return decode_image(value, block.place_of(place, field.name))
             return value
 
         if np.ndim(value):
             return np.array(value, self._types[field.name])
         return self._types[field.name].type(value)
-
-    def _place(self, field: Field) -> str:
-        return f"{self._reader.place}, column {field.name!r}"
 
     def checked(self, keys: Any) -> Keys:
         """Returns keys as an array, all 0 .. length-1. Raises `IndexError`."""
@@ -475,4 +472,4 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         for field in self.schema:
             lines.append(f"  {field.name}: {field}")
 
-        return "\n".join(lines)
+        return hide_secrets("\n".join(lines))

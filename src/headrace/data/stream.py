@@ -156,6 +156,17 @@ class StreamIterator:
         self._used += 1
         return self._dataset.sample(self._window, self._used - 1)
 
+    def place_of_last(self, part: str | int | None) -> str:
+        """Returns where the last sample that `next` gave comes from. part: a column, if only one is meant."""
+        names = self._dataset.schema.names
+        if self._window is None or not names:
+            return "a sample"
+
+        column = names[0]
+        if isinstance(part, str) and part in names:
+            column = part
+        return self._window.place_of(self._used - 1, column)
+
     def next_batch(self, count: int, out: BatchMemory) -> tuple[Any, int]:
         """Returns the next batch, collated in `out`, and how many samples it has; 0 at the end."""
         parts: list[Block] = []
@@ -309,7 +320,8 @@ class StreamIterator:
 
             if start < stop:
                 keys = np.arange(start, stop)
-                return self._dataset.reader.fetch(keys, self._dataset.schema.names)
+                reader = self._dataset.reader
+                return reader.fetch(keys, self._dataset.schema.names).numbered(reader.place, keys)
 
         return None
 

@@ -91,7 +91,17 @@ class SteppedIterator:
         return self
 
     def __next__(self) -> Any:
-        return self._step.apply(next(self._samples))
+        sample = next(self._samples)
+        try:
+            return self._step.apply(sample)
+        except Exception as error:
+            error.add_note(f"headrace: raised by the step {self._step.name!r} on {self.place_of_last(self._step.on)}")
+            raise
+
+    def place_of_last(self, part: str | int | None) -> str:
+        """Returns where the last sample comes from. part: a column, if only one is meant."""
+        place: str = self._samples.place_of_last(part)  # type: ignore[attr-defined]  # streams of headrace tell it
+        return place
 
     def state_dict(self) -> Any:
         """Returns where the pass over the stream is."""

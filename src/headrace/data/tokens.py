@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from headrace.core.batch_memory import BatchMemory, OwnMemory
 from headrace.core.errors import FormatError, wrong_argument
+from headrace.core.hidden import hide_secrets
 from headrace.data.fluent import Fluent
 from headrace.data.formats.columns import Array, Keys
 from headrace.data.formats.flat import COLUMN
@@ -144,4 +145,4 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
     def __repr__(self) -> str:
         dtype = self._reader.schema[COLUMN].dtype
         line = f"{self.place}: {len(self):,} windows of {self.window:,} tokens, one each {self.stride:,}"
-        return f"{line}\n  {len(self._reader):,} tokens of {dtype.name}"
+        return f"{hide_secrets(line)}\n  {len(self._reader):,} tokens of {dtype.name}"

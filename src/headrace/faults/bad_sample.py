@@ -102,7 +102,8 @@ def text_of(error: BaseException) -> str:
 def path_of(dataset: object, key: Any, error: BaseException | None = None) -> str | None:
     """Returns the file of a sample: what the exception names, else what the dataset lists; None if neither does.
 
-    A dataset lists its files as `samples` or `imgs`, pairs that begin with a path, as torchvision's folders do.
+    A dataset lists its files as `samples` or `imgs`, pairs that begin with a path, as torchvision's folders do; or it
+    has a method `path_of_sample`.
     """
     named = getattr(error, "filename", None)
     if isinstance(named, (str, bytes)):
@@ -113,6 +114,10 @@ def path_of(dataset: object, key: Any, error: BaseException | None = None) -> st
     # A `Subset` has `dataset` and `indices`, our own wrappers have `source`: the key is followed down to the dataset
     # that lists files.
     for _ in range(LONGEST_NESTING):
+        asked = getattr(dataset, "path_of_sample", None)
+        if asked is not None:
+            path: str | None = asked(key)
+            return path
         listed = getattr(dataset, "samples", None)
         if listed is None:
             listed = getattr(dataset, "imgs", None)

@@ -7,6 +7,7 @@ obstore reads the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`), the roles of ins
 from __future__ import annotations
 
 import base64
+import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,6 +59,16 @@ PREFIXES = {"s3": "aws_", "gs": "google_", "az": "azure_storage_"}
 
 DURATIONS = {"connect_timeout", "pool_idle_timeout", "read_timeout", "timeout"}
 """Options in seconds, as `datetime.timedelta`, or in obstore's words, such as "1min 30s"."""
+
+CERTIFICATES = {"root_certificate", "proxy_ca_certificate"}
+
+FLAGS = {
+    "allow_http", "allow_invalid_certificates", "disable_bulk_delete", "disable_tagging", "http1_only", "http2_only",
+    "imdsv1_fallback", "randomize_addresses", "request_payer", "s3_express", "skip_signature",
+    "sse_bucket_key_enabled", "unsigned_payload", "use_azure_cli", "use_emulator", "use_fabric_endpoint",
+    "virtual_hosted_style_request",
+}  # fmt: skip
+"""Options that are on or off."""
 
 DEFAULT_CLIENT = {
     "timeout": "7days",  # of a whole request: a large object over a slow line may take long
@@ -172,19 +183,52 @@ def checked_options(location: Location, options: Mapping[str, object]) -> dict[s
             usual = usual.removeprefix(prefix).removeprefix("azure_")
 
         if usual not in own and usual not in CLIENT_OPTIONS and usual not in LIMIT_OPTIONS:
-            known = ", ".join([*sorted(own), *sorted(CLIENT_OPTIONS | LIMIT_OPTIONS)])
+            known = [*sorted(own), *sorted(CLIENT_OPTIONS | LIMIT_OPTIONS)]
+            near = difflib.get_close_matches(usual, known, 3)
+            cure = "correct the name, or leave it out"
+            if near:
+                cure = f"did you mean {' or '.join(map(repr, near))}?"
             raise UsageError.about(
                 "unknown option of a store",
                 place=f"options= for {location.url}",
                 found=repr(name),
-                expected=f"one of {known}",
-                cure="correct the name",
+                expected=f"one of {', '.join(known)}",
+                cure=cure,
             )
 
         if value is not None:
+            _check_type(usual, value, location)
             checked[usual] = value
 
     return checked
+
+
+def _check_type(name: str, value: object, location: Location) -> None:
+    """Raises `UsageError` for an option whose value is of a wrong type. The error does not show the value."""
+    if name in LIMIT_OPTIONS:
+        return  # which `_limits` compares with their bounds
+
+    types: tuple[type, ...] = (str, os.PathLike)
+    expected = "text"
+    if name in FLAGS:
+        types, expected = (bool, str), "True or False"
+    elif name in DURATIONS:
+        types, expected = (int, float, timedelta, str), "seconds, or a datetime.timedelta"
+    elif name in CERTIFICATES:
+        types, expected = (str, bytes), "the text of a certificate (PEM)"
+    elif name == "default_headers":
+        types, expected = (Mapping,), "a dict from names of headers to values"
+    elif name == "pool_max_idle_per_host":
+        types, expected = (int, str), "a whole number"
+
+    if not isinstance(value, types) or (isinstance(value, bool) and name not in FLAGS):
+        raise UsageError.about(
+            "wrong option of a store",
+            place=f"options= for {location.url}: {name}",
+            found=f"a value of type {type(value).__name__}",
+            expected=expected,
+            cure=f"write options={{{name!r}: ...}} with {expected}",
+        )
 
 
 def credentials_source(scheme: str, given: Mapping[str, object]) -> str:

@@ -15,6 +15,9 @@ from headrace.storage.objects import ObjectInfo
 PAGE = 1000
 """Objects in a page of a listing; stores send as many in an answer."""
 
+FEW = 50
+"""Objects that are looked at together where only some are wanted: fewer than in an answer, so that one will do."""
+
 PART_BYTES = 16 << 20
 """Of an upload in parts. S3 takes 10,000 parts, so objects of up to 156 GiB can be written."""
 
@@ -25,16 +28,18 @@ CLIENT_ONLY = {"default_headers", "root_certificate"}
 class Listing:
     """A listing in key order, which goes on behind its last page after a failure."""
 
-    def __init__(self, client: Any, prefix: str) -> None:
+    def __init__(self, client: Any, prefix: str, after: str | None = None, size: int = PAGE) -> None:
+        """after: a key behind which it begins. size: objects that are handed out at a time."""
         self._client = client
         self._folder = prefix.strip("/") or None
-        self._after: str | None = None
+        self._size = size
+        self._after = after
         self._stream: Any = None
 
     def next_page(self) -> Any:
         """Returns the next page, or None behind the last one."""
         if self._stream is None:
-            self._stream = obstore.list(self._client, self._folder, offset=self._after, chunk_size=PAGE)
+            self._stream = obstore.list(self._client, self._folder, offset=self._after, chunk_size=self._size)
 
         stream = self._stream
         self._stream = None

@@ -18,10 +18,18 @@ from obstore.exceptions import BaseError
 
 from headrace.core.errors import HeadraceError, StorageError, UsageError
 from headrace.storage.access import access_to, shown_endpoint
-from headrace.storage.cloud_requests import PAGE, PART_BYTES, Listing, Upload, client_of, key_of, object_info
-from headrace.storage.failures import Request, changed_error, error_after_retries, lasting_error, passing_failure
+from headrace.storage.cloud_requests import FEW, PAGE, PART_BYTES, Listing, Upload, client_of, key_of, object_info
+from headrace.storage.failures import (
+    LISTING,
+    Request,
+    changed_error,
+    error_after_retries,
+    lasting_error,
+    passing_failure,
+)
 from headrace.storage.locations import HTTP_SCHEMES, Location
 from headrace.storage.objects import Folder, Infos, ObjectInfo, Page, Retried
+from headrace.storage.outages import Outage
 from headrace.storage.retrying import SHORT, GaveUp, PassingFailure, retried
 
 Result = TypeVar("Result")
@@ -39,7 +47,7 @@ ERRORS = (BaseError, OSError, ValueError)
 """What obstore raises."""
 
 _READING = "cannot read an object"
-_LISTING = "cannot list objects"
+_LISTING = LISTING
 _WRITING = "cannot write an object"
 
 
@@ -58,6 +66,7 @@ class CloudStore:
         self.on_retry: Retried | None = None
         self._access = access_to(location, options)
         self._endpoint = shown_endpoint(self._access, location.scheme)
+        self._outage = Outage(self._request("", "").place)
         self._refuse_after_fork()
         self._client = self._new_client(options, NO_RETRIES)
         self._writer = self._new_client(options, self._retries())
@@ -86,6 +95,25 @@ class CloudStore:
         infos = [object_info(meta) for meta in found["objects"]]
         infos.sort(key=key_of)
         return names, infos
+
+    def beginning(self, letters: str) -> Infos:
+        """See `Store.beginning`."""
+        folder = letters.rpartition("/")[0]
+        if self.location.scheme == "az" or self.location.container.endswith("--x-s3"):
+            # They do not begin a listing at a key.
+            return [info for info in self.list_folder(folder)[1] if info.key.startswith(letters)]
+
+        self._refuse_http("be listed", "name its files", letters)
+        found: Infos = []
+        listing = Listing(self._client, folder, after=letters, size=FEW)
+        while True:
+            metas = self._ask(_LISTING, folder, listing.next_page) or []
+            infos = [object_info(meta) for meta in metas]
+            matching = [info for info in infos if info.key.startswith(letters)]
+            found += [info for info in matching if "/" not in info.key[len(letters) :]]
+            # Keys come in order, so that there are no more behind the first other one.
+            if not infos or len(matching) < len(infos):
+                return sorted(found, key=key_of)
 
     def head(self, key: str) -> ObjectInfo:
         """See `Store.head`."""
@@ -223,7 +251,13 @@ class CloudStore:
                 if info.key < last:
                     place = self._request(_LISTING, prefix).place
                     found = f"{info.key!r} behind {last!r}"
-                    raise StorageError.about(_LISTING, place=place, found=found, expected="keys in ascending order")
+                    raise StorageError.about(
+                        _LISTING,
+                        place=place,
+                        found=found,
+                        expected="keys in ascending order",
+                        cure="name the store by options={'endpoint': ...}: then its listings are sorted here",
+                    )
                 last = info.key
 
             yield page
@@ -320,7 +354,7 @@ class CloudStore:
 
         failed: GaveUp | Exception
         try:
-            return retried(once, self._access.limits, self.on_retry)
+            return retried(once, self._access.limits, self.on_retry, outage=self._outage)
         except HeadraceError:
             raise
         except GaveUp as error:
@@ -351,7 +385,10 @@ class CloudStore:
         """Raises an error where only buckets can do something."""
         if self.location.scheme in HTTP_SCHEMES:
             place = self._request("", key).place
-            raise StorageError.about(f"an http server cannot {what}", place=place, cure=cure)
+            found = f"an address of {self.location.scheme}, whose protocol has no way to do this"
+            raise StorageError.about(
+                f"an http server cannot {what}", place=place, found=found, expected="a bucket", cure=cure
+            )
 
     def _retries(self) -> dict[str, Any]:
         """Returns the limits as obstore takes them."""

@@ -21,11 +21,17 @@ REGION = re.compile(
 )
 KIND = re.compile(r"\bkind: (Connect|Timeout|TimedOut|Request|Interrupted|Decode|Body|Unknown)\b")
 
+LISTING = "cannot list objects"
+"""What a request for a listing does; see `Request.doing`."""
+
 THROTTLING_STATUSES = {429, 503}
 PASSING_STATUSES = {408, 500, 502, 504, 509, 599}
 THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ServerBusy"}
 PASSING_CODES = {"InternalError", "RequestTimeout", "OperationTimedOut", "RequestTimeTooSkewed.Retry"}
 EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"}
+KEY_CODES = {"SignatureDoesNotMatch", "InvalidAccessKeyId", "AuthenticationFailed"}
+"""The keys themselves are wrong, whatever they are used for."""
+
 REGION_CODES = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 BUCKET_CODES = {"NoSuchBucket", "InvalidBucketName", "ContainerNotFound"}
 
@@ -260,6 +266,9 @@ def _other_error(request: Request, answer: Answer, name: str) -> StorageError:
 
 def _no_permission(request: Request, answer: Answer) -> StorageError:
     """Returns the error for credentials that do not suffice."""
+    if request.doing == LISTING and answer.code not in KEY_CODES:
+        return _no_listing(request, answer)
+
     cure = "give credentials that may do this, or correct the key pair"
     if request.source.startswith("none"):
         cure = "give credentials, as docs/storage.md tells: the object is not public"
@@ -270,6 +279,22 @@ def _no_permission(request: Request, answer: Answer) -> StorageError:
         found=f"no permission ({answer.shown}); the credentials come from: {request.source}",
         expected="credentials with the right to do this",
         cure=cure,
+    )
+
+
+class ListingRefusedError(StorageError):
+    """The credentials do not suffice to list objects. They may suffice to read them."""
+
+
+def _no_listing(request: Request, answer: Answer) -> StorageError:
+    """Returns the error for a listing that is refused. Many may read objects that they may not list."""
+    return ListingRefusedError.about(
+        request.doing,
+        place=request.place,
+        found=f"no permission ({answer.shown}) to list; the credentials come from: {request.source}",
+        expected="credentials with the right to list, or data that need no listing",
+        cure="if the objects may be read, give the URL of one, a list of URLs, a range such as part-{000..127}.tar, or "
+        "a folder that `headrace pack` has made; else give credentials that may list",
     )
 
 

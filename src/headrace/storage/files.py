@@ -66,8 +66,10 @@ def name_of(path: str) -> str:
 
 
 def parent_of(path: str) -> str:
-    """Returns the folder in which a path lies."""
+    """Returns the folder in which a path lies. That of a whole bucket or server is itself."""
     if is_url(path):
+        if not parse(path).key.strip("/"):
+            return path
         return path.rstrip("/").rpartition("/")[0]
     return str(Path(path).parent)
 
@@ -87,6 +89,21 @@ def plain_files(folder: str) -> list[str]:
             return sorted(names)
     except OSError:
         return []
+
+
+def names_beginning(folder: str, letters: str) -> list[str]:
+    """Returns the names of the files in a folder that begin with some letters, as `plain_files` does.
+
+    In a store, only these are listed, and not the folder, where that can be done.
+    """
+    names = []
+    if is_url(folder):
+        for info in current().beginning(join(folder, letters)):
+            names.append(info.key.rpartition("/")[2])
+    else:
+        names = plain_files(folder)
+
+    return sorted(name for name in names if name.startswith(letters) and not name.startswith("."))
 
 
 def _objects_in(folder: str) -> list[str]:

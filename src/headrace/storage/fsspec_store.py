@@ -11,7 +11,8 @@ import fsspec
 
 from headrace.core.errors import HeadraceError, ObjectChangedError, ObjectNotFoundError, StorageError, UsageError
 from headrace.storage.locations import Location
-from headrace.storage.objects import Folder, ObjectInfo, Page, Retried
+from headrace.storage.objects import Folder, Infos, ObjectInfo, Page, Retried
+from headrace.storage.outages import Outage
 from headrace.storage.retrying import SHORT, GaveUp, PassingFailure, RetryLimits, retried
 
 Result = TypeVar("Result")
@@ -33,9 +34,10 @@ class FsspecStore:
         """Opens the filesystem. Raises `UsageError` where it does not take the options."""
         self.location = location
         self.on_retry: Retried | None = None
+        self._outage = Outage(location.url)
         self._writing = threading.Lock()
         given = dict(options)
-        self._limits = RetryLimits(retries=_retries(given))
+        self._limits = _limits(given)
         self._root = Location(location.scheme, location.container, "").url
         try:
             found = fsspec.get_filesystem_class(location.scheme)._get_kwargs_from_urls(self._root)
@@ -43,7 +45,15 @@ class FsspecStore:
             self._system = fsspec.filesystem(
                 location.scheme, **{**found, **given}, skip_instance_cache=True, use_listings_cache=False
             )
-        except (TypeError, ValueError, ImportError, OSError) as error:
+        except OSError as error:
+            raise StorageError.about(
+                "cannot open a store",
+                place=location.url,
+                found=f"fsspec's filesystem for {location.scheme}:// raised {type(error).__name__}",
+                expected="a server that answers",
+                cure="check host, port and network, and user and password in options=",
+            ) from None
+        except (TypeError, ValueError, ImportError) as error:
             name = type(error).__name__
             raise UsageError.about(
                 "cannot open a store",
@@ -82,12 +92,20 @@ class FsspecStore:
 
         return sorted(names), sorted(infos, key=lambda info: info.key)
 
+    def beginning(self, letters: str) -> Infos:
+        """See `Store.beginning`: all in the folder is looked at."""
+        return [info for info in self.list_folder(letters.rpartition("/")[0])[1] if info.key.startswith(letters)]
+
     def head(self, key: str) -> ObjectInfo:
         """See `Store.head`."""
         entry = self._ask("cannot read an object", key, lambda: self._system.info(self._path(key)))
         if entry["type"] == "directory":
             raise ObjectNotFoundError.about(
-                "cannot read an object", place=self._url(key), found="a folder", expected="an object"
+                "cannot read an object",
+                place=self._url(key),
+                found="a folder",
+                expected="an object",
+                cure="name an object in it, or open the folder",
             )
         return _info(key, entry)
 
@@ -182,11 +200,17 @@ class FsspecStore:
         """Calls, and raises headrace's errors. Answers of a wrong length are asked for again."""
         place = self._url(key)
         try:
-            return retried(call, self._limits, self.on_retry)
+            return retried(call, self._limits, self.on_retry, outage=self._outage)
         except HeadraceError:
             raise
         except GaveUp as error:
-            raise StorageError.about(doing, place=place, found=error.failure.what, expected="all bytes") from None
+            raise StorageError.about(
+                doing,
+                place=place,
+                found=error.failure.what,
+                expected="all bytes",
+                cure="try again later, or look at the state of the server",
+            ) from None
         except FileNotFoundError:
             raise ObjectNotFoundError.about(
                 doing, place=place, found="no such object", expected="an object of that key", cure="correct the key"
@@ -197,9 +221,11 @@ class FsspecStore:
             raise StorageError.about(doing, place=place, found=found, expected="an answer", cure=cure) from None
 
 
-def _retries(given: dict[str, Any]) -> int:
-    """Takes the limit of repetitions out of the options; the others are the filesystem's."""
-    return int(given.pop("max_retries", RetryLimits().retries))
+def _limits(given: dict[str, Any]) -> RetryLimits:
+    """Takes the limits of repetition out of the options; the others are the filesystem's."""
+    usual = RetryLimits()
+    retries = int(given.pop("max_retries", usual.retries))
+    return RetryLimits(retries=retries, seconds=float(given.pop("retry_timeout", usual.seconds)))
 
 
 def _changed(url: str, found: str) -> ObjectChangedError:

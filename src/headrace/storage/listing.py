@@ -10,17 +10,22 @@ import contextlib
 import contextvars
 import fnmatch
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from headrace.core.errors import DatasetNotFoundError, StorageError
 from headrace.core.regular import SIDE_FILE
+from headrace.storage.failures import ListingRefusedError
 from headrace.storage.locations import HTTP_SCHEMES, Location, parse
 from headrace.storage.objects import ObjectInfo, Store, store_config
 from headrace.storage.stores import CacheSettings, StoreSettings, register
 
 MAGIC = "*?["
+RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+"""A range of names, such as `part-{000..127}.tar`: never the name of a folder."""
+
 MANIFEST = "headrace.json"
 """The name of the manifest in a folder of packed data; see `data/formats/manifest.py`."""
 
@@ -127,7 +132,32 @@ class Lookup:
 
         if location.scheme in HTTP_SCHEMES:
             return self._below_by_manifest(location, prefix)
-        return self._list(location, prefix, deep=True).objects
+        try:
+            return self._list(location, prefix, deep=True).objects
+        except ListingRefusedError:
+            # Many may read objects that they may not list.
+            objects = self._below_by_manifest(location, prefix)
+            if not objects:
+                raise
+            return objects
+
+    def beginning(self, url: str) -> Sequence[ObjectInfo]:
+        """Returns the objects whose URLs begin with another one and have no slash behind it, by key."""
+        location = parse(url)
+        folder, slash, _ = location.key.rpartition("/")
+        if location.scheme in HTTP_SCHEMES:
+            known = self.below(Location(location.scheme, location.container, folder).url)
+        else:
+            listing = self._covering(location, f"{folder}{slash}")
+            if listing is None:
+                return self.store(location).beginning(location.key)
+            known = listing.below(location.key)
+
+        found = []
+        for info in known:
+            if info.key.startswith(location.key) and "/" not in info.key[len(location.key) :]:
+                found.append(info)
+        return found
 
     def _below_by_manifest(self, location: Location, prefix: str) -> Sequence[ObjectInfo]:
         asked = location.scheme, location.container, prefix
@@ -164,7 +194,8 @@ class Lookup:
 
     def is_folder(self, url: str) -> bool:
         """Tells whether objects lie below a URL, and none under it itself."""
-        if self.file(url) is not None:
+        # To find out about a range would take a listing, which may be refused where each of its objects can be read.
+        if RANGE.search(parse(url).key) or self.file(url) is not None:
             return False
         return bool(self.below(url))
 
@@ -270,4 +301,10 @@ def current() -> Lookup:
 
 def not_found(url: str, found: str = "nothing") -> DatasetNotFoundError:
     """Returns the error for data that are not there."""
-    return DatasetNotFoundError.about("there are no such data", place=url, found=found, cure="correct the URL")
+    expected = "an object, or a folder with objects in it"
+    cure = "correct the URL; upper and lower case matter"
+    if parse(url).scheme in HTTP_SCHEMES:
+        expected = "a file, or a folder that `headrace pack` has made: web servers cannot list other folders"
+        cure = f"{cure}; of a folder, give the URLs of its files as a list, or as a range: part-{{000..127}}.tar"
+
+    return DatasetNotFoundError.about("there are no such data", place=url, found=found, expected=expected, cure=cure)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
 from headrace.core.errors import MissingExtraError, UsageError
+from headrace.core.hidden import hide_secrets
 from headrace.core.urls import URL, is_url, shown_url
 
 __all__ = ["Location", "is_url", "local_path", "parse", "url_options"]
@@ -59,6 +60,10 @@ class Location:
     def __str__(self) -> str:
         """See `url`."""
         return self.url
+
+    def __repr__(self) -> str:
+        """Shows the URL. The key of a bucket may have a question mark, and a signature behind it by mistake."""
+        return f"Location({hide_secrets(self.url)!r})"
 
 
 def parse(url: str) -> Location:

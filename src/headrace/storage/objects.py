@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from headrace.core.errors import MissingExtraError
 from headrace.storage.locations import CLOUD_SCHEMES, Location
+from headrace.storage.store_options import StoreOptions
 
 Retried = Callable[[str], None]
 """Called before a request is made again, with one of `retrying.KINDS`; in the thread of the request."""
@@ -67,6 +68,13 @@ class Store(Protocol):
         """Returns the folders and objects directly in a folder; `prefix` as for `list`."""
         ...
 
+    def beginning(self, letters: str) -> Infos:
+        """Returns the objects whose keys begin with some letters and have no slash behind these, sorted.
+
+        Costs as many requests as these objects take, and not as many as their folder, where the store can do that.
+        """
+        ...
+
     def head(self, key: str) -> ObjectInfo:
         """Returns what the store says of an object."""
         ...
@@ -111,7 +119,7 @@ class StoreConfig:
 
 def store_config(location: Location, options: Mapping[str, object] | None = None) -> StoreConfig:
     """Returns the description of the store that holds a location."""
-    return StoreConfig(location.scheme, location.container, dict(options or {}))
+    return StoreConfig(location.scheme, location.container, StoreOptions(options or {}))
 
 
 def open_store(location: Location, options: Mapping[str, object] | None = None) -> Store:

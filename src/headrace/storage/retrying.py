@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from headrace.storage.outages import Outage
+
 Result = TypeVar("Result")
 
 THROTTLED = "throttled"
@@ -86,18 +88,24 @@ def retried(
     limits: RetryLimits,
     on_retry: Callable[[str], None] | None,
     sleep: Callable[[float], None] = time.sleep,
+    outage: Outage | None = None,
 ) -> Result:
     """Returns what `request` returns. It is called again after each `PassingFailure`.
 
-    Raises `GaveUp` when a limit is reached; other exceptions of `request` pass through.
+    outage: is told what a user should know when that takes long. Raises `GaveUp` when a limit is reached; other
+    exceptions of `request` pass through.
     """
     began = time.monotonic()
     failures = 0
     while True:
         try:
-            return request()
+            result = request()
         except PassingFailure as error:
             failure = error
+        else:
+            if failures and outage is not None:
+                outage.answered()
+            return result
 
         failures += 1
         spent = time.monotonic() - began
@@ -106,8 +114,12 @@ def retried(
             wait = max(wait, failure.seconds)
 
         if failures > limits.retries or spent + wait > limits.seconds:
+            if outage is not None:
+                outage.given_up()
             raise GaveUp(failure, failures, spent)
 
+        if outage is not None:
+            outage.failed(failure.what, spent, limits.seconds)
         if on_retry is not None:
             on_retry(failure.kind)
         sleep(wait)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import os
 import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import IO, Any
 
 from headrace.core.errors import MachineError
 from headrace.storage.cache import Lease
+from headrace.storage.fetched_folder import FetchedFolder
 from headrace.storage.files import info_of
 from headrace.storage.listing import current
 from headrace.storage.locations import parse
@@ -26,6 +26,9 @@ LOGGER = logging.getLogger("headrace")
 
 PIECE = 8 << 20
 """Bytes that one request brings."""
+
+WANT_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No space on the disk, none left for this user, or none for a file so large."""
 
 AT_ONCE = 16
 """Requests under way at a time."""
@@ -46,15 +49,29 @@ class FetchedFiles:
     def __init__(self, folder: str, urls: Sequence[str]) -> None:
         """Fetches the objects. folder: the URL in which they lie, whose sub-folders they keep.
 
-        Raises `StorageError`, and `OSError` if the disk is full.
+        Raises `StorageError`, and `MachineError` if the disk is full.
         """
-        self.path = tempfile.mkdtemp(prefix="headrace-fetched-")
-        self._removal = weakref.finalize(self, _remove, self.path, os.getpid())
+        objects = [info_of(url) for url in urls]
+        self._folder = FetchedFolder()
+        self.path = self._folder.path
         # What is leased is not evicted as long as somebody holds the lease.
         self._leases: list[Lease] = []
+        try:
+            self._fetch_all(folder, urls, objects)
+        except BaseException:
+            # The error may be kept for long, and the object with it.
+            self._folder.close()
+            raise
+
+    def _fetch_all(self, folder: str, urls: Sequence[str], objects: Sequence[ObjectInfo]) -> None:
         begin = len(folder.rstrip("/")) + 1
-        objects = [info_of(url) for url in urls]
         total = sum(info.size for info in objects)
+        here = str(Path(self.path).parent.parent)
+        disk = shutil.disk_usage(here)
+        # Rather at once than after an hour. Some file systems do not say how large they are.
+        if current().cache is None and disk.total > 0 and disk.free < total:
+            raise _no_room(folder, here, total, os.strerror(errno.ENOSPC))
+
         with bytes_bar(f"fetching {folder}", total, after=BAR_AFTER) as report, ThreadPoolExecutor(AT_ONCE) as threads:
             for url, info in zip(urls, objects, strict=True):
                 file = Path(self.path, url[begin:])
@@ -66,8 +83,13 @@ class FetchedFiles:
                     file.symlink_to(lease.path)
                     continue
 
-                with file.open("xb") as stream:
-                    fetch(stream)
+                try:
+                    with file.open("xb") as stream:
+                        fetch(stream)
+                except OSError as error:
+                    if error.errno not in WANT_SPACE:
+                        raise
+                    raise _no_room(url, here, total, str(error.strerror)) from error
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process does not remove what this one still reads.
@@ -85,6 +107,11 @@ def _leased(url: str, info: ObjectInfo, fetch: Callable[[IO[bytes]], None]) -> L
         return None
     try:
         return cache.whole_file(url, info.etag, info.size, fetch)
+    except OSError as error:
+        if error.errno not in WANT_SPACE:
+            raise
+        folder = str(lookup.cache.folder)
+        raise _no_room(url, folder, info.size, str(error.strerror), is_cache=True) from error
     except MachineError as error:
         LOGGER.warning("%s is fetched without the cache: %s", url, error)
         return None
@@ -111,7 +138,19 @@ def _fetch(store: Store, info: ObjectInfo, threads: ThreadPoolExecutor, report: 
         wait(pieces)
 
 
-def _remove(path: str, pid: int) -> None:
-    """Removes fetched files, in the process that has fetched them: a forked child inherits the finalizer."""
-    if os.getpid() == pid:
-        shutil.rmtree(path, ignore_errors=True)
+def _no_room(url: str, folder: str, needed: int, reason: str, *, is_cache: bool = False) -> MachineError:
+    """Returns the error for a disk that is full. folder: on this machine."""
+    free = shutil.disk_usage(folder).free
+    cure = (
+        "make room there, or name a folder on a larger disk: cache_dir= of headrace.open, or TMPDIR in the environment"
+    )
+    if is_cache:
+        cure = "make room there, or name a folder on a larger disk by cache_dir="
+
+    return MachineError.about(
+        "no room for data that must be fetched whole",
+        place=f"{url}, fetched into {folder}",
+        found=f"{reason}: {free:,} bytes are free",
+        expected=f"{needed:,} bytes",
+        cure=cure,
+    )

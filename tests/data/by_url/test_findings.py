@@ -77,6 +77,21 @@ def test_small_objects_far_away_are_to_be_packed(faulty_server: FaultyServer, wo
     assert "headrace pack s3://b/photos s3://b/photos-packed" in " ".join(str(loader.report()).split())
 
 
+def test_a_loader_that_was_only_waited_for_does_not_keep_up(faulty_server: FaultyServer) -> None:
+    """Epochs of a single batch: behind it nothing is measured, so that all of the time was waiting."""
+    data = headrace.open(photos(faulty_server, 40, 2000), options=faulty_server.s3_options)
+    loader = headrace.DataLoader(data, batch_size=40, shuffle=True, seed=1, collate_fn=len)
+    for _ in range(3):
+        assert list(loader) == [40]
+
+    told = " ".join(str(loader.report()).split())
+    assert "The loop waited 100% of the time for data" in told
+    assert "no training was measured between batches" in told
+    assert "keeps up" not in told
+    assert "training-limits" not in names(loader)
+    assert "times as fast" not in told
+
+
 def test_an_order_that_nobody_knows_is_named(faulty_server: FaultyServer) -> None:
     url = photos(faulty_server, 120, 2000)
     faulty_server.delay = 0.02

@@ -27,7 +27,8 @@ from headrace.data.formats.guards.limits import stored_size
 from headrace.data.formats.registry import check_name, format_named, open_reader
 from headrace.data.formats.shards import stored_files, stored_objects
 from headrace.storage.listing import lookup
-from headrace.storage.locations import is_url, local_path, parse, url_options
+from headrace.storage.locations import is_url, local_path, parse
+from headrace.storage.store_options import options_for
 
 NAMED = 20
 """Bad images that are named; all are counted."""
@@ -89,9 +90,9 @@ def pack(  # noqa: PLR0913 - two places, each with its options
 
     given = local_path(source)
     place = local_path(target)
-    reading: dict[str, object] = {}
+    reading: Mapping[str, object] = {}
     if is_url(given):
-        reading = {**url_options(given), **(source_options or {})}
+        reading = options_for(given, source_options, "headrace.pack", "source_options")
 
     way = Way(trust, workers, cores(), report or _silent, reading)
     if is_url(place):

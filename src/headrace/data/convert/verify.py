@@ -21,7 +21,8 @@ from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import open_reader
 from headrace.data.images import decode_image, holds_images
 from headrace.storage.listing import lookup
-from headrace.storage.locations import is_url, local_path, parse, url_options
+from headrace.storage.locations import is_url, local_path, parse
+from headrace.storage.store_options import options_for
 from headrace.transforms.decoders import damage_in, is_sound_jpeg
 
 __all__ = ["Verified", "verify"]
@@ -43,9 +44,9 @@ def verify(
     options: of the store that a URL names; see docs/storage.md.
     """
     place = local_path(uri)
-    reading: dict[str, object] = {}
+    reading: Mapping[str, object] = {}
     if is_url(place):
-        reading = {**url_options(place), **(options or {})}
+        reading = options_for(place, options, "headrace.verify")
         place = parse(place).url
         with lookup(reading):
             compared = compared_with_manifest(place)

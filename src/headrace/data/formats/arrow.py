@@ -82,7 +82,13 @@ def load(files: Sequence[str], trust: bool = False) -> pa.Table:
         if tables and not table.schema.equals(tables[0].schema):
             found = f"{table.schema.names} where {files[0]} has {tables[0].schema.names}"
             expected = "the same columns and types in all shards"
-            raise FormatError.about("shards differ", place=file, found=found, expected=expected)
+            raise FormatError.about(
+                "shards differ",
+                place=file,
+                found=found,
+                expected=expected,
+                cure="make all of them with the same columns and types, or open those that agree by themselves",
+            )
         tables.append(table)
 
     return pa.concat_tables(tables)

@@ -123,7 +123,13 @@ def read_table(urls: Sequence[str]) -> StoredTable:
             elif not schema.equals(first):
                 names = f"{schema.names} where {urls[0]} has {first.names}"
                 expected = "the same columns and types in all shards"
-                raise FormatError.about("shards differ", place=urls[number], found=names, expected=expected)
+                raise FormatError.about(
+                    "shards differ",
+                    place=urls[number],
+                    found=names,
+                    expected=expected,
+                    cure="make all of them with the same columns and types, or open those that agree by themselves",
+                )
 
             messages.append(found)
             for layout in layouts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,7 +42,9 @@ class FetchedReader:
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`."""
         with naming(self._fetched.path, self._folder):
-            return self._reader.fetch(keys, names)
+            block = self._reader.fetch(keys, names)
+        # It would name the fetched copy.
+        return dataclasses.replace(block, origin=None)
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
@@ -87,3 +90,7 @@ def naming(path: str, url: str) -> Iterator[None]:
         if path not in str(error):
             raise
         raise type(error)(str(error).replace(path, url.rstrip("/"))) from error
+    except OSError as error:
+        if not isinstance(error.filename, str) or path not in error.filename:
+            raise
+        raise type(error)(error.errno, error.strerror, error.filename.replace(path, url.rstrip("/"))) from error

@@ -17,7 +17,7 @@ import numpy as np
 from headrace.core.disk_names import on_disk
 from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError
 from headrace.data.formats.atomic_target import AtomicTarget
-from headrace.data.formats.columns import Block, Column, Keys, column_from
+from headrace.data.formats.columns import Block, Column, Keys, Origin, column_from
 from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.manifest import commit_with_manifest, read_manifest
@@ -91,7 +91,11 @@ def open_reader(path: str, trust: bool) -> Reader:
         if len(names) != manifest.length:
             found = f"{len(names):,} files"
             raise FormatError.about(
-                "files are missing, or too many", place=path, found=found, expected=f"{manifest.length:,}"
+                "files are missing, or too many",
+                place=path,
+                found=found,
+                expected=f"{manifest.length:,}",
+                cure="copy the data again, or pack them again",
             )
 
         # A writer without a `path` column numbers its files through all classes: sorted by path, samples would come
@@ -230,7 +234,14 @@ class FolderReader:
 
             columns[field.name] = column_from(field, values)
 
-        return Block(schema, columns)
+        return Block(schema, columns, Origin(self._place_of, keys))
+
+    def path_of_sample(self, key: int) -> str:
+        """See `NamesFiles.path_of_sample`."""
+        return self._files.place(key)
+
+    def _place_of(self, key: Any, column: str) -> str:
+        return self._files.place(int(key))
 
     def byte_ranges(self, keys: Keys, names: Sequence[str]) -> list[ByteRange]:
         """See `RemoteReader.byte_ranges`."""
@@ -242,7 +253,13 @@ class FolderReader:
         folder = file.partition("/")[0]
         if folder not in self._labels:
             expected = ", ".join(list(self._labels)[:10])
-            raise FormatError.about("a file lies in no class's folder", place=self.place, found=file, expected=expected)
+            raise FormatError.about(
+                "a file lies in no class's folder",
+                place=self.place,
+                found=file,
+                expected=expected,
+                cure="move it into the folder of its class, or remove it, and open the data again",
+            )
 
         return self._labels[folder]
 

@@ -149,7 +149,13 @@ def _check_state(path: str) -> list[str]:
 
     if outside:
         expected = "files in the folder"
-        raise FormatError.about("a dataset names files elsewhere", place=path, found=outside, expected=expected)
+        raise FormatError.about(
+            "a dataset names files elsewhere",
+            place=path,
+            found=outside,
+            expected=expected,
+            cure="copy these files into the folder of the data, and save the dataset again",
+        )
 
     # Written by old versions: rows in another order than that of the files.
     if state.get("_indices_data_files") and is_url(path):

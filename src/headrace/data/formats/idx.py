@@ -37,7 +37,7 @@ from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import check_size, known_schema, read_manifest
 from headrace.data.formats.protocol import Reader, Writer
 from headrace.data.formats.stored_arrays import NamedArray, open_arrays
-from headrace.storage.files import is_file, is_folder, join, name_of, parent_of
+from headrace.storage.files import is_file, is_folder, join, name_of, names_beginning, parent_of
 from headrace.storage.locations import is_url
 from headrace.storage.remote_files import RemoteFiles, read_ranges
 
@@ -71,8 +71,13 @@ def files_of(path: str) -> dict[str, str]:
         folder = parent_of(path)
         prefix = name_of(path)
 
+    if prefix is None:
+        names = plain_files(folder)
+    else:
+        names = names_beginning(folder, f"{prefix}-")
+
     found: dict[str, dict[str, str]] = {}
-    for name in plain_files(folder):
+    for name in names:
         if match := FILE.match(name):
             column = SINGULAR.get(match["column"], match["column"])
             found.setdefault(match["prefix"] or "", {}).setdefault(column, join(folder, name))
@@ -93,18 +98,15 @@ def claims(path: str) -> bool:
         return FILE.match(name_of(path)) is not None
 
     if is_folder(path):
-        folder = path
-    else:
-        folder = parent_of(path)
+        return any(FILE.match(name) for name in plain_files(path))
 
-    prefixes = set()
-    for name in plain_files(folder):
-        if match := FILE.match(name):
-            prefixes.add(match["prefix"])
+    prefix = name_of(path)
+    for name in names_beginning(parent_of(path), f"{prefix}-"):
+        match = FILE.match(name)
+        if match and match["prefix"] == prefix:
+            return True
 
-    if is_folder(path):
-        return bool(prefixes)
-    return name_of(path) in prefixes
+    return False
 
 
 def refusal(field: Field) -> str | None:
@@ -130,7 +132,13 @@ def open_reader(path: str, trust: bool) -> Reader:
     files = files_of(path)
     if not files:
         expected = f"{path}-images-idx3-ubyte.gz or a file named like it"
-        raise DatasetNotFoundError.about("found no IDX files", place=path, found="nothing", expected=expected)
+        raise DatasetNotFoundError.about(
+            "found no IDX files",
+            place=path,
+            found="nothing",
+            expected=expected,
+            cure="name a folder, a file, or what the names of its files begin with",
+        )
 
     if manifest is not None:
         for file in files.values():

@@ -25,6 +25,7 @@ from headrace.data.formats.shards import FileList
 from headrace.storage.files import is_file
 from headrace.storage.listing import current, lookup
 from headrace.storage.locations import is_url, local_path, parse, url_options
+from headrace.storage.store_options import options_for
 from headrace.storage.stores import CacheSettings
 
 PLACE = "headrace.open"
@@ -51,7 +52,7 @@ def open_listed(
             check_kind(place)
         return _open(FileList(tuple(places)), format, trust)
 
-    with lookup({**url_options(places[0]), **(options or {})}, cache):
+    with lookup(options_for(places, options), cache):
         urls = FileList(tuple(parse(place).url for place in places))
         current().look_for(urls.files)
         return _open(urls, format, trust)
@@ -61,23 +62,29 @@ def _places(given: Sequence[Any]) -> list[str]:
     """Returns paths or URLs as texts. Raises `UsageError` unless they are all the one, or all of one store."""
     expected = "a list of paths, or of URLs of one store"
     if not given:
-        raise UsageError.about("cannot open this", place=PLACE, found="an empty list", expected=expected)
+        raise UsageError.about(
+            "cannot open this", place=PLACE, found="an empty list", expected=expected, cure="list at least one file"
+        )
 
     places = []
     for number, path in enumerate(given):
         if not isinstance(path, (str, os.PathLike)):
             found = f"{path!r} of type {type(path).__name__} at position {number}"
-            raise UsageError.about("cannot open this", place=PLACE, found=found, expected=expected)
+            raise UsageError.about(
+                "cannot open this", place=PLACE, found=found, expected=expected, cure="list paths or URLs as text"
+            )
         places.append(local_path(path))
 
     first = places[0]
     for place in places[1:]:
         if _store_of(place) != _store_of(first):
             found = f"{shown_url(place)} beside {shown_url(first)}"
-            raise UsageError.about("files of different stores", place=PLACE, found=found, expected=expected)
+            cure = "open those of each store by themselves, and join them with torch.utils.data.ConcatDataset"
+            raise UsageError.about("files of different stores", place=PLACE, found=found, expected=expected, cure=cure)
         if is_url(first) and url_options(place) != url_options(first):
             found = f"{shown_url(place)} has another user or query than {shown_url(first)}"
-            raise UsageError.about("files of different stores", place=PLACE, found=found, expected=expected)
+            cure = "give all of them the same user and query, or none and what is needed by options="
+            raise UsageError.about("files of different stores", place=PLACE, found=found, expected=expected, cure=cure)
 
     if is_url(first):
         return places
@@ -101,7 +108,13 @@ def _open(listed: FileList, format: str | None, trust: bool) -> tuple[FileList, 
     if missing:
         found = f"{len(listed.files) - len(missing)} of {len(listed.files)}; not there: {', '.join(missing[:5])}"
         expected = "all of them, each a file"
-        raise DatasetNotFoundError.about("files are missing", place=listed.place, found=found, expected=expected)
+        raise DatasetNotFoundError.about(
+            "files are missing",
+            place=listed.place,
+            found=found,
+            expected=expected,
+            cure="correct their names, or leave them out",
+        )
 
     chosen = _format_of(listed, format)
     if not isinstance(chosen, SeveralFiles):

@@ -195,7 +195,13 @@ class LmdbReader:
 
             if value is None:
                 found = f"no key {name!r}"
-                raise FormatError.about("a sample is missing", place=self.place, found=found, expected="one a column")
+                raise FormatError.about(
+                    "a sample is missing",
+                    place=self.place,
+                    found=found,
+                    expected="one a column",
+                    cure="copy the data again, or pack them again",
+                )
 
             values.append(value)
 
@@ -229,6 +235,7 @@ class LmdbReader:
                 place=f"{self.place}, column {field.name!r}",
                 found=size,
                 expected=expected,
+                cure="copy the data again, or pack them again",
             )
 
         flat = np.frombuffer(b"".join(values), field.dtype.newbyteorder("<")).astype(field.dtype, copy=False)

@@ -60,14 +60,26 @@ def open_reader(path: str, trust: bool) -> Reader:
 
         if missing := sorted(set(expected) - set(names)):
             found = f"no {', '.join(missing)}"
-            raise FormatError.about("files are missing", place=path, found=found, expected=", ".join(expected))
+            raise FormatError.about(
+                "files are missing",
+                place=path,
+                found=found,
+                expected=", ".join(expected),
+                cure="copy the data again, or pack them again",
+            )
 
         names = expected
         for name in names:
             check_size(manifest, name, join(path, name))
 
     if not names:
-        raise DatasetNotFoundError.about("found no .npy files", place=path, found="none", expected="one a column")
+        raise DatasetNotFoundError.about(
+            "found no .npy files",
+            place=path,
+            found="none",
+            expected="one a column",
+            cure="correct the path, or pack the data again",
+        )
 
     if is_url(path):
         return _open_stored(path, names, known_schema(manifest))

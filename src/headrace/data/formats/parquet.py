@@ -82,7 +82,13 @@ def open_files(names: Sequence[str], path: str, trust: bool) -> Reader:
         if not schema.equals(first):
             found = f"{schema.names} where {names[0]} has {first.names}"
             expected = "the same columns and types in all files"
-            raise FormatError.about("files differ", place=name, found=found, expected=expected)
+            raise FormatError.about(
+                "files differ",
+                place=name,
+                found=found,
+                expected=expected,
+                cure="make all of them with the same columns and types, or open those that agree by themselves",
+            )
 
         metadata = files.metadata(number)
         for group in range(metadata.num_row_groups):
@@ -126,14 +132,14 @@ class ParquetReader(BlockReader):
             # Also what the store says: the file may be gone, or another one by now, and not damaged.
             if isinstance(error, HeadraceError):
                 raise
-            raise unreadable(f"{self._files.names[file]}, row group {group}", "Parquet file", error) from error
+            raise unreadable(self.block_place(number), "Parquet file", error) from error
 
         expected = int(self.starts[number + 1] - self.starts[number])
         if table.num_rows != expected:
             wrong = ValueError(f"{table.num_rows} rows instead of {expected}")
-            raise unreadable(f"{self._files.names[file]}, row group {group}", "Parquet file", wrong)
+            raise unreadable(self.block_place(number), "Parquet file", wrong)
 
-        place = f"{self._files.names[file]}, row group {group}"
+        place = self.block_place(number)
         columns = {}
         for name in names:
             stored = table.column(name)
@@ -141,6 +147,11 @@ class ParquetReader(BlockReader):
             columns[name] = from_arrow(self.schema[name], stored, place)
 
         return columns
+
+    def block_place(self, number: int) -> str:
+        """See `BlockReader.block_place`."""
+        file, group = self._groups[number]
+        return f"{self._files.names[file]}, row group {group}"
 
     def _table(self, file: int, group: int, names: Sequence[str]) -> pa.Table:
         """Reads columns of a row group, those with strings that could grow too long a few rows at a time."""

@@ -47,6 +47,14 @@ class Reader(Protocol):
 
 
 @runtime_checkable
+class NamesFiles(Protocol):
+    """A reader that knows which file holds a sample."""
+
+    def path_of_sample(self, key: int) -> str:
+        """Returns the file of a sample, and where it lies in that. key: 0 .. length-1."""
+
+
+@runtime_checkable
 class WindowReader(Protocol):
     """A reader that reads windows of columns from a store: runs of neighbouring samples."""
 

@@ -20,7 +20,7 @@ import torch
 
 from headrace.core.errors import FormatError
 from headrace.data.formats.atomic_target import AtomicTarget
-from headrace.data.formats.columns import Block, Column, Keys, column_from, field_of
+from headrace.data.formats.columns import Block, Column, Keys, Origin, column_from, field_of
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
@@ -78,11 +78,23 @@ def open_reader(path: str, trust: bool) -> Reader:
     if manifest is not None:
         if len(names) != manifest.length:
             found = f"{len(names):,} files"
-            raise FormatError.about("files are missing", place=path, found=found, expected=f"{manifest.length:,}")
+            raise FormatError.about(
+                "files are missing",
+                place=path,
+                found=found,
+                expected=f"{manifest.length:,}",
+                cure="copy the data again, or pack them again",
+            )
         return PtReader(path, _sample_files(path, names), manifest.schema, trust)
 
     if not names:
-        raise FormatError.about("found no .pt files", place=path, found="none", expected="one a sample")
+        raise FormatError.about(
+            "found no .pt files",
+            place=path,
+            found="none",
+            expected="one a sample",
+            cure="correct the path, or pack the data again",
+        )
 
     files = _sample_files(path, names)
     step = max(len(names) // LOOKED_AT, 1)
@@ -93,7 +105,13 @@ def open_reader(path: str, trust: bool) -> Reader:
         sample = _read(file, data, trust)
         if samples and list(sample) != list(samples[0]):
             found = f"keys {list(sample)}"
-            raise FormatError.about("samples differ", place=file, found=found, expected=f"{list(samples[0])}")
+            raise FormatError.about(
+                "samples differ",
+                place=file,
+                found=found,
+                expected=f"{list(samples[0])}",
+                cure="save all samples with the same entries, or open with columns=",
+            )
         samples.append(sample)
 
     fields = []
@@ -273,7 +291,14 @@ class PtReader:
         for field in schema:
             columns[field.name] = column_from(field, values[field.name])
 
-        return Block(schema, columns)
+        return Block(schema, columns, Origin(self._place_of, keys))
+
+    def path_of_sample(self, key: int) -> str:
+        """See `NamesFiles.path_of_sample`."""
+        return self._files.place(key)
+
+    def _place_of(self, key: Any, column: str) -> str:
+        return f"{self._files.place(int(key))}, column {column!r}"
 
     def byte_ranges(self, keys: Keys, names: Sequence[str]) -> list[ByteRange]:
         """See `RemoteReader.byte_ranges`."""
@@ -316,7 +341,11 @@ def _value(field: Field, sample: Mapping[str, Any], file: str) -> Any:
 
         found = type(value).__name__ + shape
         raise FormatError.about(
-            f"column {field.name!r} of a sample differs", place=file, found=found, expected=str(field)
+            f"column {field.name!r} of a sample differs",
+            place=file,
+            found=found,
+            expected=str(field),
+            cure="leave the column out with columns=, or make the file again",
         )
 
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -21,12 +22,13 @@ from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.fetched_whole import NotByRanges, open_fetched
 from headrace.data.formats.flat import EXAMPLE, number_type, open_flat
 from headrace.data.formats.manifest import read_manifest
-from headrace.data.formats.protocol import Format, Reader, Writer
-from headrace.data.formats.shards import is_pattern
+from headrace.data.formats.protocol import Format, Reader, SeveralFiles, Writer
+from headrace.data.formats.shards import is_pattern, matches_of
 from headrace.data.formats.unfinished import refuse_unfinished
-from headrace.storage.files import exists, first_bytes, size_of
+from headrace.storage.files import exists, first_bytes, is_folder, parent_of, size_of
 from headrace.storage.listing import lookup, not_found
-from headrace.storage.locations import is_url, local_path, parse, url_options
+from headrace.storage.locations import CLOUD_SCHEMES, is_url, local_path, parse
+from headrace.storage.store_options import options_for
 from headrace.storage.stores import CacheSettings
 
 MODULES = {
@@ -52,6 +54,10 @@ MODULES = {
 
 READ_BY_RANGES = ("arrow", "memmap", "parquet", "webdataset", "npy", "idx", "tensordict", "huggingface", "pt", "folder")
 """The formats whose files are read piece by piece where they lie in a store. Those of all others are fetched whole."""
+
+
+ONE_FILE_A_SAMPLE = ("folder", "pt")
+"""The formats of folders that have a file for each sample."""
 
 
 LIBRARY_FAILURES = (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError, EOFError,
@@ -94,11 +100,13 @@ def format_of(path: str) -> Format:
         if candidate.claims(path):
             return candidate
 
+    if is_pattern(path):
+        raise _refused_pattern(path)
     if is_url(path):
         raise _unknown_objects(path)
 
     given = Path(path)
-    if not os.path.lexists(path) and not is_pattern(path):
+    if not os.path.lexists(path):
         parent = given.parent
         siblings: list[str]
         if parent.is_dir():
@@ -107,21 +115,67 @@ def format_of(path: str) -> Format:
             siblings = []
 
         near = difflib.get_close_matches(given.name, siblings, 1)
-        if near:
+        scheme = path.partition(":")[0]
+        if scheme != path and scheme.lower() in CLOUD_SCHEMES:
+            # `https:host/x`, which is read as a path.
+            cure = f"for a URL, write two slashes behind the colon: {scheme}://..."
+        elif near:
             cure = f"did you mean {parent / near[0]}?"
         else:
             cure = "correct the path"
         raise DatasetNotFoundError.about("there are no such data", place=path, found="nothing", cure=cure)
 
-    if is_pattern(path):
-        raise DatasetNotFoundError.about("no files match", place=path, found="nothing", cure="correct the pattern")
     raise _unknown(given)
+
+
+def _refused_pattern(pattern: str, chosen: Format | None = None) -> HeadraceError:
+    """Returns the error for a pattern that cannot be opened. chosen: the format that the user has named."""
+    things = "files"
+    if is_url(pattern):
+        things = "objects"
+
+    found = matches_of(pattern)
+    if not found:
+        expected = f"a pattern of {things}; * and ? stand for no slash, and nothing stands for a folder"
+        return DatasetNotFoundError.about(
+            f"no {things} match", place=pattern, found="nothing", expected=expected, cure="correct the pattern"
+        )
+
+    if chosen is None:
+        # What no format claims is a sample of its own, such as an image.
+        chosen = format_named("folder")
+        with contextlib.suppress(HeadraceError):
+            chosen = format_of(found[0])
+
+    if isinstance(chosen, SeveralFiles):
+        expected = "a pattern that ends in the usual ending of a format, which tells the format"
+        cure = f"name the format: open(..., format={chosen.NAME!r})"
+    elif chosen.NAME in ONE_FILE_A_SAMPLE:
+        expected = f"a folder, as the format {chosen.NAME!r} has a file for each sample"
+        cure = f"open the folder {parent_of(found[0])}"
+    else:
+        several = [name for name in MODULES if isinstance(format_named(name), SeveralFiles)]
+        expected = (
+            f"one file or folder, as the format {chosen.NAME!r} takes no patterns; these do: {', '.join(several)}"
+        )
+        cure = (
+            "open each by itself, and join them with torch.utils.data.ConcatDataset; or pack each with `headrace pack`"
+        )
+
+    if len(found) == 1 or is_folder(found[0]):
+        cure = f"open {found[0]}"
+
+    if len(found) == 1:
+        things = things.removesuffix("s")
+
+    matching = f"{len(found):,} matching {things}, the first is {found[0]}"
+    return UsageError.about(
+        "this pattern cannot be opened", place=pattern, found=matching, expected=expected, cure=cure
+    )
 
 
 def _unknown_objects(url: str) -> HeadraceError:
     """Returns the error for a URL at which no format was found."""
-    if is_pattern(url):
-        return DatasetNotFoundError.about("no objects match", place=url, found="nothing", cure="correct the pattern")
     if not exists(url):
         return not_found(url)
 
@@ -176,7 +230,7 @@ def open_reader(
     """
     place = local_path(path)
     if is_url(place):
-        with lookup({**url_options(place), **(options or {})}, cache):
+        with lookup(options_for(place, options), cache):
             return _open(parse(place).url, format, trust)
 
     place = str(Path(place).expanduser())
@@ -195,7 +249,7 @@ def open_flat_reader(
     number = number_type(dtype)
     place = local_path(path)
     if is_url(place):
-        with lookup({**url_options(place), **(options or {})}, cache):
+        with lookup(options_for(place, options), cache):
             return open_flat(parse(place).url, number)
     return open_flat(str(Path(place).expanduser()), number)
 
@@ -209,7 +263,11 @@ def _open(place: str, format: str | None, trust: bool) -> Reader:
     else:
         chosen = format_named(format)
 
+    if format is not None and is_pattern(place) and not isinstance(chosen, SeveralFiles) and not chosen.claims(place):
+        raise _refused_pattern(place, chosen)
     if format is not None and not exists(place) and not is_pattern(place) and not chosen.claims(place):
+        if is_url(place):
+            raise not_found(place)
         raise DatasetNotFoundError.about(
             "there are no such data", place=place, found="nothing", cure="correct the path"
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +19,14 @@ from headrace.storage.files import (
     is_folder,
     join,
     name_of,
+    names_beginning,
     objects_below,
     parent_of,
-    plain_files,
 )
-from headrace.storage.listing import current
+from headrace.storage.listing import RANGE, current
 from headrace.storage.locations import is_url
 from headrace.storage.objects import ObjectInfo
 
-RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 LARGEST_RANGE = 1_000_000
 
 
@@ -59,7 +57,13 @@ def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
 
         if missing:
             found = f"{len(files) - len(missing)} of {len(files)}; not there: {', '.join(missing[:5])}"
-            raise DatasetNotFoundError.about("shards are missing", place=path, found=found, expected="all of them")
+            raise DatasetNotFoundError.about(
+                "shards are missing",
+                place=path,
+                found=found,
+                expected="all of them",
+                cure="upload what is missing, or correct the range",
+            )
         return files
 
     if is_folder(path):
@@ -77,9 +81,27 @@ def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
 
     if not files:
         expected = "a file, a folder or a pattern of files ending in " + " or ".join(suffixes)
-        raise DatasetNotFoundError.about("found no files", place=path, found="nothing", expected=expected)
+        raise DatasetNotFoundError.about(
+            "found no files",
+            place=path,
+            found="nothing",
+            expected=expected,
+            cure="correct the path, or name the format: open(..., format=...)",
+        )
 
     return files
+
+
+def matches_of(pattern: str) -> list[str]:
+    """Returns the paths or URLs that a pattern stands for, sorted, as far as they are there."""
+    if RANGE.search(pattern):
+        names = expanded(pattern)
+        if is_url(pattern):
+            current().look_for(names)
+        return [name for name in names if exists(name)]
+    if is_url(pattern):
+        return current().matching(pattern)
+    return sorted(glob.glob(pattern))  # noqa: PTH207 - a pattern
 
 
 def expanded(path: str) -> list[str]:
@@ -92,7 +114,13 @@ def expanded(path: str) -> list[str]:
     last = int(match[2])
     # A slip of the finger, `{0..10000000000}`, would otherwise take all memory for names.
     if last - first >= LARGEST_RANGE or last < first:
-        raise DatasetNotFoundError.about("no such range of files", place=path, found=match[0], expected="{000..011}")
+        raise DatasetNotFoundError.about(
+            "no such range of files",
+            place=path,
+            found=match[0],
+            expected="{000..011}",
+            cure="write the smaller number first, and 1,000,000 files at most",
+        )
 
     # As in a shell: `{000..011}` has three digits in each name, `{0..11}` as many as it needs.
     if match[1].startswith("0"):
@@ -141,7 +169,7 @@ def files_at(url: str) -> tuple[str, list[str]]:
             files.append(manifest)
         return folder, files
 
-    for name in plain_files(folder) or _names_beside(url):
+    for name in names_beginning(folder, beginning) or _names_beside(url):
         if name.startswith(beginning):
             files.append(join(folder, name))
 

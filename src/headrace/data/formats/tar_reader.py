@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import FormatError
-from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged, column_from, joined
+from headrace.data.formats.columns import Array, Block, Column, Keys, Origin, Ragged, column_from, joined
 from headrace.data.formats.columns.arrays import NPY_FAILURES, cure_of, npy_from, unreadable
 from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
@@ -135,17 +136,29 @@ class TarReader:
         buffer = empty(sum(stop - start for _, start, stop in runs))
         self.files.read(runs, buffer)
         columns: dict[str, Column] = {}
+        origin = Origin(self._place_of, _places_of(groups, count))
         for row, field in enumerate(wanted):
-            if groups:
-                first_shard = groups[0][0]
-            else:
-                first_shard = 0
-
-            columns[field.name] = self._column(field, first_shard, buffer, starts[row], sizes[row])
+            columns[field.name] = self._column(field, origin, buffer, starts[row], sizes[row])
 
         if KEY in schema.names:
             columns[KEY] = self._keys(groups, count)
-        return Block(schema, columns)
+        return Block(schema, columns, origin)
+
+    def path_of_sample(self, key: int) -> str:
+        """See `NamesFiles.path_of_sample`."""
+        starts = self._starts.get()
+        number = int(np.searchsorted(starts, key, side="right")) - 1
+        name = name_of_sample(self.files.index(number), key - int(starts[number]))
+        return f"{self.files.names[number]}, sample {name}"
+
+    def _place_of(self, key: Any, column: str) -> str:
+        """Returns shard and file of a sample. key: the number of the shard, and of the sample in it."""
+        number, sample = key.tolist()
+        shard = self.files.names[number]
+        index = self.files.index(number)
+        if column not in self._endings:
+            return f"{shard}, sample {name_of_sample(index, sample)}"
+        return place_of_file(shard, index, sample, self._endings[column])
 
     def byte_ranges(self, keys: Keys, names: Sequence[str]) -> list[ByteRange]:
         """See `RemoteReader.byte_ranges`."""
@@ -216,26 +229,25 @@ class TarReader:
         return index.endings.index(ending)
 
     def _missing(self, number: int, index: TarIndex, sample: int, ending: str) -> FormatError:
-        name = index.names[index.name_ends[sample] : index.name_ends[sample + 1]].tobytes().decode("utf-8", "replace")
-        found = f"no {name}.{ending}"
+        found = f"no {name_of_sample(index, sample)}.{ending}"
         cure = "leave the column out with columns=, or make the shard again"
         expected = "the same files for each sample"
         return FormatError.about(
             "a sample lacks a file", place=self.files.names[number], found=found, expected=expected, cure=cure
         )
 
-    def _column(self, field: Field, number: int, data: Array, starts: Array, sizes: Array) -> Column:
+    def _column(self, field: Field, origin: Origin, data: Array, starts: Array, sizes: Array) -> Column:
         ending = self._endings[field.name]
         plain = field.kind in ("bytes", "text")
         if plain:
             return Ragged(data, None, starts, starts + sizes)
 
-        place = self.files.names[number]
         values = []
-        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        for key, start, size in zip(origin.keys, starts.tolist(), sizes.tolist(), strict=True):
+            place = functools.partial(self._place_of, key, field.name)
             values.append(decoded(ending, data[start : start + size].data, place))
 
-        for value in values:
+        for key, value in zip(origin.keys, values, strict=True):
             array = np.asarray(value)
             if field.kind == "fixed":
                 shape = array.shape
@@ -245,7 +257,14 @@ class TarReader:
             if array.dtype != field.dtype or shape != field.shape:
                 found = f"{array.dtype.name} {list(array.shape)}"
                 what = f"column {field.name!r} of a sample differs"
-                raise FormatError.about(what, place=place, found=found, expected=str(field))
+                place_of_value = self._place_of(key, field.name)
+                raise FormatError.about(
+                    what,
+                    place=place_of_value,
+                    found=found,
+                    expected=str(field),
+                    cure="leave the column out with columns=, or make the shard again",
+                )
 
         return column_from(field, values)
 
@@ -270,8 +289,28 @@ def _runs(starts: Array, stops: Array, gap: int) -> list[tuple[int, int, Array]]
     return runs
 
 
-def decoded(ending: str, data: bytes | memoryview, place: str) -> Any:
-    """Returns what a file holds, by its ending. Raises `FormatError`."""
+def _places_of(groups: Sequence[tuple[int, Keys, Keys]], count: int) -> Keys:
+    """Returns int64 [samples, 2]: the number of its shard, and its number in the shard, of each sample."""
+    places = np.zeros((count, 2), np.int64)
+    for number, keys, positions in groups:
+        places[positions, 0] = number
+        places[positions, 1] = keys
+
+    return places
+
+
+def name_of_sample(index: TarIndex, sample: int) -> str:
+    """Returns the name that the files of a sample share, as it can be printed."""
+    return index.names[index.name_ends[sample] : index.name_ends[sample + 1]].tobytes().decode("utf-8", "replace")
+
+
+def place_of_file(shard: str, index: TarIndex, sample: int, ending: str) -> str:
+    """Returns how errors name a file of a shard."""
+    return f"{shard}, file {name_of_sample(index, sample)}.{ending}"
+
+
+def decoded(ending: str, data: bytes | memoryview, place: Callable[[], str]) -> Any:
+    """Returns what a file holds, by its ending. place: returns how errors name it. Raises `FormatError`."""
     last = ending.rpartition(".")[2]
     try:
         if last == "cls":
@@ -281,8 +320,6 @@ def decoded(ending: str, data: bytes | memoryview, place: str) -> Any:
         if last in ("txt", "json"):
             return bytes(data).decode("utf-8", "surrogateescape")
     except NPY_FAILURES as error:
-        raise unreadable(
-            f"{place}, a file ending in .{ending}", "file of a tar shard", error, cure_of(error)
-        ) from error
+        raise unreadable(place(), "file of a tar shard", error, cure_of(error)) from error
 
     return bytes(data)

@@ -12,6 +12,7 @@ Format: POSIX.1-1988 ustar, with GNU and pax extensions for long names.
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import tarfile
@@ -31,7 +32,7 @@ from headrace.data.formats.protocol import Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
 from headrace.data.formats.tar_files import LocalTarFiles, RemoteTarFiles, TarFiles
 from headrace.data.formats.tar_index import TarIndex, keep_index
-from headrace.data.formats.tar_reader import KEY, TarReader, decoded, new_bytes
+from headrace.data.formats.tar_reader import KEY, TarReader, decoded, new_bytes, place_of_file
 from headrace.storage.files import first_bytes, is_file, is_folder
 from headrace.storage.locations import is_url
 
@@ -136,8 +137,9 @@ def _guessed(shards: TarFiles, index: TarIndex) -> tuple[Schema, dict[str, str]]
 
         values = []
         at = 0
-        for size in sizes.tolist():
-            values.append(decoded(ending, buffer[at : at + size].data, file))
+        for sample, size in zip(there.tolist(), sizes.tolist(), strict=True):
+            place = functools.partial(place_of_file, file, index, sample, ending)
+            values.append(decoded(ending, buffer[at : at + size].data, place))
             at += size
 
         if values:

@@ -38,7 +38,7 @@ def fetch(staged: Staged, keys: Sequence[Any] | Keys, out: BatchMemory) -> Any:
 
     pipeline = staged.pipeline(batches=True)
     data = staged.before_steps(keys)
-    place = named(keys)
+    place = named(keys, staged.dataset)
     writer = _direct(pipeline.steps)
     if writer is not None:
         return _written(pipeline, writer, data, place, staged.ragged, out)

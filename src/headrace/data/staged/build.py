@@ -114,7 +114,7 @@ class BuildJob:
     def computed(self, keys: Sequence[int] | Keys) -> Columns:
         """Returns some samples with all steps done. Raises `UsageError` if a step draws random numbers."""
 
-        place = named(keys)
+        place = named(keys, self.source)
         if self.freeze_random:
             SampleStreams(FROZEN, seed_globals=True).enter_batch(keys)
             data = self.pipeline.run(copied(self.source.load(keys)), place)

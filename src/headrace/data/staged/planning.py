@@ -228,7 +228,7 @@ def plan(staged: Staged, *, batch_size: int, epochs: int) -> CutPlan:
     with global_states_kept(), tempfile.TemporaryDirectory(prefix="headrace-plan-") as folder:
         begin_stream(None)
         some = np.concatenate(batches)[:: max(len(batches[0]) // 4, 1)]
-        pipeline.learn(copied(source.load(some)), named(some))
+        pipeline.learn(copied(source.load(some)), named(some, source))
         measured = _Measured(pipeline)
         for keys in batches:
             measured.batch(functools.partial(_loaded, source, keys), staged)

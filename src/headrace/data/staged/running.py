@@ -17,6 +17,7 @@ from headrace.data.formats.columns.schema import NUMBERS
 from headrace.data.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, joined, leaves, schema_of
 from headrace.data.staged.sample_columns import Names, Place, columns_of_samples, fitted, path_text, samples_of
 from headrace.data.staged.steps import Step
+from headrace.faults.bad_sample import path_of
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,17 @@ class Columns:
 Data = Rows | Columns
 
 
-def named(keys: Sequence[Any] | Keys) -> Place:
-    """Returns what names samples by their keys."""
+def named(keys: Sequence[Any] | Keys, dataset: object = None) -> Place:
+    """Returns what names samples by their keys, and by their files where the dataset tells them."""
 
     def place(index: int) -> str:
         key = keys[index]
         if isinstance(key, np.generic):
             key = key.item()
-        return f"sample {key!r}"
+        path = path_of(dataset, key)
+        if path is None:
+            return f"sample {key!r}"
+        return f"sample {key!r}, {path}"
 
     return place
 

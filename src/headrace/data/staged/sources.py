@@ -35,15 +35,15 @@ class StoredSource:
     draws, streams = False, 0
 
     def __init__(self, dataset: StoredDataset) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._node = layout_of_schema(dataset.block_schema)
 
     def load(self, keys: Sequence[Any] | Keys) -> Data:
         """See `StepSource.load`."""
-        checked = self._dataset.checked(keys)
-        block = self._dataset.block(checked)
+        checked = self.dataset.checked(keys)
+        block = self.dataset.block(checked)
         if block is None:
-            return Rows(self._dataset.__getitems__(checked.tolist()))
+            return Rows(self.dataset.__getitems__(checked.tolist()))
         return Columns(self._node, block, len(checked))
 
 
@@ -53,17 +53,17 @@ class RowsSource:
     streams = 1
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self.draws = getattr(dataset, "draws", None) is not False
 
     def load(self, keys: Sequence[Any] | Keys) -> Data:
         """See `StepSource.load`."""
-        if callable(several := getattr(self._dataset, "__getitems__", None)):
+        if callable(several := getattr(self.dataset, "__getitems__", None)):
             if self.draws:
                 enter_step(0, 0)
             together = list(several(list(map(_plain, keys))))
             if len(together) != len(keys):
-                asked = f"{type(self._dataset).__name__}.__getitems__"
+                asked = f"{type(self.dataset).__name__}.__getitems__"
                 what = "a dataset returned another number of samples"
                 found = f"{len(together)} for {len(keys)} keys"
                 raise DatasetError.about(what, place=asked, found=found, expected="one sample for each key")
@@ -75,7 +75,7 @@ class RowsSource:
             if self.draws:
                 enter_step(place, 0)
             try:
-                samples.append(self._dataset[_plain(key)])
+                samples.append(self.dataset[_plain(key)])
             except Exception as error:
                 error.add_note(f"headrace: raised by the dataset for sample {_plain(key)!r}")
                 raise
@@ -87,15 +87,15 @@ class SubsetSource:
     """Some samples of another source."""
 
     def __init__(self, source: StepSource, indices: Sequence[int]) -> None:
-        self._source = source
-        self._indices = np.asarray(indices, np.int64)
+        self.source = source
+        self.indices = np.asarray(indices, np.int64)
         self.draws = source.draws
         self.streams = source.streams
 
     def load(self, keys: Sequence[Any] | Keys) -> Data:
         """See `StepSource.load`."""
-        chosen: Keys = self._indices[np.asarray(keys, np.int64)]
-        return self._source.load(chosen)
+        chosen: Keys = self.indices[np.asarray(keys, np.int64)]
+        return self.source.load(chosen)
 
 
 def _plain(key: object) -> object:

@@ -325,7 +325,7 @@ class Staged(Fluent, Dataset[Any]):
 
     def load(self, keys: Sequence[Any] | Keys) -> Data:
         """Returns samples with all steps done, one by one or in columns, whichever they come in."""
-        return self.pipeline().run(self.before_steps(keys), named(keys))
+        return self.pipeline().run(self.before_steps(keys), named(keys, self.dataset))
 
     def before_steps(self, keys: Sequence[Any] | Keys) -> Data:
         """Returns samples as they are before the steps of each access."""
@@ -367,7 +367,7 @@ class Staged(Fluent, Dataset[Any]):
         """Has a pipeline look at some samples; those that cannot be had are left out, since nobody may ask for them."""
         # One sample that raises must not keep the others from being learned of. Which one it is, is found one by one.
         try:
-            pipeline.learn(copied(self.before_steps(keys)), named(keys))
+            pipeline.learn(copied(self.before_steps(keys)), named(keys, self.dataset))
         except Exception:
             sound = []
             for key in keys:
@@ -377,11 +377,11 @@ class Staged(Fluent, Dataset[Any]):
             if sound == keys:
                 raise
             if sound:
-                pipeline.learn(copied(self.before_steps(sound)), named(sound))
+                pipeline.learn(copied(self.before_steps(sound)), named(sound, self.dataset))
 
     def _is_sound(self, pipeline: Pipeline, key: int) -> bool:
         try:
-            pipeline.learn(copied(self.before_steps([key])), named([key]))
+            pipeline.learn(copied(self.before_steps([key])), named([key], self.dataset))
         except Exception:  # noqa: BLE001 - an access to that very sample will raise it
             return False
         return True

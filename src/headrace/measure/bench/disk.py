@@ -12,7 +12,8 @@ from headrace.data.formats.shards import files_at as objects_at
 from headrace.data.formats.shards import is_pattern, shards_of
 from headrace.storage.files import info_of, is_file
 from headrace.storage.listing import lookup
-from headrace.storage.locations import is_url, local_path, parse, url_options
+from headrace.storage.locations import is_url, local_path, parse
+from headrace.storage.store_options import options_for
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def footprint_of(uri: str, options: Mapping[str, object] | None = None) -> Footp
         has_manifest = manifest_path(Path(place).expanduser()).is_file()
         return Footprint(bytes_of_files(files), len(files), has_manifest)
 
-    with lookup({**url_options(place), **(options or {})}):
+    with lookup(options_for(place, options, "headrace bench")):
         url = parse(place).url
         sizes = [info_of(file).size for file in objects_at(url)[1]]
         return Footprint(sum(sizes), len(sizes), is_file(place_of_manifest(url)))

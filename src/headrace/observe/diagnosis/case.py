@@ -152,8 +152,16 @@ class Case:
     def keeps_up(self) -> bool:
         """Whether the loader hardly holds up training: nothing, or nothing that is worth much, is to be gained."""
         waited = self.waited - self.prepared_wait
+        # Where all of the time was waiting, as in epochs of one batch, no gain follows from it, and nothing keeps up.
+        if waited > 0 and not self.has_trained:
+            return False
         hardly_waits = self.steady_share < WAITS and waited < FIRST_WAITS * self.looped
         return len(self.rows) > 0 and (hardly_waits or self.ideal_gain < LITTLE)
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether any time passed between batches: that behind the last batch of an epoch is not measured."""
+        return float(self.recording.totals.get("loop", 0.0)) > 0
 
     @property
     def rate(self) -> float:

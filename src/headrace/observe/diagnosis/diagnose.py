@@ -63,6 +63,9 @@ def _summary(case: Case, found: list[Finding]) -> str:
     if case.machine_is_busy:
         return f"{waits}, on a machine where other processes took {case.other_cores:.1f} cores."
 
+    if not case.has_trained:
+        return f"{waits}: no training was measured between batches, as where an epoch is a single batch."
+
     # A loop that does nothing but wait would be thousands of times as fast: such a figure only says that no training
     # was measured.
     if case.ideal_gain < 100:

@@ -23,8 +23,9 @@ from headrace.data.convert.bucket.uploads import Uploaded
 from headrace.data.formats.manifest import NAME, read_manifest
 from headrace.data.formats.unfinished import AREA, PLAN
 from headrace.storage.listing import PATIENCE, lookup
-from headrace.storage.locations import HTTP_SCHEMES, Location, parse, url_options
+from headrace.storage.locations import HTTP_SCHEMES, Location, parse
 from headrace.storage.objects import ObjectInfo, Store, StoreConfig, open_store, store_config
+from headrace.storage.store_options import options_for
 
 AT_ONCE = 16
 """Requests under way at a time."""
@@ -53,7 +54,7 @@ class BucketTarget:
             expected = "a URL that ends in a name"
             raise FormatError.about("cannot write here", place=self.url, found="a whole bucket", expected=expected)
 
-        self.options: dict[str, object] = {**url_options(url), **(options or {})}
+        self.options = options_for(url, options, "headrace.pack", "target_options")
         self.config: StoreConfig = store_config(location, self.options)
         self._store = self.config.open()
         # Whoever begins waits for an answer, and nothing is lost if there is none.

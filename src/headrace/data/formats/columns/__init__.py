@@ -6,6 +6,7 @@ columns. `arrays`, `tables` and `arrow_columns` serve the formats that keep colu
 
 from headrace.data.formats.columns.block import (
     Block,
+    Origin,
     as_numbers,
     block_from,
     bytes_of,
@@ -26,6 +27,7 @@ __all__ = [
     "Field",
     "Keys",
     "Loose",
+    "Origin",
     "Ragged",
     "Schema",
     "as_numbers",

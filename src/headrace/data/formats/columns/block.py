@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,55 @@ from headrace.data.formats.columns.ragged import Array, Column, Keys, Ragged, of
 from headrace.data.formats.columns.schema import BYTE, NUMBERS, Field, Schema
 
 
+class Origin(NamedTuple):
+    """Where the samples of a block come from. Errors about one of them say so."""
+
+    place_of: Callable[[Any, str], str]
+    """Returns the place of a sample and a column, as a user would call it. Called with an entry of `keys`."""
+
+    keys: Keys
+    """int64 [n], or [n, numbers] where it takes several to tell a sample."""
+
+
+@dataclass(frozen=True)
+class NumberedIn:
+    """Names samples by their numbers; see `Origin.place_of`."""
+
+    place: str
+
+    def __call__(self, key: Any, column: str) -> str:
+        """Returns dataset, number and column."""
+        return f"{self.place}, sample {int(key):,}, column {column!r}"
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """Some samples, column by column. The arrays may be views of what they were read from: do not write to them."""
 
     schema: Schema
     columns: Mapping[str, Column]
+    origin: Origin | None = None
+
+    def __reduce__(self) -> Any:
+        """Leaves the origin out: it holds on to the reader."""
+        return Block, (self.schema, self.columns)
+
+    def place_of(self, index: int, column: str) -> str:
+        """Returns where the value of sample number `index` comes from, for an error; the column alone if unknown."""
+        if self.origin is None:
+            return f"column {column!r}"
+        return self.origin.place_of(self.origin.keys[index], column)
+
+    def numbered(self, place: str, keys: Keys) -> Block:
+        """Returns the block with its samples named by their numbers, unless they have better names. keys: int64 [n]."""
+        if self.origin is not None:
+            return self
+        return replace(self, origin=Origin(NumberedIn(place), keys))
+
+    def _origin_of(self, chosen: slice | Keys) -> Origin | None:
+        if self.origin is None:
+            return None
+        return Origin(self.origin.place_of, self.origin.keys[chosen])
 
     def __len__(self) -> int:
         if self.schema.fields:
@@ -45,7 +88,7 @@ class Block:
             else:
                 parts[name] = column[start:stop]
 
-        return Block(self.schema, parts)
+        return Block(self.schema, parts, self._origin_of(slice(start, stop)))
 
     def take(self, keys: Keys) -> Block:
         """Copies the samples of these keys, in their order."""
@@ -56,11 +99,11 @@ class Block:
             else:
                 taken[name] = column[keys]
 
-        return Block(self.schema, taken)
+        return Block(self.schema, taken, self._origin_of(keys))
 
     def only(self, schema: Schema) -> Block:
         """The columns of another schema, whose names are among ours."""
-        return Block(schema, {name: self.columns[name] for name in schema.names})
+        return Block(schema, {name: self.columns[name] for name in schema.names}, self.origin)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for index in range(len(self)):
@@ -86,7 +129,22 @@ def concatenated(schema: Schema, blocks: Sequence[Block]) -> Block:
         parts = [block.columns[field.name] for block in blocks]
         columns[field.name] = joined(field, parts)
 
-    return Block(schema, columns)
+    return Block(schema, columns, _common_origin(blocks))
+
+
+def _common_origin(blocks: Sequence[Block]) -> Origin | None:
+    """Returns the origin of the samples of all blocks; None if they are not named by the same reader."""
+    keys = []
+    place_of = None
+    for block in blocks:
+        if block.origin is None or place_of not in (None, block.origin.place_of):
+            return None
+        place_of = block.origin.place_of
+        keys.append(block.origin.keys)
+
+    if place_of is None:
+        return None
+    return Origin(place_of, np.concatenate(keys))
 
 
 def joined(field: Field, columns: Sequence[Any]) -> Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 from abc import ABC, abstractmethod
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.data.formats.columns import Block, Column, Keys, concatenated, joined
+from headrace.data.formats.columns import Block, Column, Keys, Origin, concatenated, joined
 from headrace.data.formats.columns.arrow_columns import check_decoded, from_arrow
 from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
@@ -175,7 +176,17 @@ class BlockReader(ABC):
                 part = part.take(inner)
             parts.append(part)
 
-        return _in_order(schema, groups, parts, len(keys))
+        block = _in_order(schema, groups, parts, len(keys))
+        return dataclasses.replace(block, origin=Origin(self._place_of, keys))
+
+    def block_place(self, number: int) -> str:
+        """Returns where a block lies, as a user would call it."""
+        return self.place
+
+    def _place_of(self, key: Any, column: str) -> str:
+        number = int(np.searchsorted(self.starts, key, side="right")) - 1
+        row = int(key - self.starts[number])
+        return f"{self.block_place(number)}, row {row:,}, column {column!r}"
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""

@@ -1,0 +1,63 @@
+"""Options of a store, which hold secrets: a mapping that shows its names and no value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headrace.core.errors import wrong_argument
+from headrace.storage.locations import is_url, url_options
+
+
+class StoreOptions(Mapping[str, object]):
+    """Options of a store, of which only the names are shown.
+
+    May be pickled, for the workers of a loader; the pickle holds the secrets, so save it nowhere.
+    """
+
+    # Without a `__dict__`, `vars` of it is an error, and what prints the attributes of objects shows nothing.
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> object:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        """Shows names."""
+        return f"<options of a store: {', '.join(map(str, self._values)) or 'none'}>"
+
+    def __reduce__(self) -> Any:
+        """Pickles all of it."""
+        return StoreOptions, (self._values,)
+
+
+def options_for(source: object, options: object, place: str = "headrace.open", name: str = "options") -> StoreOptions:
+    """Returns the options with which data are opened: what their URL holds, and those that were given, which win.
+
+    source: a path, a URL, or a list of these. place, name: of the function and its argument, for the error. Raises
+    `UsageError` for options that are no mapping from names.
+    """
+    expected = "a dict from names to values, such as {'region': 'eu-west-3'}; docs/storage.md lists them"
+    if not isinstance(options, Mapping | None):
+        # What was given may be a key or a password.
+        found = f"a {type(options).__name__}"
+        raise wrong_argument(name, options, expected, place=place, found=found)
+
+    given = dict(options or {})
+    for key in given:
+        if not isinstance(key, str):
+            raise wrong_argument(name, options, expected, place=place, found=f"a name of type {type(key).__name__}")
+
+    if isinstance(source, (list, tuple)) and source:
+        source = source[0]
+    if is_url(source):
+        given = {**url_options(str(source)), **given}
+    return StoreOptions(given)
