@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -138,31 +141,35 @@ def test_a_failure_that_passes_soon_is_not_told(faulty_server: FaultyServer, cap
     assert caplog.records == []
 
 
-def test_the_io_process_of_workers_tells_it_on_stderr(
-    faulty_server: FaultyServer, capfd: pytest.CaptureFixture[str]
-) -> None:
+LOOP = """
+import json, sys
+import headrace
+data = headrace.open("s3://b/photos", options=json.loads(sys.argv[1]))
+print("opened", flush=True)
+sys.stdin.readline()
+print(len(list(headrace.DataLoader(data, batch_size=4, num_workers=1))))
+"""
+
+
+def test_the_io_process_of_workers_tells_it_on_stderr(faulty_server: FaultyServer) -> None:
+    """In a program of its own: the I/O process that tests share writes to where another of them has begun it."""
     for number in range(8):
         faulty_server.put("b", f"photos/{number}.jpg", picture(0))
-    data = headrace.open("s3://b/photos", options=faulty_server.s3_options)
-    faulty_server.always = Fault("reset")
-    loader = headrace.DataLoader(data, batch_size=4, num_workers=1)
-    found: list[Any] = []
-    reader = threading.Thread(target=lambda: found.extend(loader), daemon=True)
-    reader.start()
-    told = ""
-    for _ in range(600):
-        told += capfd.readouterr().err
-        if "has not answered for" in told:
-            break
-        reader.join(0.1)
-
-    faulty_server.always = None
-    reader.join(60)
-    assert not reader.is_alive()
-    assert len(found) == 2
-    told += capfd.readouterr().err
-    assert told.count("has not answered for") == 1
-    assert told.count("answers again") == 1
+    command = [sys.executable, "-c", LOOP, json.dumps(faulty_server.s3_options)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as program:
+        assert program.stdin and program.stdout and program.stderr
+        assert program.stdout.readline() == "opened\n"
+        faulty_server.always = Fault("reset")
+        program.stdin.write("\n")
+        program.stdin.flush()
+        told = program.stderr.readline()
+        faulty_server.always = None
+        batches, more = program.communicate(timeout=60)
+    assert batches == "2\n"
+    assert "has not answered for" in told
+    assert (told + more).count("has not answered for") == 1
+    assert more.count("answers again") == 1
 
 
 # -- errors that name what the user knows ------------------------------------------------------------------------------

@@ -131,7 +131,8 @@ def test_counted_bytes_stay_right_while_jobs_insert_and_evict(open_cache: Opener
 
     with children(lambda: job(1), lambda: job(2)) as pids:
         assert [0, 0] == [status_of(pid) for pid in pids]
-    assert disk_use(cache) == cache.used()
+    # Both have ended without closing it, with a thousandth of the limit counted ahead at most.
+    assert 0 <= cache.used() - disk_use(cache) <= 2 * 2 * LIMIT // 1000
 
 
 def test_counted_bytes_that_a_killed_process_left_are_corrected_while_the_cache_is_in_use(open_cache: Opener) -> None:

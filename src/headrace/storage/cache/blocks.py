@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 import zlib
+from itertools import groupby
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from headrace.storage.cache import layout
 from headrace.storage.cache.eviction import NEVER
 from headrace.storage.cache.evictor import Evictor
-from headrace.storage.cache.holes import punch_hole
+from headrace.storage.cache.inserting import Inserting
 from headrace.storage.cache.locks import FIRST_BLOCK, NoLocks, lock_range, unlock_range
 from headrace.storage.cache.node import Node
 from headrace.storage.cache.object_file import make_object_file, open_object_file
@@ -37,6 +39,7 @@ class CachedObject:
         "_evictor",
         "_identity",
         "_inserting",
+        "_lock",
         "_node",
         "_used",
         "etag",
@@ -57,6 +60,8 @@ class CachedObject:
         self._claimed: dict[int, tuple[OpenFile, bool]] = {}
         """The blocks that this process claims: the file that holds the lock, and whether the caller asked for it."""
         self._inserting: set[int] = set()
+        # For these two. Nobody calls the system while holding it: threads would queue for it behind a slow disk.
+        self._lock = threading.Lock()
         self._used = False
 
     def __repr__(self) -> str:
@@ -74,6 +79,7 @@ class CachedObject:
 
     def after_fork(self) -> None:
         """Is called in a forked child: claims are the parent's."""
+        self._lock = threading.Lock()
         self._claimed.clear()
         self._inserting.clear()
 
@@ -295,7 +301,7 @@ class CachedObject:
 
         # Each claim has a file description of its own, so its lock keeps threads apart as well. Where the file system
         # has no locks, only this does.
-        with node.lock:
+        with self._lock:
             if any(number in self._claimed for number in blocks):
                 return None
             if file is not None:
@@ -303,7 +309,7 @@ class CachedObject:
         return Claim(self, blocks, file, made)
 
     def _end_claim(self, claim: Claim, blocks: range, file: OpenFile, made: bool) -> None:
-        with self._node.lock:
+        with self._lock:
             for number in blocks:
                 known = self._claimed.get(number)
                 if known is not None and known[0] is file:
@@ -314,8 +320,7 @@ class CachedObject:
             return
         try:
             unlock_range(file.fd, FIRST_BLOCK + blocks.start, len(blocks))
-            entries = file.entries(self.shape, range(self.shape.blocks))
-            is_empty = made and all(mark == layout.ABSENT for _, mark in entries)
+            is_empty = made and file.is_empty(self.shape)
             file.close()
             if is_empty:
                 take_file(self._node, self.name)
@@ -355,7 +360,7 @@ class CachedObject:
             raise ValueError(f"bytes {start} to {stop} of {self!r} are not whole blocks")
 
         # Another thread that inserts without a claim of the caller has a short one of its own, which is not for others.
-        with self._node.lock:
+        with self._lock:
             claims = [self._claimed.get(number) for number in blocks]
         if all(claim is not None and claim[1] for claim in claims):
             return self._insert_blocks(blocks, view, next_use)
@@ -367,41 +372,29 @@ class CachedObject:
             return self._insert_blocks(blocks, view, next_use)
 
     def _insert_blocks(self, blocks: range, data: memoryview, next_use: int) -> bool:
+        with self._lock:
+            claims = [self._claimed.get(number) for number in blocks]
+            if None in claims or not self._inserting.isdisjoint(blocks):
+                return False
+            self._inserting.update(blocks)
+
         inserted = True
+        inserting = Inserting(self._node, self._evictor, self.name, self.shape)
         begin = self.shape.start_of(blocks[0])
-        for number in blocks:
-            with self._node.lock:
-                claimed = self._claimed.get(number)
-                if claimed is None or number in self._inserting:
-                    return False
-                self._inserting.add(number)
-            part = data[self.shape.start_of(number) - begin : self.shape.stop_of(number) - begin]
-            try:
-                inserted &= self._insert_block(claimed[0], number, part, next_use)
-            except OSError as error:
-                self._node.trouble(error, "writing")
-                return False
-            finally:
-                self._inserting.discard(number)
+        try:
+            # Nearly always all are of one claim. Files of two may differ: that of the first may have been removed.
+            for _, run in groupby(zip(blocks, claims, strict=True), key=_claimed_file):
+                numbers = [number for number, _ in run]
+                claim = claims[numbers[0] - blocks[0]]
+                part = data[self.shape.start_of(numbers[0]) - begin : self.shape.stop_of(numbers[-1]) - begin]
+                if claim is not None:
+                    inserted &= inserting.insert(claim[0], range(numbers[0], numbers[-1] + 1), part, next_use)
+        except OSError as error:
+            self._node.trouble(error, "writing")
+            return False
+        finally:
+            self._inserting.difference_update(blocks)
         return inserted
-
-    def _insert_block(self, file: OpenFile, number: int, data: memoryview, next_use: int) -> bool:
-        shape = self.shape
-        room = self.shape.room_of(number)
-        if file.entry(shape, number)[1] == layout.ABSENT:
-            if not self._evictor.make_room(room, next_use):
-                return False
-
-            try:
-                file.write_fully(data, shape.data_start + shape.start_of(number))
-                file.write_entry(shape, number, zlib.crc32(data), self._node.mark)
-            except OSError:
-                punch_hole(file.fd, shape.data_start + shape.start_of(number), max(room, 1))
-                self._node.release(room)
-                raise
-
-        self._evictor.set_next_use(self.name, number, shape.freed_by(number), next_use)
-        return True
 
     # -- files -------------------------------------------------------------------------------------------------------
 
@@ -427,6 +420,12 @@ class CachedObject:
                 if file is not None:
                     return file, True
         return None, False
+
+
+def _claimed_file(block: tuple[int, tuple[OpenFile, bool] | None]) -> int:
+    """Tells blocks of one claim from those of another."""
+    _, claim = block
+    return id(claim and claim[0])
 
 
 class Claim:

@@ -36,6 +36,9 @@ MAGIC = b"headrace cache\x00\x01"
 RECORD = struct.Struct("<16sQQI16s")
 USED = 16
 LIMIT = 24
+AHEAD = 8 << 20
+"""Bytes that a process counts as used ahead, at most: a thousandth of the limit, or a hundredth of what is used."""
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NUMBER = struct.Struct("<Q")
 
@@ -68,6 +71,12 @@ class Node:
         """Whether the file system can punch holes, as far as is known."""
         self.files = OpenFiles()
         self.lock = threading.Lock()
+        # Bytes that this process has counted as used and does not use yet. To count each block by itself, threads would
+        # queue up: it takes four calls of the system, and no other process may count meanwhile.
+        self._ahead = 0
+        self._most_ahead = 0
+        if limit is not None:
+            self._most_ahead = min(AHEAD, limit // 1000)
         self._say = say
         self._said: set[str] = set()
         self._forked: weakref.WeakMethod[Callable[[], None]] | None = None
@@ -205,6 +214,7 @@ class Node:
                 forked()
 
         self.lock = threading.Lock()
+        self._ahead = 0
         self.folders.forget_lock()
         self.files.close_copies()
         self._marker = self._open_marker()
@@ -221,8 +231,12 @@ class Node:
     def close(self) -> None:
         """Gives up all descriptors and locks."""
         _nodes.discard(self)
+        self._give_all_back()
         self.files.close_copies()
         self.folders.close()
+
+    def __del__(self) -> None:
+        self._give_all_back()
 
     def open_object(self, name: str, flags: int = os.O_RDONLY) -> int:
         """Opens the file of an object, and returns the descriptor, which is the caller's. Raises `OSError`."""
@@ -255,7 +269,64 @@ class Node:
     # -- bytes in use ------------------------------------------------------------------------------------------------
 
     def used(self) -> int:
-        """Returns the bytes in use."""
+        """Returns the bytes in use, without what this process has counted ahead."""
+        return max(self._counted() - self._ahead, 0)
+
+    def reserve(self, nbytes: int) -> bool:
+        """Counts bytes as used if the limit has room for them. Returns whether that was so."""
+        with self.lock:
+            if nbytes > self._ahead and not self._count_ahead(nbytes, self.limit):
+                return False
+            self._ahead -= nbytes
+            return True
+
+    def add(self, nbytes: int) -> None:
+        """Counts bytes as used, also above the limit."""
+        with self.lock:
+            if nbytes > self._ahead and not self._count_ahead(nbytes, self.limit):
+                self._count_ahead(nbytes, None)
+            self._ahead -= nbytes
+
+    def release(self, nbytes: int) -> None:
+        """Counts bytes as free."""
+        with self.lock:
+            self._ahead += nbytes
+            if self._ahead > 2 * self._most_ahead:
+                self._give_back(self._ahead - self._most_ahead)
+
+    def correct(self, before: int, counted: int) -> None:
+        """Sets the bytes in use to what was counted, unless they have changed since they were `before`."""
+        with self.lock, self._counting():
+            if self.used() == before:
+                self._write_used(counted + self._ahead)
+
+    def _count_ahead(self, nbytes: int, limit: int | None) -> bool:
+        """Has at least so many bytes counted ahead, some more if there is room. Returns False if the limit has none."""
+        with self._counting():
+            used = self._counted() - self._ahead
+            if self.limit is None:
+                self._most_ahead = min(AHEAD, used // 100)
+            if limit is None or used + nbytes + self._most_ahead <= limit:
+                self._ahead = nbytes + self._most_ahead
+            elif used + nbytes <= limit:
+                self._ahead = nbytes
+            else:
+                return False
+            self._write_used(used + self._ahead)
+            return True
+
+    def _give_back(self, nbytes: int) -> None:
+        """Counts bytes as free that were counted ahead."""
+        with self._counting():
+            self._write_used(max(self._counted() - nbytes, 0))
+            self._ahead -= nbytes
+
+    def _give_all_back(self) -> None:
+        if self._ahead and self._marker is not None and self._marker.fd >= 0:
+            self._give_back(self._ahead)
+
+    def _counted(self) -> int:
+        """Returns the bytes that all processes have counted, some of them ahead."""
         if self._marker is None:
             return 0
         try:
@@ -265,31 +336,6 @@ class Node:
         if len(found) < 8:
             return 0
         return int(NUMBER.unpack(found)[0])
-
-    def reserve(self, nbytes: int) -> bool:
-        """Counts bytes as used if the limit has room for them. Returns whether that was so."""
-        with self._counting():
-            used = self.used()
-            if self.limit is not None and used + nbytes > self.limit:
-                return False
-            self._write_used(used + nbytes)
-            return True
-
-    def add(self, nbytes: int) -> None:
-        """Counts bytes as used, also above the limit."""
-        with self._counting():
-            self._write_used(self.used() + nbytes)
-
-    def release(self, nbytes: int) -> None:
-        """Counts bytes as free."""
-        with self._counting():
-            self._write_used(max(self.used() - nbytes, 0))
-
-    def correct(self, before: int, counted: int) -> None:
-        """Sets the bytes in use to what was counted, unless they have changed since they were `before`."""
-        with self._counting():
-            if self.used() == before:
-                self._write_used(counted)
 
     def recount(self) -> int:
         """Returns the bytes that the cache's files take on the disk."""
@@ -311,19 +357,18 @@ class Node:
     @contextlib.contextmanager
     def _counting(self) -> Iterator[None]:
         """Has one process at a time change the record; it is held for microseconds, and released by a death."""
-        with self.lock:
-            marker = self._marker
-            locked = False
-            if marker is not None and self.writable and self.locks_ranges:
-                try:
-                    locked = lock_range(marker.fd, USED, 8, wait=True)
-                except NoLocks:
-                    self.locks_ranges = False
+        marker = self._marker
+        locked = False
+        if marker is not None and self.writable and self.locks_ranges:
             try:
-                yield
-            finally:
-                if locked and marker is not None:
-                    unlock_range(marker.fd, USED, 8)
+                locked = lock_range(marker.fd, USED, 8, wait=True)
+            except NoLocks:
+                self.locks_ranges = False
+        try:
+            yield
+        finally:
+            if locked and marker is not None:
+                unlock_range(marker.fd, USED, 8)
 
     def _remove_leftovers(self) -> None:
         """Removes files that were never finished, and those of jobs that have ended. Nobody else uses the cache."""

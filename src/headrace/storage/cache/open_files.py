@@ -6,15 +6,18 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.storage.cache.layout import ENTRY, GENERATION, Shape
+from headrace.storage.cache.layout import ABSENT, ENTRY, GENERATION, Shape
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MOST_OPEN = 64
+
+AT_ONCE = 512
+"""Entries of a table that are read at a time."""
 
 
 class View:
@@ -51,9 +54,22 @@ class OpenFile:
         """Returns CRC and mark of a block."""
         return self.entries(shape, range(number, number + 1))[0]
 
+    def is_empty(self, shape: Shape) -> bool:
+        """Tells whether no block is present. Looks no further than to the first that is: a table may be megabytes."""
+        for first in range(0, shape.blocks, AT_ONCE):
+            blocks = range(first, min(first + AT_ONCE, shape.blocks))
+            if any(mark != ABSENT for _, mark in self.entries(shape, blocks)):
+                return False
+        return True
+
     def write_entry(self, shape: Shape, number: int, crc: int, mark: int) -> None:
         """Writes CRC and mark of a block."""
         os.pwrite(self.fd, ENTRY.pack(crc, mark), shape.table_start + ENTRY.size * number)
+
+    def write_entries(self, shape: Shape, first: int, entries: Sequence[tuple[int, int]]) -> None:
+        """Writes CRC and mark of neighbouring blocks."""
+        packed = b"".join(ENTRY.pack(crc, mark) for crc, mark in entries)
+        os.pwrite(self.fd, packed, shape.table_start + ENTRY.size * first)
 
     def read_fully(self, out: Buffer, length: int, position: int) -> bool:
         """Reads `length` bytes into `out`; returns False if the file ends before."""

@@ -48,16 +48,15 @@ def take_blocks(node: Node, name: str, blocks: list[int]) -> int:
         return 0
 
     os.pwrite(file.fd, os.urandom(8), layout.GENERATION)
-    for first, last in _runs(taken):
+    for first, last in runs_of(taken):
         start = shape.data_start + shape.start_of(first)
         length = sum(shape.room_of(number) for number in range(first, last + 1))
         node.punches &= punch_hole(file.fd, start, length)
 
     nbytes = sum(shape.room_of(number) for number in taken)
-    entries = file.entries(shape, range(shape.blocks))
     if node.punches:
         _released(node, nbytes)
-        if all(mark == layout.ABSENT for _, mark in entries):
+        if file.is_empty(shape):
             file.close()  # and its locks, which would be in the way
             nbytes += take_file(node, name)
         return nbytes
@@ -170,8 +169,11 @@ def _released(node: Node, nbytes: int) -> int:
     return nbytes
 
 
-def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+def runs_of(numbers: list[int]) -> list[tuple[int, int]]:
     """Returns ascending numbers as runs of neighbours, each with its first and last."""
+    if not numbers:
+        return []
+
     firsts = [numbers[0]]
     lasts = []
     for before, after in pairwise(numbers):
