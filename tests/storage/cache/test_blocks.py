@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from headrace.core.errors import UsageError
 from headrace.storage.cache import DiskCache
 from headrace.storage.cache.evictor import Evictor
-from headrace.storage.cache.layout import Shape
-from headrace.storage.cache.open_files import OpenFile
 from headrace.storage.cache.taking import take_blocks, take_file
 from tests.storage.cache.conftest import Opener, open_descriptors
 from tests.storage.cache.processes import BLOCK, content, disk_use, file_of, fork, read, status_of
@@ -50,30 +48,6 @@ def test_a_small_object_is_one_block(open_cache: Opener, size: int) -> None:
     assert DATA[size // 2 : size] == read(cached, size // 2, size)
     assert DATA[: size // 2] == read(cached, 0, size // 2)
     assert cache.used() == disk_use(cache)
-
-
-def test_a_block_of_a_large_object_costs_as_little_as_one_of_a_small(
-    open_cache: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The table of a large object is megabytes: nothing reads all of it for one block."""
-    looked_at: list[int] = []
-    entries = OpenFile.entries
-
-    def noted(self: OpenFile, shape: Shape, blocks: range) -> list[tuple[int, int]]:
-        looked_at.append(len(blocks))
-        return entries(self, shape, blocks)
-
-    monkeypatch.setattr(OpenFile, "entries", noted)
-    count = 1 << 17
-    cache = open_cache(20 * BLOCK + 8 * count)
-    cached = cache.open_object(URL, "e1", count * BLOCK, BLOCK)
-    for number in range(40):
-        with cached.claim(number * BLOCK, (number + 1) * BLOCK) or pytest.fail("claimed by nobody"):
-            assert cached.missing(number * BLOCK, (number + 1) * BLOCK)
-            assert cached.insert(number * BLOCK, content(URL, BLOCK), 100 - number)
-    assert read(cached, 39 * BLOCK, 40 * BLOCK) == content(URL, BLOCK)
-    assert not cached.has(0, BLOCK)  # it had to make room
-    assert sum(looked_at) < count
 
 
 def test_nothing_is_made_on_the_disk_before_the_first_block(open_cache: Opener, tmp_path: Path) -> None:
