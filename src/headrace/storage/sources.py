@@ -75,7 +75,7 @@ def _bring(
         claim = cached.claim(low, high)
         if claim is not None:
             with claim:
-                return _fill(cached, version, (start, stop), ranges, next_uses)
+                return _fill(cached, version, (start, stop), (low, high), ranges, next_uses)
         # Another process of this node, or another thread, fetches some of it: a block may lie in two ranges.
         cached.wait(low, high)
 
@@ -137,10 +137,14 @@ def _fill(
     cached: CachedObject,
     version: ObjectVersion,
     span: tuple[int, int],
+    blocks: tuple[int, int],
     ranges: Sequence[ByteRange],
     next_uses: Sequence[int],
 ) -> Brought:
-    """Fetches the blocks that are missing, and keeps them. The claim on them is held."""
+    """Fetches the blocks that are missing, and keeps them.
+
+    span: the bytes that are wanted. blocks: the whole blocks in which they lie, on which the claim is held.
+    """
     start, stop = span
     missing = cached.missing(start, stop)
     if not missing:
@@ -149,7 +153,8 @@ def _fill(
         if found is not None:
             _tell(cached, ranges, next_uses)
             return Brought(found, 0)
-        missing = [span]
+        # It was there, and had to make room before it was read.
+        missing = [blocks]
 
     low = missing[0][0]
     high = missing[-1][1]
