@@ -19,6 +19,12 @@ MOST_BLOCKS = 1 << 18
 """Blocks of an object at most: those of larger ones are larger."""
 
 
+EDGES = 1 / 64
+"""The share of a request that may be in the cache and is fetched all the same: to put both together takes memory twice.
+
+Where long ranges follow each other, the block at each edge lies in two of them.
+"""
+
 ATTEMPTS = 5
 """How often blocks that others fetch are waited for, before they are fetched again, past the cache."""
 
@@ -158,6 +164,9 @@ def _fill(
 
     low = missing[0][0]
     high = missing[-1][1]
+    if high - low >= (blocks[1] - blocks[0]) * (1 - EDGES):
+        low, high = blocks
+
     data = _fetch(version, low, high)
     if stores.keeps_all(version.store):
         # What lies between the ranges, too: it has come anyway, and is wanted later.
