@@ -4,8 +4,9 @@
 
 Samples of 100 KB, shuffled, from nginx behind `slow_line.py`, by default with 20 ms and 1 Gbit/s: 1,250 samples a
 second. Each run is a process of its own, whose clock begins before data and loader are opened; another one begins with
-the first batch. A trial finds out the best number of workers of each contender. Then they read in turn, first as fast as they can, then with steps in the loop
-that take as long as 0.9 of the line needs for a batch. Before, every byte is compared with its source.
+the first batch. A trial finds out the best number of workers of each contender. Then they read in turn, first as fast
+as they can, then with steps in the loop that take as long as 0.9 of the line needs for a batch. Before, every byte is
+compared with its source.
 
     pip install s3torchconnector litdata mosaicml-streaming webdataset      # the peers
 """

@@ -15,6 +15,7 @@ from headrace.storage.answers import LARGE
 from headrace.storage.fetcher import Fetcher
 from headrace.storage.in_flight import FIRST
 from headrace.storage.plan import Plan
+from headrace.storage.in_flight import FIRST
 from headrace.storage.ranges import ByteRange, ObjectVersion
 from headrace.storage.retrying import CONNECTION, THROTTLED
 from headrace.storage.sources import Brought
@@ -301,7 +302,7 @@ def test_what_was_waited_for_is_measured(objects: Objects) -> None:
     assert counts.waited_at_limit == 0
     assert (counts.ranges, counts.first_bytes, counts.again_bytes) == (4, 4 * SIZE, 0)
     assert sum(window.bytes for window in counts.windows) == pytest.approx(4 * SIZE)
-    assert (counts.limit, counts.limit_is) == (8, "rising")
+    assert (counts.limit, counts.limit_is) == (FIRST, "rising")
 
 
 def test_waiting_at_the_limit_is_told_from_waiting_for_memory(objects: Objects) -> None:
@@ -336,7 +337,7 @@ def test_what_is_fetched_again_is_told_and_refusals_are(fetcher: Fetcher) -> Non
     counts = fetcher.count()
     assert (counts.first_bytes, counts.again_bytes) == (2 * SIZE, SIZE)
     assert (counts.busy, counts.retries) == (1, 2)
-    assert (counts.limit, counts.limit_is) == (4, "refused")
+    assert (counts.limit, counts.limit_is) == (FIRST // 2, "refused")
     assert counts.again_share == pytest.approx(1 / 3)
 
 

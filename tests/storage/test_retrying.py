@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,29 @@ def test_it_gives_up_at_a_limit(limits: RetryLimits) -> None:
     with pytest.raises(GaveUp, match="closed") as caught:
         retried(request, limits, None, lambda seconds: None)  # type: ignore[arg-type]
     assert len(calls) == caught.value.attempts == (3 if limits.retries == 2 else 1)
+
+
+def test_it_asks_a_last_time_when_the_time_is_up() -> None:
+    """And not before the pause that would have been longer."""
+    waits: list[float] = []
+    calls, request = failing(100, PassingFailure(CONNECTION, "closed"))
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        time.sleep(seconds)
+
+    with pytest.raises(GaveUp) as caught:
+        retried(request, RetryLimits(seconds=0.5, first_wait=0.2), None, sleep)  # type: ignore[arg-type]
+    assert caught.value.seconds >= 0.5
+    assert len(calls) == len(waits) + 1
+    assert sum(waits) <= 0.5
+
+
+def test_a_server_that_asks_for_more_time_than_is_left_is_not_asked_again() -> None:
+    calls, request = failing(100, PassingFailure(THROTTLED, "status 503", seconds=7.0))
+    with pytest.raises(GaveUp):
+        retried(request, RetryLimits(seconds=5.0), None, pytest.fail)  # type: ignore[arg-type]
+    assert len(calls) == 1
 
 
 def test_other_exceptions_pass_through() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -59,6 +60,8 @@ PREFIXES = {"s3": "aws_", "gs": "google_", "az": "azure_storage_"}
 
 DURATIONS = {"connect_timeout", "pool_idle_timeout", "read_timeout", "timeout"}
 """Options in seconds, as `datetime.timedelta`, or in obstore's words, such as "1min 30s"."""
+
+DURATION_WORDS = re.compile(r"\s*(\d+\s*[A-Za-z]+\s*)+")
 
 CERTIFICATES = {"root_certificate", "proxy_ca_certificate"}
 
@@ -186,7 +189,10 @@ def checked_options(location: Location, options: Mapping[str, object]) -> dict[s
             known = [*sorted(own), *sorted(CLIENT_OPTIONS | LIMIT_OPTIONS)]
             near = difflib.get_close_matches(usual, known, 3)
             cure = "correct the name, or leave it out"
-            if near:
+            if usual in ("username", "password"):
+                # Those in front of an @ in the URL are meant.
+                cure = "write no user into the URL: give keys as options=, or in the environment"
+            elif near:
                 cure = f"did you mean {' or '.join(map(repr, near))}?"
             raise UsageError.about(
                 "unknown option of a store",
@@ -221,14 +227,29 @@ def _check_type(name: str, value: object, location: Location) -> None:
     elif name == "pool_max_idle_per_host":
         types, expected = (int, str), "a whole number"
 
+    found = None
     if not isinstance(value, types) or (isinstance(value, bool) and name not in FLAGS):
+        found = f"a value of type {type(value).__name__}"
+    elif name in DURATIONS and not _is_duration(value):
+        found = "what is no time"
+        expected = "seconds, 0 or more, or a text such as '1min 30s'"
+
+    if found is not None:
         raise UsageError.about(
             "wrong option of a store",
             place=f"options= for {location.url}: {name}",
-            found=f"a value of type {type(value).__name__}",
+            found=found,
             expected=expected,
             cure=f"write options={{{name!r}: ...}} with {expected}",
         )
+
+
+def _is_duration(value: object) -> bool:
+    if isinstance(value, str):
+        return DURATION_WORDS.fullmatch(value) is not None
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    return isinstance(value, (int, float)) and value >= 0
 
 
 def credentials_source(scheme: str, given: Mapping[str, object]) -> str:

@@ -6,6 +6,7 @@ cut short, and tells the caller of each. Uploads use obstore's retries: it repea
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -17,6 +18,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from headrace.core.errors import HeadraceError, StorageError, UsageError
+from headrace.core.shortage import machine_error
 from headrace.storage.access import access_to, shown_endpoint
 from headrace.storage.cloud_requests import FEW, PAGE, PART_BYTES, Listing, Upload, client_of, key_of, object_info
 from headrace.storage.failures import (
@@ -412,6 +414,11 @@ class CloudStore:
         except ERRORS as error:
             failed = error
 
+        # obstore's text begins with "builder error", and names the cause further below.
+        if "Too many open files" in str(failed):
+            short = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            raise machine_error(self.location.url, "opening a store", "open files for this process", short)
+
         # The first line of obstore's text may quote a value, which may be a secret.
         found = QUOTED.sub("...", str(failed).strip().partition("\n")[0])
         names = ", ".join(sorted(given)) or "none"
@@ -439,5 +446,5 @@ class CloudStore:
                 place=self.location.url,
                 found="it was forked from a process that had used one",
                 expected="a process that was started by spawn or forkserver",
-                cure="multiprocessing_context='forkserver', or read through headrace.open, which needs no client here",
+                cure="start it with multiprocessing_context='forkserver' or 'spawn', or open the data in its parent",
             )

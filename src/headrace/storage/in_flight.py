@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FIRST = 8
+FIRST = 16
 """Requests under way at the beginning."""
 
 MOST = 256
@@ -40,6 +40,8 @@ class InFlight:
         self._refused_at: int | None = None
         self._refused = 0.0
         self._recovered = False
+        # Answers that are still not measured since the limit was raised.
+        self._unsettled = 0
         self._begin(0.0)
 
     @property
@@ -70,14 +72,24 @@ class InFlight:
 
     def finished(self, now: float, count: int) -> None:
         """A request has brought `count` bytes."""
+        if self._unsettled:
+            # Of requests that began under another limit, or had to connect first.
+            self._unsettled -= 1
+            if not self._unsettled:
+                self._begin(now)
+            return
+
         self._bytes += count
         self._answers += 1
         passed = now - self._began
         if passed < LONG_ENOUGH or self._answers < 2 * self.limit:
             return
 
+        before = self.limit
         if self._reached:
             self._judge(self._bytes / passed)
+        if self.limit > before:
+            self._unsettled = self.limit
         self._begin(now)
 
     def busy(self, now: float) -> None:

@@ -88,6 +88,9 @@ def parse(url: str) -> Location:
     user, _, host = container.rpartition("@")
     if scheme != "az" or ":" in user:
         container = host
+    if any(letter.isspace() or not letter.isprintable() for letter in container):
+        raise _wrong_url(url, "a space or line break in the name of the bucket", f"{scheme}://BUCKET/KEY", "remove it")
+
     if not container.partition("@")[0]:
         cure = f"write the name of the bucket behind the slashes: {scheme}://BUCKET/{key.lstrip('/')}"
         raise _wrong_url(url, "no bucket", f"{scheme}://BUCKET/KEY", cure)

@@ -109,11 +109,13 @@ def retried(
 
         failures += 1
         spent = time.monotonic() - began
-        wait = limits.wait(failures, _JITTER.random())
+        left = limits.seconds - spent
+        # The last time it is asked is when the time is up.
+        wait = min(limits.wait(failures, _JITTER.random()), left)
         if failure.seconds is not None:
             wait = max(wait, failure.seconds)
 
-        if failures > limits.retries or spent + wait > limits.seconds:
+        if failures > limits.retries or left <= 0 or wait > left:
             if outage is not None:
                 outage.given_up()
             raise GaveUp(failure, failures, spent)

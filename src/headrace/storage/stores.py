@@ -34,12 +34,16 @@ class CacheSettings:
     """The same in all processes of a job."""
 
 
+_JOBS: dict[tuple[Path, int | None], int] = {}
+"""The number of this process's job in each cache: all datasets that it opens there share files and descriptors."""
+
+
 def cache_settings(
     folder: str | os.PathLike[str] | None, limit: int | str | None, source: object
 ) -> CacheSettings | None:
     """Returns what `cache_dir=` and `cache_limit=` of `headrace.open` ask for; None if that is no cache.
 
-    Raises `UsageError` for a limit without a folder, or a folder for data that lie on this machine.
+    Raises `UsageError` for a limit without a folder, for a folder that is none, or for data that lie on this machine.
     """
     if folder is not None and not is_url(source):
         cure = "leave cache_dir= out: only what comes from elsewhere is kept there"
@@ -47,12 +51,15 @@ def cache_settings(
 
     if folder is None:
         folder = os.environ.get("HEADRACE_CACHE_DIR") or None
+    elif not isinstance(folder, str | os.PathLike) or not str(folder):
+        raise wrong_argument("cache_dir", folder, "a path", place="headrace.open")
     if is_url(folder):
         cure = "name a folder on a disk of this node"
         raise wrong_argument("cache_dir", folder, "a path", place="headrace.open", cure=cure)
     if folder is None:
         if limit is not None:
-            raise wrong_argument("cache_limit", limit, "cache_dir= with it", place="headrace.open")
+            cure = "name the folder of the cache: cache_dir=, or HEADRACE_CACHE_DIR in the environment"
+            raise wrong_argument("cache_limit", limit, "cache_dir= with it", place="headrace.open", cure=cure)
         return None
 
     most = None
@@ -61,7 +68,9 @@ def cache_settings(
         if most < SMALLEST_CACHE:
             raise wrong_argument("cache_limit", limit, f"{SMALLEST_CACHE:,} bytes or more", place="headrace.open")
 
-    return CacheSettings(Path(folder).expanduser(), most, secrets.randbits(62) + 1)
+    # Workers, and files that are linked to, may have another folder as theirs.
+    path = Path(folder).expanduser().absolute()
+    return CacheSettings(path, most, _JOBS.setdefault((path, most), secrets.randbits(62) + 1))
 
 
 @dataclass(frozen=True)

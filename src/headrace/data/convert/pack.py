@@ -225,7 +225,9 @@ def _disk_error(error: OSError, staging: Path) -> DatasetError:
 
     if error.errno in WANT_SPACE:
         what = "packing was interrupted"
-        cure = "make staging (or choose another target) and run the same command again: what is packed so far is kept"
+        cure = (
+            "make room there (or choose another target) and run the same command again: what is packed so far is kept"
+        )
     else:
         what = "the data cannot be read, or the target cannot be written"
         cure = "correct the path, let this user read and write there, or choose another target"

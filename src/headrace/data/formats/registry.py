@@ -116,7 +116,9 @@ def format_of(path: str) -> Format:
 
         near = difflib.get_close_matches(given.name, siblings, 1)
         scheme = path.partition(":")[0]
-        if scheme != path and scheme.lower() in CLOUD_SCHEMES:
+        if is_url(path.strip()):
+            cure = "remove the space in front of the URL"
+        elif scheme != path and scheme.lower() in CLOUD_SCHEMES:
             # `https:host/x`, which is read as a path.
             cure = f"for a URL, write two slashes behind the colon: {scheme}://..."
         elif near:
