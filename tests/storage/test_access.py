@@ -6,10 +6,12 @@ import logging
 import pickle
 import sys
 import traceback
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.core.errors import HeadraceError, MissingExtraError, StorageError, UsageError
 from headrace.storage.access import CLIENT_OPTIONS, STORE_OPTIONS, access_to
 from headrace.storage.cloud_requests import CLIENT_ONLY
@@ -247,10 +249,24 @@ def chain_of(error: BaseException | None) -> list[str]:
 
 
 def test_wrong_options_show_no_value() -> None:
-    for options in ({"request_payer": SECRET}, {"skip_signature": SECRET}, {"timeout": SECRET}):
-        with pytest.raises(UsageError, match="cannot open a store") as caught:
+    for options in ({"request_payer": SECRET}, {"skip_signature": SECRET}, {"timeout": f"1 {SECRET}"}):
+        with pytest.raises(UsageError, match="open a store|option of a store") as caught:
             open_store(BUCKET, options)
         assert SECRET not in " ".join(chain_of(caught.value))
+
+
+@pytest.mark.parametrize("value", ["x", "", "30", -1, timedelta(-1), float("nan"), True, SECRET])
+def test_times_that_are_none_are_refused_before_any_request(value: object) -> None:
+    with pytest.raises(UsageError, match="wrong option of a store") as caught:
+        open_store(BUCKET, {"read_timeout": value})
+    for word in ("read_timeout", "found:", "seconds", "cure:"):
+        assert word in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_user_in_the_url_of_a_bucket_is_told_where_keys_belong() -> None:
+    with pytest.raises(UsageError, match="write no user into the URL"):
+        headrace.open(f"s3://me:{SECRET}@bucket/x")
 
 
 def test_a_store_is_not_pickled(faulty_server: FaultyServer) -> None:

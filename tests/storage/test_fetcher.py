@@ -15,7 +15,6 @@ from headrace.storage.answers import LARGE
 from headrace.storage.fetcher import Fetcher
 from headrace.storage.in_flight import FIRST
 from headrace.storage.plan import Plan
-from headrace.storage.in_flight import FIRST
 from headrace.storage.ranges import ByteRange, ObjectVersion
 from headrace.storage.retrying import CONNECTION, THROTTLED
 from headrace.storage.sources import Brought

@@ -47,6 +47,7 @@ def test_urls_and_their_locations(url: str, expected: Location) -> None:
         ("s3:///k", ["no bucket", "s3://BUCKET/k"]),
         ("az://@account/k", ["no bucket"]),
         ("gs://", ["no bucket"]),
+        ("s3://data\n/k", ["space or line break"]),
         ("https:///a", ["no host"]),
         ("https://host:99999/a", ["no host and port"]),
         ("https://host/o/a%2Fb", ["%2F"]),

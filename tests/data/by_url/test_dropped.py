@@ -109,3 +109,15 @@ def test_a_dropped_dataset_closes_its_cache(twice: Make, tmp_path: Path, workers
         gc.collect()
         assert closes(os.getpid(), cache, 0)
         assert closes(io_process.pid, cache, first)
+
+
+def test_datasets_share_the_descriptors_of_a_cache(twice: Make, tmp_path: Path) -> None:
+    """Each shard may be opened by itself."""
+    datasets = [twice("pt", "s3", cache_dir=tmp_path / "cache").remote]
+    assert len(list(headrace.DataLoader(datasets[0], batch_size=8))) > 0
+    first = descriptors_below(os.getpid(), tmp_path / "cache")
+    assert first > 0
+    for _ in range(20):
+        datasets.append(twice("pt", "s3", cache_dir=tmp_path / "cache").remote)
+        assert datasets[-1][0].keys() == datasets[0][0].keys()
+    assert descriptors_below(os.getpid(), tmp_path / "cache") <= first

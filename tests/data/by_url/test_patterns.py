@@ -72,3 +72,8 @@ def test_one_match_is_offered(open_in: tuple[Open, str]) -> None:
     with pytest.raises(UsageError) as caught:
         opened("[2-9].npz")
     assert f"cure:     open {folder}/2.npz" in str(caught.value)
+
+
+def test_a_url_with_a_space_in_front_is_told() -> None:
+    with pytest.raises(DatasetNotFoundError, match="remove the space in front of the URL"):
+        headrace.open(" s3://bucket/x.tar")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.core.errors import UsageError
 from headrace.loader.read_ahead import EpochReadAhead
 from tests.data.by_url.conftest import Twice
 from tests.data.by_url.test_every_form import same
@@ -71,3 +72,21 @@ def test_a_cache_that_is_emptied_meanwhile_is_filled_again(
                 file.unlink()
     assert len(faulty_server.asked()) > asked
     assert announced
+
+
+@pytest.mark.parametrize("name", ["hdf5", "npz", "jsonl", "pt"])
+def test_a_relative_folder_is_that_of_the_one_who_opens(
+    twice: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = twice(name, "s3", cache_dir="cache")
+    monkeypatch.chdir("/")
+    for one, other in zip(headrace.DataLoader(data.remote), headrace.DataLoader(data.local), strict=True):
+        assert same(one, other)
+    assert (tmp_path / "cache").is_dir()
+
+
+@pytest.mark.parametrize("folder", [5, "", b"cache", True])
+def test_a_folder_that_is_none_is_refused(twice: Make, folder: Any) -> None:
+    with pytest.raises(UsageError, match="cache_dir"):
+        twice("pt", "s3", cache_dir=folder)
