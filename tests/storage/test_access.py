@@ -250,7 +250,7 @@ def chain_of(error: BaseException | None) -> list[str]:
 
 def test_wrong_options_show_no_value() -> None:
     for options in ({"request_payer": SECRET}, {"skip_signature": SECRET}, {"timeout": f"1 {SECRET}"}):
-        with pytest.raises(UsageError, match="open a store|option of a store") as caught:
+        with pytest.raises(UsageError, match=r"open a store|option of a store") as caught:
             open_store(BUCKET, options)
         assert SECRET not in " ".join(chain_of(caught.value))
 

@@ -27,7 +27,9 @@ with {module}.running(Path(sys.argv[1]), {program!r}) as server:
 
 def ends(pidfd: int) -> bool:
     """Waits for the end of a process."""
-    return bool(select.select([pidfd], [], [], 30)[0])
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(30_000))
 
 
 def test_a_server_ends_with_a_test_run_that_is_killed(tmp_path: Path) -> None:

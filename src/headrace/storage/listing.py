@@ -20,7 +20,7 @@ from headrace.core.regular import SIDE_FILE
 from headrace.storage.failures import ListingRefusedError
 from headrace.storage.locations import HTTP_SCHEMES, Location, parse
 from headrace.storage.objects import ObjectInfo, Store, store_config
-from headrace.storage.stores import CacheSettings, StoreSettings, register
+from headrace.storage.stores import CacheSettings, RegisteredStore, StoreSettings, register
 
 MAGIC = "*?["
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -75,6 +75,7 @@ class Lookup:
         self.options = options
         self.cache = cache
         self._listings: dict[tuple[str, str], list[Listing]] = {}
+        self._stores: dict[tuple[str, str], RegisteredStore] = {}
         self._single: dict[str, ObjectInfo | None] = {}
         self._heads: dict[str, bytes] = {}
         self._without_manifest: set[tuple[str, str, str]] = set()
@@ -84,7 +85,10 @@ class Lookup:
         # Whoever opens data waits for an answer, and nothing is lost if there is none: it is not waited for as long as
         # in the middle of an epoch.
         options = {"retry_timeout": PATIENCE, **(self.options or {})}
-        return register(StoreSettings(store_config(location, options), None)).opened()
+        place = location.scheme, location.container
+        if place not in self._stores:
+            self._stores[place] = register(StoreSettings(store_config(location, options), None))
+        return self._stores[place].opened()
 
     def settings(self, location: Location) -> StoreSettings:
         """Returns how the store in which a location lies is read."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -178,22 +179,24 @@ def _without_obstore(location: Location, options: Mapping[str, object], missing:
 
 
 class _Opening:
-    """The lock around opening. A forked child gets a new one: a thread of the parent may have held it."""
+    """The lock around opening, and what a forked child has of its parent."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.inherited: list[Store] = []
 
     def renew(self) -> None:
-        """Called in the child after a fork."""
+        """Called in the child after a fork: a thread of the parent may have held the lock.
+
+        The child never uses its parent's stores, and never ends them: obstore's clients belong to threads that do not
+        exist in the child.
+        """
         self.lock = threading.Lock()
+        self.inherited += _STORES.values()
 
 
 _OPENING = _Opening()
-_STORES: dict[tuple[object, ...], Store] = {}
-"""By process, container and options.
-
-A forked child finds its parent's stores under another process id, so it never uses them. They stay in here on purpose:
-obstore's clients belong to threads that do not exist in the child, and the child must not end them.
-"""
+_STORES: weakref.WeakValueDictionary[tuple[object, ...], Store] = weakref.WeakValueDictionary()
+"""By process, container and options, as long as somebody holds them."""
 
 os.register_at_fork(after_in_child=_OPENING.renew)

@@ -391,22 +391,20 @@ class CachedObject:
 
     def _insert_blocks(self, blocks: range, data: memoryview, next_use: int) -> bool:
         with self._lock:
-            claims = [self._claimed.get(number) for number in blocks]
-            if None in claims or not self._inserting.isdisjoint(blocks):
+            if not self._claimed.keys() >= set(blocks) or not self._inserting.isdisjoint(blocks):
                 return False
             self._inserting.update(blocks)
+            files = {number: self._claimed[number][0] for number in blocks}
 
         inserted = True
         inserting = Inserting(self._node, self._evictor, self.name, self.shape)
         begin = self.shape.start_of(blocks[0])
         try:
             # Nearly always all are of one claim. Files of two may differ: that of the first may have been removed.
-            for _, run in groupby(zip(blocks, claims, strict=True), key=_claimed_file):
-                numbers = [number for number, _ in run]
-                claim = claims[numbers[0] - blocks[0]]
+            for file, run in groupby(blocks, key=lambda number: files[number]):
+                numbers = list(run)
                 part = data[self.shape.start_of(numbers[0]) - begin : self.shape.stop_of(numbers[-1]) - begin]
-                if claim is not None:
-                    inserted &= inserting.insert(claim[0], range(numbers[0], numbers[-1] + 1), part, next_use)
+                inserted &= inserting.insert(file, range(numbers[0], numbers[-1] + 1), part, next_use)
         except OSError as error:
             self._node.trouble(error, "writing")
             return False
@@ -438,12 +436,6 @@ class CachedObject:
                 if file is not None:
                     return file, True
         return None, False
-
-
-def _claimed_file(block: tuple[int, tuple[OpenFile, bool] | None]) -> int:
-    """Tells blocks of one claim from those of another."""
-    _, claim = block
-    return id(claim and claim[0])
 
 
 class Claim:
