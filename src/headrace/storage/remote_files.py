@@ -65,9 +65,10 @@ def read_ranges(ranges: Sequence[ByteRange]) -> list[memoryview]:
     if not _is_read_directly(ranges):
         return endpoint().read(ranges)
 
-    out = memoryview(bytearray(sum(wanted.size for wanted in ranges)))
-    read_into(ranges, out)
-    return cut(out, ranges)
+    # One for each: the allocator keeps buffers of this size at hand, where those of a whole batch are new memory.
+    parts = [memoryview(bytearray(wanted.size)) for wanted in ranges]
+    _read_past_endpoint(ranges, parts)
+    return parts
 
 
 def read_into(ranges: Sequence[ByteRange], out: memoryview) -> None:
@@ -78,20 +79,25 @@ def read_into(ranges: Sequence[ByteRange], out: memoryview) -> None:
         endpoint().read_into(ranges, out)
         return
 
+    _read_past_endpoint(ranges, cut(out, ranges))
+
+
+def _read_past_endpoint(ranges: Sequence[ByteRange], parts: Sequence[memoryview]) -> None:
+    """Reads ranges out of the cache of this node, each into its part; through the endpoint what is not there."""
     missing = []
-    parts = []
+    of_missing = []
     found = 0
-    for wanted, part in zip(ranges, cut(out, ranges), strict=True):
+    for wanted, part in zip(ranges, parts, strict=True):
         if read_cached(wanted, part):
             found += wanted.size
         else:
             missing.append(wanted)
-            parts.append(part)
+            of_missing.append(part)
 
     if found:
         tell_of_direct_reads(found)
     if missing:
-        for part, data in zip(parts, endpoint().read(missing), strict=True):
+        for part, data in zip(of_missing, endpoint().read(missing), strict=True):
             part[:] = data
 
 
