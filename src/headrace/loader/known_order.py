@@ -6,14 +6,10 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from torch.utils.data import BatchSampler
 
-from headrace.samplers.key_arrays import key_arrays
+from headrace.samplers.key_arrays import Keys, key_arrays
 from headrace.samplers.sampler import PositionalSampler
-
-Keys = npt.NDArray[np.int64]
 
 
 def may_draw_ahead(index_sampler: Any, *, workers: bool) -> bool:

@@ -10,8 +10,9 @@ import numpy as np
 
 from headrace.core.errors import HeadraceError, StorageError
 from headrace.epoch.spec import LoaderSpec
-from headrace.loader.known_order import Keys, KnownOrder, may_draw_ahead
+from headrace.loader.known_order import KnownOrder, may_draw_ahead
 from headrace.loader.remote_datasets import RangesOf, lies_elsewhere, place_of, ranges_of
+from headrace.samplers.key_arrays import Keys
 from headrace.storage.endpoint import Endpoint, endpoint
 from headrace.storage.fetcher import PER_RANGE, default_budget
 from headrace.storage.io_client import IO_PROCESS, IOProcess
@@ -162,11 +163,12 @@ class ReadAhead:
         if announced is None or announced.epoch != epoch or order is None:
             announced = _Announced(self.endpoint, epoch)
 
+        # The I/O process is asked once: the epoch compares with the same number.
         requests = self.requests()
         nothing_was_missing = requests is not None and requests == self._requests
         quiet = nothing_was_missing and bool(self.stores) and all(map(keeps_all, self.stores))
         self._requests = requests
-        return EpochReadAhead(self, order, announced, quiet=quiet)
+        return EpochReadAhead(self, order, announced, requests, quiet=quiet)
 
     def requests(self) -> int | None:
         """Returns how many requests there were; None while the I/O process is being started anew."""
@@ -204,13 +206,24 @@ class _Announced:
 class EpochReadAhead:
     """Announces one epoch, and the beginning of the next. See `epoch.look_ahead.ReadsAhead`."""
 
-    def __init__(self, loader: ReadAhead, order: KnownOrder | None, announced: _Announced, *, quiet: bool) -> None:
-        """quiet: nothing is announced, because all of the epoch before was in the cache of this node."""
+    def __init__(
+        self,
+        loader: ReadAhead,
+        order: KnownOrder | None,
+        announced: _Announced,
+        requests: int | None,
+        *,
+        quiet: bool,
+    ) -> None:
+        """requests: how many there were at the beginning; None: unknown.
+
+        quiet: nothing is announced, because all of the epoch before was in the cache of this node.
+        """
         self._loader = loader
         self._order = order
         self._now = announced
         self._quiet = quiet
-        self._requests = loader.requests()
+        self._requests = requests
         self._limit = HORIZON * default_budget()
         self._limit_over_end = OVER_END * default_budget()
         self._next_batches: Iterator[Keys] | None = None

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch.utils.data import ChainDataset, ConcatDataset, StackDataset, Subset
 
 from headrace.core.urls import shown_url
+from headrace.samplers.key_arrays import Keys
 from headrace.storage.ranges import ByteRange
 
-Keys = npt.NDArray[np.int64]
 RangesOf = Callable[[Keys], list[ByteRange]]
 
 

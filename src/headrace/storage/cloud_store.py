@@ -49,7 +49,6 @@ ERRORS = (BaseError, OSError, ValueError)
 """What obstore raises."""
 
 _READING = "cannot read an object"
-_LISTING = LISTING
 _WRITING = "cannot write an object"
 
 
@@ -92,7 +91,7 @@ class CloudStore:
         """See `Store.list_folder`."""
         self._refuse_http("be listed", "give its files as a list of URLs, or as a range: part-{000..127}.tar", prefix)
         folder = prefix.strip("/") or None
-        found = self._ask(_LISTING, prefix, lambda: obstore.list_with_delimiter(self._client, folder))
+        found = self._ask(LISTING, prefix, lambda: obstore.list_with_delimiter(self._client, folder))
         names = sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
         infos = [object_info(meta) for meta in found["objects"]]
         infos.sort(key=key_of)
@@ -109,7 +108,7 @@ class CloudStore:
         found: Infos = []
         listing = Listing(self._client, folder, after=letters, size=FEW)
         while True:
-            metas = self._ask(_LISTING, folder, listing.next_page) or []
+            metas = self._ask(LISTING, folder, listing.next_page) or []
             infos = [object_info(meta) for meta in metas]
             matching = [info for info in infos if info.key.startswith(letters)]
             found += [info for info in matching if "/" not in info.key[len(letters) :]]
@@ -244,17 +243,17 @@ class CloudStore:
         listing = Listing(self._client, prefix)
         last = ""
         while True:
-            metas = self._ask(_LISTING, prefix, listing.next_page)
+            metas = self._ask(LISTING, prefix, listing.next_page)
             if metas is None:
                 return
 
             page = [object_info(meta) for meta in metas]
             for info in page:
                 if info.key < last:
-                    place = self._request(_LISTING, prefix).place
+                    place = self._request(LISTING, prefix).place
                     found = f"{info.key!r} behind {last!r}"
                     raise StorageError.about(
-                        _LISTING,
+                        LISTING,
                         place=place,
                         found=found,
                         expected="keys in ascending order",
@@ -285,7 +284,7 @@ class CloudStore:
             # obstore came to the limit. To begin anew would multiply its retries with ours.
             raise GaveUp(failure, int(retries[1]) + 1, time.monotonic() - began)
 
-        infos = self._ask(_LISTING, prefix, fetch_all)
+        infos = self._ask(LISTING, prefix, fetch_all)
         infos.sort(key=key_of)
         for first in range(0, len(infos), PAGE):
             yield infos[first : first + PAGE]

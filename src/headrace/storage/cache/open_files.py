@@ -64,7 +64,7 @@ class OpenFile:
 
     def write_entry(self, shape: Shape, number: int, crc: int, mark: int) -> None:
         """Writes CRC and mark of a block."""
-        os.pwrite(self.fd, ENTRY.pack(crc, mark), shape.table_start + ENTRY.size * number)
+        self.write_entries(shape, number, [(crc, mark)])
 
     def write_entries(self, shape: Shape, first: int, entries: Sequence[tuple[int, int]]) -> None:
         """Writes CRC and mark of neighbouring blocks."""
