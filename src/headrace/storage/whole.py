@@ -54,6 +54,8 @@ class FetchedFiles:
         objects = [info_of(url) for url in urls]
         self._folder = FetchedFolder()
         self.path = self._folder.path
+        # All are of one store, whose cache stays open meanwhile: each object would open it anew.
+        self._stores = [register(current().settings(parse(url))) for url in urls[:1]]
         # What is leased is not evicted as long as somebody holds the lease.
         self._leases: list[Lease] = []
         try:
