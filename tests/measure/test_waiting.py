@@ -110,7 +110,7 @@ def test_a_loader_that_was_never_used_has_no_speed() -> None:
         (torch.tensor(1.0), 1),
         ([torch.zeros(3, 2), torch.zeros(3)], 3),
         ({"x": torch.zeros(6), "y": None}, 6),
-        ((["a", "b"], 1), 1),
+        ((["a", "b"], 1), 2),
         ("text", 1),
         (None, 1),
         ([], 1),
