@@ -20,6 +20,7 @@ import numpy as np
 
 from headrace.batches.collate import SlotCollate
 from headrace.core.activity import IDLE, PLACE, SEND, STAGE, START, TASK, TOGETHER, count_whole_process
+from headrace.core.allocator import keep_freed_memory
 from headrace.core.torch_internals import (
     MP_STATUS_CHECK_INTERVAL,
     enter_worker_process,
@@ -72,6 +73,7 @@ def main(worker_spec: WorkerSpec, assignment: Assignment) -> None:
             _die_with(assignment.parent_pid)
         faulthandler.disable()  # if the parent had enabled it: torch's handlers come first, then ours
         enter_worker_process()
+        keep_freed_memory()
         assignment.crash_file.record()
         assignment.crash_file.activity[STAGE] = START
         count_whole_process()
