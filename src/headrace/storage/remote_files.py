@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,11 @@ from headrace.storage.listing import current
 from headrace.storage.locations import parse
 from headrace.storage.objects import ObjectInfo
 from headrace.storage.ranges import ByteRange, ObjectVersion, cut
-from headrace.storage.sources import read_cached
+from headrace.storage.sources import cached_object
 from headrace.storage.stores import StoreSettings, keeps_all
+
+FEW = 1024
+"""Files up to which the version of each is kept: shards, of each of which many samples are read."""
 
 
 class RemoteFiles:
@@ -27,6 +31,7 @@ class RemoteFiles:
         # One string of both: each sample asks for it. An ETag has no line breaks.
         self._names = PackedStrings.from_strings(f"{info.etag or ''}\n{info.key}" for info in objects)
         self.sizes = np.array([info.size for info in objects], np.int64)
+        self._versions: dict[int, ObjectVersion] = {}
 
     @classmethod
     def at(cls, urls: Sequence[str]) -> RemoteFiles:
@@ -46,8 +51,15 @@ class RemoteFiles:
 
     def version(self, number: int) -> ObjectVersion:
         """Returns which object a file is."""
+        found = self._versions.get(number)
+        if found is not None:
+            return found
+
         etag, _, key = self._names[number].partition("\n")
-        return ObjectVersion(self._store.name, key, etag or None, int(self.sizes[number]))
+        version = ObjectVersion(self._store.name, key, etag or None, int(self.sizes[number]))
+        if len(self) <= FEW:
+            self._versions[number] = version
+        return version
 
     def part(self, number: int, start: int, stop: int) -> ByteRange:
         """Returns a range of a file."""
@@ -87,10 +99,14 @@ def _read_past_endpoint(ranges: Sequence[ByteRange], parts: Sequence[memoryview]
     missing = []
     of_missing = []
     found = 0
-    for wanted, part in zip(ranges, parts, strict=True):
-        if read_cached(wanted, part):
-            found += wanted.size
-        else:
+    # Ranges of one file follow each other.
+    for version, pairs in itertools.groupby(zip(ranges, parts, strict=True), key=_version_of):
+        several = list(pairs)
+        cached = cached_object(version)
+        if cached is not None and cached.read_several([(wanted.start, wanted.stop, part) for wanted, part in several]):
+            found += sum(wanted.size for wanted, _ in several)
+            continue
+        for wanted, part in several:
             missing.append(wanted)
             of_missing.append(part)
 
@@ -99,6 +115,10 @@ def _read_past_endpoint(ranges: Sequence[ByteRange], parts: Sequence[memoryview]
     if missing:
         for part, data in zip(of_missing, endpoint().read(missing), strict=True):
             part[:] = data
+
+
+def _version_of(pair: tuple[ByteRange, memoryview]) -> ObjectVersion:
+    return pair[0].object
 
 
 def _is_read_directly(ranges: Sequence[ByteRange]) -> bool:

@@ -120,12 +120,6 @@ def block_size(size: int) -> int:
     return block
 
 
-def read_cached(wanted: ByteRange, out: memoryview) -> bool:
-    """Reads a range out of the cache of this node, into a buffer of its length. False: it is not all there."""
-    cached = cached_object(wanted.object)
-    return cached is not None and cached.read_into(wanted.start, wanted.stop, out)
-
-
 def _fetch(version: ObjectVersion, start: int, stop: int) -> memoryview:
     return stores.store_named(version.store).read(version.key, start, stop, version.etag)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import zlib
+from collections.abc import Sequence
 from itertools import groupby
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from headrace.storage.cache import layout
+from headrace.storage.cache.claim import Claim
 from headrace.storage.cache.eviction import NEVER
 from headrace.storage.cache.evictor import Evictor
 from headrace.storage.cache.inserting import Inserting
@@ -102,6 +103,29 @@ class CachedObject:
             return False
         except OSError as error:
             self._node.trouble(error, "reading")
+            return False
+
+    def read_several(self, spans: Sequence[tuple[int, int, Buffer]]) -> bool:
+        """Reads spans, each (start, stop, buffer of its length). Returns False if not all of them are in the cache."""
+        if self.shape.block and len(spans) > 1 and self._read_known(spans):
+            return True
+        return all(self.read_into(start, stop, out) for start, stop, out in spans)
+
+    def _read_known(self, spans: Sequence[tuple[int, int, Buffer]]) -> bool:
+        """Reads spans whose blocks were all seen before, with one look at the generation for all."""
+        shape = self.shape
+        try:
+            file = self._open_to_read()
+            view = file.view
+            for start, stop, out in spans:
+                blocks = shape.blocks_of(start, stop)
+                if view.sound.find(0, blocks.start, blocks.stop) >= 0:
+                    return False
+                if not file.read_fully(out, stop - start, shape.data_start + start):
+                    return False
+            return file.generation() == view.generation
+        except OSError:
+            # Whoever reads them one by one meets it again, and tells.
             return False
 
     def _read_small(self, start: int, stop: int, out: Buffer) -> bool:
@@ -324,9 +348,9 @@ class CachedObject:
                 return None
             if file is not None:
                 self._claimed.update(dict.fromkeys(blocks, (file, by_caller)))
-        return Claim(self, blocks, file, made)
+        return Claim(self._end_claim, blocks, file, made)
 
-    def _end_claim(self, claim: Claim, blocks: range, file: OpenFile, made: bool) -> None:
+    def _end_claim(self, blocks: range, file: OpenFile, made: bool) -> None:
         with self._lock:
             for number in blocks:
                 known = self._claimed.get(number)
@@ -436,31 +460,3 @@ class CachedObject:
                 if file is not None:
                     return file, True
         return None, False
-
-
-class Claim:
-    """The right of this process to fetch some blocks. Other processes wait, or fetch something else."""
-
-    def __init__(self, claimed: CachedObject, blocks: range, file: OpenFile | None, made: bool) -> None:
-        self._object = claimed
-        self._blocks = blocks
-        self._file = file
-        self._made = made
-
-    def release(self) -> None:
-        """Ends the claim. In a forked child the claim stays the parent's."""
-        file = self._file
-        if file is not None:
-            self._file = None
-            self._object._end_claim(self, self._blocks, file, self._made)
-
-    def __enter__(self) -> Claim:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    def __del__(self) -> None:
-        self.release()
