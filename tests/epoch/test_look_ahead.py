@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.epoch import look_ahead
 from headrace.epoch.look_ahead import AT_ONCE, LookAhead
 
 
@@ -19,6 +21,7 @@ class Listener:
         self.announced: list[tuple[int, Any]] = []
         self.left = 0
         self.ends = 0
+        self.told = 0
 
     def has_room(self) -> bool:
         return len(self.announced) - self.left < self.room
@@ -28,6 +31,9 @@ class Listener:
 
     def ended(self) -> None:
         self.ends += 1
+
+    def drawn(self) -> None:
+        self.told = len(self.announced)
 
     def passed(self, position: int) -> None:
         self.left = position + 1
@@ -56,20 +62,25 @@ def test_the_indices_and_their_states_are_those_of_the_sampler(length: int, room
         seen.append(index)
         assert ahead.state() == index + 1
         assert sampler.given <= len(seen) + max(room, 0) + AT_ONCE
+        assert listener.told == len(listener.announced)
         listener.left = len(seen)
 
     assert seen == list(range(length))
     assert listener.announced == [(first + index, index) for index in range(length)]
-    assert listener.ends > 0
+    assert listener.ends > 0 or not length
 
 
-def test_only_a_few_are_drawn_for_the_first_one() -> None:
+@pytest.mark.parametrize(("seconds", "drawn"), [(0.0, AT_ONCE), (60.0, 5_000)])
+def test_the_first_one_waits_only_so_long_for_others(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, drawn: int
+) -> None:
+    monkeypatch.setattr(look_ahead, "FIRST_DRAW", seconds)
     sampler = Counting(10_000)
     listener = Listener(5_000)
     ahead = LookAhead(iter(sampler), None, listener, 0)
     assert sampler.given == 0
     next(ahead)
-    assert sampler.given == AT_ONCE
+    assert sampler.given == listener.told == drawn
     assert ahead.state() is None
     for _ in range(1000):
         next(ahead)

@@ -15,7 +15,7 @@ from headrace.storage.answers import LARGE
 from headrace.storage.fetcher import Fetcher
 from headrace.storage.in_flight import FIRST
 from headrace.storage.plan import Plan
-from headrace.storage.ranges import ByteRange, ObjectVersion
+from headrace.storage.ranges import ByteRange, Coming, ObjectVersion
 from headrace.storage.retrying import CONNECTION, THROTTLED
 from headrace.storage.sources import Brought
 
@@ -104,7 +104,7 @@ def test_neighbours_come_in_one_request(fetcher: Fetcher, objects: Objects) -> N
     version = of("a").object
     first = of("x")
     neighbours = [ByteRange(version, start, start + 10) for start in (0, 10, 25, 400)]
-    fetcher.announce(1, 0, [first, *neighbours])
+    fetcher.announce(1, [Coming(0, [first, *neighbours])])
     objects.open.set()
     assert len(fetcher.read([first, *neighbours])) == 5
     assert sorted(map(len, objects.asked)) == [1, 4]
@@ -113,8 +113,8 @@ def test_neighbours_come_in_one_request(fetcher: Fetcher, objects: Objects) -> N
 
 def test_what_was_announced_is_there_when_it_is_read(fetcher: Fetcher, objects: Objects) -> None:
     wanted = [of(key) for key in "abcd"]
-    fetcher.announce(1, 0, wanted[:2])
-    fetcher.announce(1, 1, wanted[2:])
+    fetcher.announce(1, [Coming(0, wanted[:2])])
+    fetcher.announce(1, [Coming(1, wanted[2:])])
     until(lambda: fetcher.counts.requests == 4, objects)
     assert fetcher.held == 4 * SIZE
     fetcher.read(wanted)
@@ -132,7 +132,7 @@ def drop(fetcher: Fetcher, plan: int) -> None:
 def test_the_budget_is_kept_however_much_is_announced(fetcher: Fetcher, objects: Objects) -> None:
     wanted = [of("a", number) for number in range(100)]
     for position, one in enumerate(wanted):
-        fetcher.announce(1, position, [one])
+        fetcher.announce(1, [Coming(position, [one])])
     until(lambda: fetcher.counts.requests == 10, objects)
     assert fetcher.held == 10 * SIZE
 
@@ -147,14 +147,14 @@ def test_the_budget_is_kept_however_much_is_announced(fetcher: Fetcher, objects:
 
 def test_what_is_waited_for_is_fetched_though_the_budget_is_used_up(fetcher: Fetcher, objects: Objects) -> None:
     for position in range(20):
-        fetcher.announce(1, position, [of("a", position)])
+        fetcher.announce(1, [Coming(position, [of("a", position)])])
     until(lambda: fetcher.counts.requests == 10, objects)
     assert fetcher.read([of("z", 0, 50 * SIZE)])[0] == content("z", 0, 50 * SIZE)
 
 
 def test_a_range_announced_for_two_uses_is_kept_for_the_second(fetcher: Fetcher, objects: Objects) -> None:
-    fetcher.announce(1, 0, [of("a")])
-    fetcher.announce(1, 5, [of("a")])
+    fetcher.announce(1, [Coming(0, [of("a")])])
+    fetcher.announce(1, [Coming(5, [of("a")])])
     fetcher.read([of("a")])
     assert fetcher.held == SIZE
     fetcher.read([of("a")])
@@ -163,9 +163,9 @@ def test_a_range_announced_for_two_uses_is_kept_for_the_second(fetcher: Fetcher,
 
 
 def test_what_was_announced_and_passed_unread_is_dropped(fetcher: Fetcher, objects: Objects) -> None:
-    fetcher.announce(1, 0, [of("a")])
-    fetcher.announce(1, 1, [of("b")])
-    fetcher.announce(2, 0, [of("b"), of("c")])
+    fetcher.announce(1, [Coming(0, [of("a")])])
+    fetcher.announce(1, [Coming(1, [of("b")])])
+    fetcher.announce(2, [Coming(0, [of("b"), of("c")])])
     until(lambda: fetcher.counts.requests == 3, objects)
     fetcher.passed(1, 0)
     assert fetcher.held == 2 * SIZE
@@ -179,7 +179,9 @@ def test_what_was_announced_and_passed_unread_is_dropped(fetcher: Fetcher, objec
 def test_a_plan_is_dropped_with_whoever_holds_it(fetcher: Fetcher, objects: Objects) -> None:
     kept, dropped = Plan(fetcher), Plan(fetcher)
     kept.announce(0, [of("a")])
+    kept.tell()
     dropped.announce(0, [of("a"), of("b")])
+    dropped.tell()
     until(lambda: fetcher.counts.requests == 2, objects)
     del dropped
     fetcher.passed(0, 0)
@@ -189,6 +191,7 @@ def test_a_plan_is_dropped_with_whoever_holds_it(fetcher: Fetcher, objects: Obje
 def test_a_plan_may_be_dropped_while_the_same_thread_is_inside_the_fetcher(fetcher: Fetcher, objects: Objects) -> None:
     plan = Plan(fetcher)
     plan.announce(0, [of("a")])
+    plan.tell()
     until(lambda: fetcher.counts.requests == 1, objects)
     with fetcher._lock:
         # So does a collection of garbage that begins there.
@@ -201,6 +204,7 @@ def test_a_plan_may_be_dropped_while_the_same_thread_is_inside_the_fetcher(fetch
 def test_a_forked_child_drops_nothing_of_its_parents(fetcher: Fetcher, objects: Objects) -> None:
     plan = Plan(fetcher)
     plan.announce(0, [of("a")])
+    plan.tell()
     until(lambda: fetcher.counts.requests == 1, objects)
     child = os.fork()
     if child == 0:
@@ -211,7 +215,7 @@ def test_a_forked_child_drops_nothing_of_its_parents(fetcher: Fetcher, objects: 
 
 def test_what_is_passed_on_its_way_is_dropped_when_it_comes(fetcher: Fetcher, objects: Objects) -> None:
     objects.open.clear()
-    fetcher.announce(1, 0, [of("a")])
+    fetcher.announce(1, [Coming(0, [of("a")])])
     until(lambda: len(objects.asked) == 1, objects)
     fetcher.passed(1, 0)
     objects.open.set()
@@ -224,7 +228,7 @@ def test_a_failure_belongs_to_those_who_wait_and_is_tried_again_for_the_next(
     fetcher: Fetcher, objects: Objects
 ) -> None:
     objects.failing.add("a")
-    fetcher.announce(1, 0, [of("a"), of("b")])
+    fetcher.announce(1, [Coming(0, [of("a"), of("b")])])
     with pytest.raises(StorageError, match="no a"):
         fetcher.read([of("b"), of("a")])
     with pytest.raises(StorageError, match="no a"):
@@ -278,7 +282,7 @@ def test_whoever_waits_gets_an_error_when_it_is_closed(fetcher: Fetcher, objects
 
 def test_what_was_waited_for_is_measured(objects: Objects) -> None:
     fetcher = Fetcher(objects, budget=10 * SIZE)
-    fetcher.announce(1, 0, [of("a"), of("b")])
+    fetcher.announce(1, [Coming(0, [of("a"), of("b")])])
     until(lambda: fetcher.counts.requests == 2, objects)
     assert fetcher.count().waited == 0
 
@@ -315,7 +319,7 @@ def test_waiting_at_the_limit_is_told_from_waiting_for_memory(objects: Objects) 
     reader.join(20)
 
     # Nobody reads what was announced, so that it fills the budget.
-    fetcher.announce(1, 0, [of("b", number, 5 * SIZE) for number in range(8)])
+    fetcher.announce(1, [Coming(0, [of("b", number, 5 * SIZE) for number in range(8)])])
     until(lambda: fetcher.held == 10 * SIZE, objects)
     before = fetcher.count()
     objects.open.clear()
@@ -346,7 +350,7 @@ def test_what_is_fetched_again_is_told_and_refusals_are(fetcher: Fetcher) -> Non
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_store_that_does_not_answer_holds_up_no_other(fetcher: Fetcher, objects: Objects, busy: bool) -> None:
     objects.gone.add("gone")
-    fetcher.announce(1, 0, [of("a", number, 10, "gone") for number in range(40)])
+    fetcher.announce(1, [Coming(0, [of("a", number, 10, "gone") for number in range(40)])])
     until(lambda: len(objects.asked) == FIRST, objects)
     if busy:
         fetcher.retried("gone", THROTTLED)
@@ -360,8 +364,8 @@ def test_a_store_that_does_not_answer_holds_up_no_other(fetcher: Fetcher, object
 def test_a_busy_store_is_asked_less_and_others_are_not(fetcher: Fetcher, objects: Objects) -> None:
     fetcher.retried("busy", THROTTLED)
     objects.gone |= {"busy", "s"}
-    fetcher.announce(1, 0, [of("a", number, 10, "busy") for number in range(20)])
-    fetcher.announce(2, 0, [of("b", number, 10) for number in range(20)])
+    fetcher.announce(1, [Coming(0, [of("a", number, 10, "busy") for number in range(20)])])
+    fetcher.announce(2, [Coming(0, [of("b", number, 10) for number in range(20)])])
     until(lambda: len(objects.asked) == FIRST + FIRST // 2, objects)
     assert [ranges[0].object.store for ranges in objects.asked].count("busy") == FIRST // 2
     drop(fetcher, 1)
@@ -386,7 +390,7 @@ def test_what_lies_between_ranges_is_not_kept(objects: Objects) -> None:
     fetcher = Fetcher(objects, budget=16 << 20)
     version = of("a").object
     wanted = [ByteRange(version, start, start + SIZE) for start in range(0, 2 * SIZE * 2000, 2 * SIZE)]
-    fetcher.announce(1, 0, wanted)
+    fetcher.announce(1, [Coming(0, wanted)])
     until(lambda: fetcher.counts.requests > 0 and fetcher.held == 2000 * SIZE, objects)
     assert len(objects.asked) < 5
     assert memory_of(fetcher) == fetcher.held
@@ -404,7 +408,7 @@ def test_small_answers_are_copied_out_of_what_they_were_cut_from(objects: Object
         return Brought(memoryview(large)[: len(brought.data)], len(brought.data))
 
     fetcher = Fetcher(from_large_buffer, budget=10 * SIZE)
-    fetcher.announce(1, 0, [of("a", number) for number in range(10)])
+    fetcher.announce(1, [Coming(0, [of("a", number) for number in range(10)])])
     until(lambda: fetcher.counts.requests == 10, objects)
     assert memory_of(fetcher) == fetcher.held == 10 * SIZE
     assert fetcher.read([of("a", 3)])[0] == content("a", 3 * FAR, 3 * FAR + SIZE)
@@ -420,8 +424,8 @@ def test_a_large_answer_counts_until_the_last_of_its_ranges_is_read(objects: Obj
     wanted = [ByteRange(version, start, start + half) for start in (0, half, LARGE)]
     first = of("x")
     objects.open.clear()
-    fetcher.announce(1, 0, [first])
-    fetcher.announce(1, 1, wanted)
+    fetcher.announce(1, [Coming(0, [first])])
+    fetcher.announce(1, [Coming(1, wanted)])
     objects.open.set()
     fetcher.read([first])
     until(lambda: fetcher.held == 3 * half and len(fetcher._known) == 3, objects)

@@ -22,7 +22,7 @@ from headrace.storage.io_client import PREFIX, SOCKET, IOClient, IOProcess
 from headrace.storage.locations import parse
 from headrace.storage.objects import store_config
 from headrace.storage.plan import Plan
-from headrace.storage.ranges import ByteRange, ObjectVersion
+from headrace.storage.ranges import ByteRange, Coming, ObjectVersion
 from headrace.storage.stores import RegisteredStore, StoreSettings, known, register
 from tests.servers.faulty import Fault, FaultyServer
 
@@ -84,7 +84,7 @@ def test_ranges_come_as_they_are_stored(io_process: IOProcess, objects: list[Byt
 def test_what_was_announced_is_not_fetched_twice(
     io_process: IOProcess, objects: list[ByteRange], faulty_server: FaultyServer
 ) -> None:
-    io_process.client.announce(1, 0, objects)
+    io_process.client.announce(1, [Coming(0, objects)])
     assert io_process.client.read(objects) == contents(objects)
     assert len(faulty_server.asked()) == len(objects) // 2
     io_process.client.passed(1, 0)
@@ -97,9 +97,11 @@ def test_a_dropped_plan_leaves_nothing_in_the_io_process(
 ) -> None:
     plan = Plan(io_process.client)
     plan.announce(0, objects)
+    plan.tell()
     del plan
     other = Plan(io_process.client)
     other.announce(0, objects[:1])
+    other.tell()
     assert io_process.client.read(objects[:1]) == contents(objects[:1])
     before = asked_for("k0", faulty_server)
     # The former plan would have had it kept for itself.
@@ -332,7 +334,7 @@ def test_a_plan_may_be_told_of_by_several_threads(io_process: IOProcess, objects
     """Each of them has a connection of its own."""
     client = io_process.client
     plan = 7
-    client.announce(plan, 0, objects)
+    client.announce(plan, [Coming(0, objects)])
     waiting = threading.Event()
     for _ in range(1000):
         if client.count().requests == 3:

@@ -56,6 +56,10 @@ class StreamAhead:
             self._plan.passed(behind)
 
         self._next = max(self._next, position)
+        self._announce()
+        self._plan.tell()
+
+    def _announce(self) -> None:
         while self._next < len(self._units) and (sum(self._sizes.values()) < self._limit):
             ranges = self._ranges(self._units[self._next])
             self._sizes[self._next] = sum(wanted.size + PER_RANGE for wanted in ranges)

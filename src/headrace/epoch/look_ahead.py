@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 AT_ONCE = 8
-"""Indices that are drawn at most when one is asked for: the first batch is not to wait for a thousand others."""
+"""Indices that are drawn when one is asked for: the first batch is not to wait for a thousand others."""
+
+FIRST_DRAW = 0.02
+"""Seconds for which it goes on at the first time. What is known together can be read together."""
 
 
 class ReadsAhead(Protocol):
@@ -21,6 +26,9 @@ class ReadsAhead(Protocol):
 
     def ended(self) -> None:
         """Is told that there are no further indices, whenever there is room for more. The next epoch may be known."""
+
+    def drawn(self) -> None:
+        """Is told that no further index is drawn for now."""
 
     def passed(self, position: int) -> None:
         """Is told that the batch at a position has left for the loop."""
@@ -36,6 +44,7 @@ class LookAhead:
         self._indices = indices
         self._checkpoint = checkpoint
         self._listener = listener
+        self._first = first
         self._next = first
         self._drawn: deque[tuple[Any, Any]] = deque()
         self._ended = False
@@ -57,9 +66,24 @@ class LookAhead:
         return self._state
 
     def _draw(self) -> None:
-        for _ in range(AT_ONCE):
+        try:
+            self._draw_several()
+        finally:
+            self._listener.drawn()
+
+    def _draw_several(self) -> None:
+        until = 0.0
+        is_first = self._next == self._first
+        if is_first:
+            until = time.perf_counter() + FIRST_DRAW
+
+        for count in itertools.count():
+            if count >= AT_ONCE and time.perf_counter() >= until:
+                return
             if self._ended:
-                self._listener.ended()
+                # Who looks at one batch of a short epoch, and leaves, may never come to the next one.
+                if not is_first:
+                    self._listener.ended()
                 return
             if self._drawn and not self._listener.has_room():
                 return

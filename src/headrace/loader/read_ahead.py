@@ -263,6 +263,13 @@ class EpochReadAhead:
         if keys is not None:
             self._announce(coming, len(coming.sizes), keys)
 
+    def drawn(self) -> None:
+        """See `ReadsAhead.drawn`."""
+        self._now.plan.tell()
+        coming = self._loader.coming
+        if coming is not None:
+            coming.plan.tell()
+
     def passed(self, position: int) -> None:
         """See `ReadsAhead.passed`."""
         self._now.passed(position)

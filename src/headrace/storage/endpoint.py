@@ -15,7 +15,7 @@ from typing import Protocol
 from headrace.core.errors import StorageError
 from headrace.storage import stores
 from headrace.storage.fetcher import Fetcher
-from headrace.storage.ranges import ByteRange
+from headrace.storage.ranges import ByteRange, Coming
 from headrace.storage.sources import bring
 from headrace.telemetry.remote_reads import RemoteReads
 
@@ -29,13 +29,10 @@ class Endpoint(Protocol):
     def read_into(self, ranges: Sequence[ByteRange], out: memoryview) -> None:
         """Reads ranges, one behind the other, into a buffer that is as long as they are. Raises `StorageError`."""
 
-    def announce(
-        self, plan: int, position: int, ranges: Sequence[ByteRange], next_uses: Sequence[int] | None = None
-    ) -> None:
-        """Says that ranges will be read at a position of a plan. Positions come in order.
+    def announce(self, plan: int, coming: Sequence[Coming]) -> None:
+        """Says what will be read at positions of a plan, which come in order.
 
-        next_uses: of each range, when it will be used again behind that, on a scale that is the same for all of a
-        cache; None: nobody knows.
+        What is announced in one call may come in the same request, as far as it lies side by side.
         """
 
     def passed(self, plan: int, position: int) -> None:

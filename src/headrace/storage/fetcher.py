@@ -15,7 +15,7 @@ from headrace.core.memory import give_back_memory, machine_memory
 from headrace.storage.answers import Answer, Part, parts_of, span_of
 from headrace.storage.cache import NEVER
 from headrace.storage.figures import Figures
-from headrace.storage.ranges import ByteRange, Waiting
+from headrace.storage.ranges import ByteRange, Coming, Waiting
 from headrace.storage.retrying import THROTTLED
 from headrace.storage.sources import Brought
 from headrace.storage.store_requests import StoreRequests, Use
@@ -107,22 +107,12 @@ class Fetcher:
 
     # -- what others call ----------------------------------------------------------------------------------------------
 
-    def announce(
-        self, plan: int, position: int, ranges: Sequence[ByteRange], next_uses: Sequence[int] | None = None
-    ) -> None:
+    def announce(self, plan: int, coming: Sequence[Coming]) -> None:
         """See `Endpoint.announce`."""
         with self._lock:
             self._drop_abandoned()
-            self._announced.setdefault(plan, {})[position] = list(ranges)
-            for number, wanted in enumerate(ranges):
-                fetched = self._known.get(wanted)
-                if fetched is None:
-                    fetched = self._want(wanted)
-                    self._enqueue(1, (plan, position), wanted)
-                if next_uses is not None:
-                    fetched.next_use = next_uses[number]
-                fetched.uses.append((plan, position))
-
+            for at in coming:
+                self._announce(plan, at)
             self._put_threads_to_work()
 
     def passed(self, plan: int, position: int) -> None:
@@ -235,6 +225,18 @@ class Fetcher:
         self._waiting.add(wanted)
         return fetched
 
+    def _announce(self, plan: int, coming: Coming) -> None:
+        position = coming.position
+        self._announced.setdefault(plan, {})[position] = list(coming.ranges)
+        for number, wanted in enumerate(coming.ranges):
+            fetched = self._known.get(wanted)
+            if fetched is None:
+                fetched = self._want(wanted)
+                self._enqueue(1, (plan, position), wanted)
+            if coming.next_uses is not None:
+                fetched.next_use = coming.next_uses[number]
+            fetched.uses.append((plan, position))
+
     def _enqueue(self, urgency: int, use: Use, wanted: ByteRange) -> None:
         heapq.heappush(self._stores[wanted.object.store].queue, (urgency, use, next(self._order), wanted))
 
@@ -331,7 +333,7 @@ class Fetcher:
         if most_urgent is None:
             return []
         wanted = heapq.heappop(most_urgent.queue)[-1]
-        return self._begin(most_urgent, self._waiting.take(wanted, room))
+        return self._begin(most_urgent, self._waiting.take(wanted, min(room, most_urgent.largest)))
 
     def _has_waiting(self, requests: StoreRequests) -> bool:
         """Removes what is gone from the front of a queue. Tells whether there is something left."""
@@ -360,6 +362,7 @@ class Fetcher:
         self._sum_up(now)
         requests = self._stores[ranges[0].object.store]
         requests.under_way -= 1
+        requests.answers += 1
         self._has_fetched = True
         self._held -= span_of(ranges)
         error = answer.error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import socket
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 from headrace.core.errors import StorageError
 from headrace.core.per_process import PerProcess
 from headrace.storage import stores, unix_sockets, wire
-from headrace.storage.ranges import ByteRange, cut
+from headrace.storage.ranges import ByteRange, Coming, cut
 from headrace.telemetry.remote_reads import RemoteReads
 
 T = TypeVar("T")
@@ -98,11 +99,10 @@ class IOClient:
 
         self._with_connection(ranges, ask)
 
-    def announce(
-        self, plan: int, position: int, ranges: Sequence[ByteRange], next_uses: Sequence[int] | None = None
-    ) -> None:
+    def announce(self, plan: int, coming: Sequence[Coming]) -> None:
         """See `Endpoint.announce`."""
-        self._tell(("announce", plan, position, list(ranges), next_uses), ranges)
+        ranges = list(itertools.chain.from_iterable(at.ranges for at in coming))
+        self._tell(("announce", plan, list(coming)), ranges)
 
     def passed(self, plan: int, position: int) -> None:
         """See `Endpoint.passed`."""

@@ -8,7 +8,7 @@ What it is sent, each a tuple whose first part says what it is:
     ("store", store)                    a store that ranges name
     ("drop store", name)                nobody reads from it any more
     ("read", ranges)                    is answered by ("data", sizes) and the bytes, or by ("error", exception)
-    ("announce", plan, position, ranges, next_uses), ("passed", plan, position), ("forget", plan)
+    ("announce", plan, coming), ("passed", plan, position), ("forget", plan)
     ("read directly", count)            so many bytes came out of the cache, without this process
     ("counts",)                         is answered by `RemoteReads`
 """
@@ -66,9 +66,9 @@ class _Connection:
         if what == "read":
             self._read(*rest)
         elif what == "announce":
-            plan, position, ranges, next_uses = rest
+            plan, coming = rest
             self._plans.add(plan)
-            self._fetcher.announce(plan, position, ranges, next_uses)
+            self._fetcher.announce(plan, coming)
         elif what == "passed":
             plan, position = rest
             self._fetcher.passed(plan, position)

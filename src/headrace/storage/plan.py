@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Sequence
 
 from headrace.storage.endpoint import Endpoint
-from headrace.storage.ranges import ByteRange
+from headrace.storage.ranges import ByteRange, Coming
 
 _NUMBERS = itertools.count(1)
 """Of the plans of this process. Several processes may tell one endpoint of theirs."""
@@ -23,14 +23,22 @@ class Plan:
         """The process that has made it. A forked child, whose endpoint is another one, needs a plan of its own."""
 
         self._number = (self.pid << 32) + next(_NUMBERS)
+        self._untold: list[Coming] = []
 
         # At exit the endpoint goes as well.
         self._end = weakref.finalize(self, _abandon, endpoint, self._number, self.pid)
         self._end.atexit = False
 
     def announce(self, position: int, ranges: Sequence[ByteRange], next_uses: Sequence[int] | None = None) -> None:
-        """See `Endpoint.announce`."""
-        self._endpoint.announce(self._number, position, ranges, next_uses)
+        """Notes what will be read at a position: the endpoint is told of it by `tell`. See `Coming`."""
+        self._untold.append(Coming(position, ranges, next_uses))
+
+    def tell(self) -> None:
+        """Tells the endpoint what was announced since the last time."""
+        if self._untold:
+            untold = self._untold
+            self._untold = []
+            self._endpoint.announce(self._number, untold)
 
     def passed(self, position: int) -> None:
         """See `Endpoint.passed`."""

@@ -55,6 +55,16 @@ def cut(data: memoryview, ranges: Sequence[ByteRange]) -> list[memoryview]:
     return parts
 
 
+class Coming(NamedTuple):
+    """What will be read at a position of a plan."""
+
+    position: int
+    ranges: Sequence[ByteRange]
+    next_uses: Sequence[int] | None = None
+    """Of each range, when it will be used again behind that, on a scale that is the same for all of a cache; None:
+    nobody knows."""
+
+
 class Waiting:
     """Ranges that are still to be asked for, by object: finds the neighbours that one request can bring along."""
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace.storage.in_flight import InFlight
-from headrace.storage.ranges import ByteRange
+from headrace.storage.ranges import LARGEST, ByteRange
+
+FIRST_ANSWERS = 64
+"""Requests that are kept small."""
+
+FIRST_LARGEST = 1 << 20
+"""Bytes that each of these brings at most. On a slow line, the first batch would wait for all that comes along."""
 
 Use = tuple[int, int]
 """The number of a plan, and the position in it at which a range is wanted."""
@@ -23,6 +29,8 @@ class StoreRequests:
 
     in_flight: InFlight = field(default_factory=InFlight)
     under_way: int = 0
+    answers: int = 0
+    """How many requests have ended."""
 
     last_used: float = 0.0
     """When a request began, in seconds of `time.perf_counter()`."""
@@ -31,3 +39,10 @@ class StoreRequests:
     def room(self) -> int:
         """How many more requests may be made now."""
         return self.in_flight.limit - self.under_way
+
+    @property
+    def largest(self) -> int:
+        """Bytes that a request brings along with the range that is wanted."""
+        if self.answers < FIRST_ANSWERS:
+            return FIRST_LARGEST
+        return LARGEST
