@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FIRST = 16
+FIRST = 32
 """Requests under way at the beginning."""
 
 MOST = 256
