@@ -87,7 +87,8 @@ def _run(bucket: Bucket, name: str, workers: int, step: float, check: bool, answ
     first = len(next(batches))
     since = time.perf_counter()
     before_first = since - begun
-    while True:
+    # Up to the last batch: what takes a contender apart then is none of the loop's waiting.
+    while first + count < bucket.samples:
         time.sleep(step)
         asked = time.perf_counter()
         batch = next(batches, None)
@@ -96,8 +97,8 @@ def _run(bucket: Bucket, name: str, workers: int, step: float, check: bool, answ
             break
         count += len(batch)
     seconds = time.perf_counter() - since
-    if count + first != bucket.samples:
-        raise SystemExit(f"{name}: {count + first} of {bucket.samples} samples came")
+    if count + first != bucket.samples or next(batches, None) is not None:
+        raise SystemExit(f"{name}: {count + first} samples came, of {bucket.samples}")
     answer.send(Seen(bucket.samples / (before_first + seconds), count / seconds, waited / seconds, before_first))
 
 
