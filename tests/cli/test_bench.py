@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -209,6 +214,19 @@ def test_an_interruption_leaves_nothing_behind(
     with pytest.raises(KeyboardInterrupt):
         compare(options(numbers, "memmap", "npz", keep=keep), interrupting(stage))
     assert sorted(one.name for one in tmp_path.iterdir()) == ["numbers.npz", "tmp"]
+    assert list(room.iterdir()) == []
+
+
+def test_sigterm_leaves_nothing_behind(numbers: Path, room: Path) -> None:
+    command = [sys.executable, "-m", "headrace", "bench", str(numbers), "--formats", "memmap", "--seconds", "60"]
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(room)}, stderr=subprocess.PIPE) as process:
+        for _ in range(3000):
+            if list(room.glob("headrace-bench-*")) or process.poll() is not None:
+                break
+            threading.Event().wait(0.01)
+        assert list(room.glob("headrace-bench-*"))
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
     assert list(room.iterdir()) == []
 
 

@@ -76,6 +76,18 @@ def test_what_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert ("AKIAOPTION", "options=") == (options.config["access_key_id"], options.source)
 
 
+@pytest.mark.parametrize(
+    ("option", "variable"),
+    [("secret_access_key", "AWS_ACCESS_KEY_ID"), ("access_key_id", "AWS_SECRET_ACCESS_KEY")],
+)
+def test_half_a_pair_of_keys_in_the_options_is_told_with_the_other_half(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str, variable: str
+) -> None:
+    write_profiles(monkeypatch, tmp_path, "")
+    monkeypatch.setenv(variable, "GEHEIM")
+    assert access_to(BUCKET, {option: "GEHEIM"}).source == f"options= ({option}) and the environment ({variable})"
+
+
 def test_anonymous_access_reads_no_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_profiles(monkeypatch, tmp_path, f"[default]\n{KEYS.format('DEFAULT')}")
     assert "access_key_id" not in access_to(BUCKET, {"skip_signature": True}).config

@@ -241,6 +241,17 @@ def test_a_small_disk_is_told_before_anything_is_fetched(
     assert names(small_disk) == set()
 
 
+def test_a_variable_that_names_no_folder_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    for _ in range(2):
+        FetchedFolder().close()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(f"TMPDIR={tmp_path / 'nowhere'} is no folder")
+
+
 def test_no_folder_for_temporary_files_is_named_with_a_cure(
     large: tuple[str, dict[str, object], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from headrace.cli.termination import ending_tidily
 from headrace.core.errors import UsageError
 from headrace.core.printable import printable
 from headrace.data.formats.registry import format_named
@@ -34,7 +35,7 @@ def run_bench(options: BenchOptions, *, json_output: bool) -> int:
 
     Progress goes to standard error. Raises `HeadraceError`; nothing is left behind then.
     """
-    with stages_bar("reading the data") as report:
+    with ending_tidily(), stages_bar("reading the data") as report:
         comparison = compare(options, report)
 
     console = Terminal()

@@ -13,7 +13,9 @@ RECENT = 5.0
 
 def remote_line(remote: RemoteReads) -> str:
     """Returns one line for a report."""
-    parts = [f"network: {size(remote.bytes)} in {some(remote.requests, 'request')}"]
+    parts = ["network: nothing had to be fetched"]
+    if remote.requests:
+        parts = [f"network: {size(remote.bytes)} in {some(remote.requests, 'request')}"]
     if remote.waited > 0 and remote.requests:
         parts.append(f"{size(remote.rate)}/s while it was waited for, {digits(remote.in_flight)} requests in flight")
     if is_cached(remote):

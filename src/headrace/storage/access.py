@@ -104,6 +104,9 @@ KEY_OPTIONS = {
     "service_account_path", "token", "username", "web_identity_token_file",
 }  # fmt: skip
 
+HALVES = {"s3": {"access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_SECRET_ACCESS_KEY"}}
+"""Options that make a pair of keys, and the variables that each may come from instead."""
+
 SKIP_VARIABLES = {"s3": "AWS_SKIP_SIGNATURE", "gs": "GOOGLE_SKIP_SIGNATURE", "az": "AZURE_SKIP_SIGNATURE"}
 
 TRUE = {"1", "true", "yes", "on", "y", "t"}
@@ -259,6 +262,11 @@ def credentials_source(scheme: str, given: Mapping[str, object]) -> str:
         skip = os.environ.get(SKIP_VARIABLES[scheme])
     if skip is not None and _text("skip_signature", skip).lower() in TRUE:
         return "none (anonymous, skip_signature)"
+
+    halves = [name for name in HALVES.get(scheme, {}) if name in given]
+    for name, variable in HALVES.get(scheme, {}).items():
+        if len(halves) == 1 and name not in given and os.environ.get(variable):
+            return f"options= ({halves[0]}) and the environment ({variable})"
 
     if KEY_OPTIONS & given.keys():
         return "options="

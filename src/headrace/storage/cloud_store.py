@@ -23,6 +23,7 @@ from headrace.storage.access import access_to, shown_endpoint
 from headrace.storage.cloud_requests import FEW, PAGE, PART_BYTES, Listing, Upload, client_of, key_of, object_info
 from headrace.storage.failures import (
     LISTING,
+    WRITING,
     Request,
     changed_error,
     error_after_retries,
@@ -32,6 +33,7 @@ from headrace.storage.failures import (
 from headrace.storage.locations import HTTP_SCHEMES, Location
 from headrace.storage.objects import Folder, Infos, ObjectInfo, Page, Retried
 from headrace.storage.outages import Outage
+from headrace.storage.proxies import shown_proxy
 from headrace.storage.retrying import SHORT, GaveUp, PassingFailure, retried
 
 Result = TypeVar("Result")
@@ -49,7 +51,6 @@ ERRORS = (BaseError, OSError, ValueError)
 """What obstore raises."""
 
 _READING = "cannot read an object"
-_WRITING = "cannot write an object"
 
 
 class _FirstUse:
@@ -67,6 +68,7 @@ class CloudStore:
         self.on_retry: Retried | None = None
         self._access = access_to(location, options)
         self._endpoint = shown_endpoint(self._access, location.scheme)
+        self._proxy = shown_proxy(self._access.config, self._endpoint or self._access.url)
         self._outage = Outage(self._request("", "").place)
         self._refuse_after_fork()
         self._client = self._new_client(options, NO_RETRIES)
@@ -175,8 +177,8 @@ class CloudStore:
         info = self.head(key)
         if info.size != upload.size:
             found = f"{info.size:,} bytes are there, {upload.size:,} were sent"
-            place = self._request(_WRITING, key).place
-            raise StorageError.about(_WRITING, place=place, found=found, cure="see whether somebody else writes there")
+            place = self._request(WRITING, key).place
+            raise StorageError.about(WRITING, place=place, found=found, cure="see whether somebody else writes there")
 
         return info
 
@@ -326,7 +328,7 @@ class CloudStore:
         if upload.failure is not None:
             raise upload.failure
         if failed is not None:
-            raise self._error(_WRITING, key, failed)
+            raise self._error(WRITING, key, failed)
 
     def _ask(self, doing: str, key: str, call: Callable[[], Result], first_failure: Exception | None = None) -> Result:
         """Calls until it succeeds or a limit is reached, and raises headrace's errors.
@@ -380,7 +382,9 @@ class CloudStore:
         """Returns a request as errors name it."""
         location = self.location
         url = Location(location.scheme, location.container, key).url
-        return Request(doing, url, location.container, location.scheme, self._access.source, self._endpoint)
+        return Request(
+            doing, url, location.container, location.scheme, self._access.source, self._endpoint, self._proxy
+        )
 
     def _refuse_http(self, what: str, cure: str, key: str) -> None:
         """Raises an error where only buckets can do something."""

@@ -22,7 +22,8 @@ REGION = re.compile(
 KIND = re.compile(r"\bkind: (Connect|Timeout|TimedOut|Request|Interrupted|Decode|Body|Unknown)\b")
 
 LISTING = "cannot list objects"
-"""What a request for a listing does; see `Request.doing`."""
+WRITING = "cannot write an object"
+"""What requests do; see `Request.doing`."""
 
 THROTTLING_STATUSES = {429, 503}
 PASSING_STATUSES = {408, 500, 502, 504, 509, 599}
@@ -75,6 +76,9 @@ class Request:
 
     endpoint: str
     """Where requests go; "" for the usual endpoint."""
+
+    proxy: str = ""
+    """What they go through, without its password; "" for none."""
 
     @property
     def place(self) -> str:
@@ -164,12 +168,21 @@ def error_after_retries(request: Request, gave_up: GaveUp) -> StorageError:
         SHORT: "check what lies between this machine and the store, such as a proxy",
         TIMEOUT: "check the network, or raise read_timeout and connect_timeout in options=",
     }
+    found = failure.what
+    cure = cures[failure.kind]
+    if request.proxy and failure.kind in (CONNECTION, TIMEOUT):
+        found = f"through the proxy {request.proxy}: {found}"
+        cure = (
+            f"{cure}; check the proxy, which HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY in the environment or "
+            "proxy_url in options= set"
+        )
+
     return StorageError.about(
         request.doing,
         place=request.place,
-        found=f"{failure.what} ({failure.kind}); tried {times}",
+        found=f"{found} ({failure.kind}); tried {times}",
         expected="a complete answer",
-        cure=f"{cures[failure.kind]}; max_retries and retry_timeout in options= set the limits",
+        cure=f"{cure}; max_retries and retry_timeout in options= set the limits",
     )
 
 
@@ -270,7 +283,9 @@ def _no_permission(request: Request, answer: Answer) -> StorageError:
         return _no_listing(request, answer)
 
     cure = "give credentials that may do this, or correct the key pair"
-    if request.source.startswith("none"):
+    if request.source.startswith("none") and request.doing == WRITING:
+        cure = "give credentials that may write there, as docs/storage.md tells"
+    elif request.source.startswith("none"):
         cure = "give credentials, as docs/storage.md tells: the object is not public"
 
     return StorageError.about(

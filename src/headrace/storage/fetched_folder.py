@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 import shutil
 import stat
@@ -12,6 +14,8 @@ from pathlib import Path
 
 from headrace.core.errors import MachineError
 from headrace.storage.cache.locks import NoLocks, lock_file
+
+LOGGER = logging.getLogger("headrace")
 
 PREFIX = "headrace-fetched-"
 """Of the names of these folders."""
@@ -38,6 +42,7 @@ class FetchedFolder:
         folder = ""
         try:
             place = tempfile.gettempdir()
+            _tell_of_wrong_variable(place)
             remove_abandoned(place)
             folder = tempfile.mkdtemp(prefix=PREFIX)
             Path(folder, FILES).mkdir()
@@ -64,6 +69,14 @@ class FetchedFolder:
     def close(self) -> None:
         """Removes the folder, and what is in it."""
         self._removal()
+
+
+@functools.cache
+def _tell_of_wrong_variable(place: str) -> None:
+    """Says once that TMPDIR names no folder for temporary files: Python passes over it in silence."""
+    wanted = os.environ.get("TMPDIR", "")
+    if wanted and not os.access(wanted, os.W_OK | os.X_OK):
+        LOGGER.warning("TMPDIR=%s is no folder that this user may write to: files are fetched to %s", wanted, place)
 
 
 def _remove(folder: str, lock: int, pid: int) -> None:

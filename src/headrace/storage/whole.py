@@ -72,7 +72,10 @@ class FetchedFiles:
         disk = shutil.disk_usage(here)
         # Rather at once than after an hour. Some file systems do not say how large they are.
         if current().cache is None and disk.total > 0 and disk.free < total:
-            raise _no_room(folder, here, total, os.strerror(errno.ENOSPC))
+            place = folder
+            if len(urls) == 1:
+                place = urls[0]
+            raise _no_room(place, here, total, os.strerror(errno.ENOSPC))
 
         with bytes_bar(f"fetching {folder}", total, after=BAR_AFTER) as report, ThreadPoolExecutor(AT_ONCE) as threads:
             for url, info in zip(urls, objects, strict=True):

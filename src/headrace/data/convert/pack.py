@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -218,6 +219,14 @@ def _overlap_here(source: str, target: str) -> bool:
     return overlap
 
 
+def _free_bytes(staging: Path) -> str:
+    """Returns for an error how much room there is on the disk of a folder; "" where nobody knows."""
+    try:
+        return f"; {shutil.disk_usage(staging.parent).free:,} bytes are free there"
+    except OSError:
+        return ""
+
+
 def _disk_error(error: OSError, staging: Path) -> DatasetError:
     found = f"{error.strerror or error}"
     if error.filename:
@@ -225,6 +234,7 @@ def _disk_error(error: OSError, staging: Path) -> DatasetError:
 
     if error.errno in WANT_SPACE:
         what = "packing was interrupted"
+        found += _free_bytes(staging)
         cure = (
             "make room there (or choose another target) and run the same command again: what is packed so far is kept"
         )

@@ -68,15 +68,12 @@ def _summary(case: Case, found: list[Finding]) -> str:
 
     # A loop that does nothing but wait would be thousands of times as fast: such a figure only says that no training
     # was measured.
+    ideal = "there is hardly any training between the batches"
     if case.ideal_gain < 100:
-        gain = f"{case.ideal_gain:.1f}"
-    else:
-        gain = "more than 100"
-
-    ideal = f"with a loader that costs nothing it would be {gain} times as fast"
+        ideal = f"with a loader that costs nothing it would be {case.ideal_gain:.1f} times as fast"
     if case.work is not None and not case.is_long_enough:
         return f"{waits}; {some(case.work.batches, 'batch', 'batches')} are too few to predict what would help."
-    if case.prepared_wait > 0:
+    if case.prepared_wait > 0 and case.ideal_gain < 100:
         ideal = f"{ideal} from then on"
 
     for finding in found:
