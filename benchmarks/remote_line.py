@@ -1,6 +1,6 @@
 """A bucket behind a slow line: headrace and peers, each in its best setting, and how long a loop waits for them.
 
-    python benchmarks/remote_line.py [--round-trip 0.02] [--rate 1e9] [--samples 2000] [--rounds 3] [--json FILE]
+    python benchmarks/remote_line.py [--round-trip 0.02] [--rate 1e9] [--samples 3000] [--rounds 3] [--json FILE]
 
 Samples of 100 KB, shuffled, from nginx behind `slow_line.py`, by default with 20 ms and 1 Gbit/s: 1,250 samples a
 second. Each run is a process of its own, whose clock begins before data and loader are opened; another one begins with
@@ -150,7 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--round-trip", type=float, default=0.02, help="seconds")
     parser.add_argument("--rate", type=float, default=1e9, help="bits a second")
-    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--samples", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=3)
     option(parser)
     given = parser.parse_args()

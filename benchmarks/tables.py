@@ -74,7 +74,7 @@ PLANS = {
     "order": Plan(("order.py --sizes 1e6 1e8 3e8 1e9 1e10 --rounds 3",), ("order.py --sizes 1e5 1e10 --rounds 1",), 5),
     "bucket": Plan(("remote.py",), ("remote.py --samples 100 --rounds 1",), 4),
     "line": Plan(("remote_line.py",), ("remote_line.py --samples 200 --rounds 1 --rate 1e10",), 15),
-    "cache": Plan(("remote_cache.py",), ("remote_cache.py --samples 100 --rounds 1",), 2),
+    "cache": Plan(("remote_cache.py --rounds 15",), ("remote_cache.py --samples 100 --rounds 1",), 2),
     "faults": Plan(("faults.py",), ("faults.py --batches 2 --rounds 2",), 3),
     "auto": Plan(("auto.py",), ("auto.py --seconds 0.2 --cold 2",), 10),
 }
