@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from headrace.batches.collate import SlotCollate
 from headrace.batches.index import Careful, plain_index, split
-from headrace.core.allocator import keep_freed_memory
 from headrace.core.activity import LOAD, private_activity
+from headrace.core.allocator import keep_freed_memory
 from headrace.core.leaving import leave_daemon_thread
 from headrace.core.torch_internals import torch_default_collate
 from headrace.epoch.epoch import Epoch
