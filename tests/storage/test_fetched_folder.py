@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -211,18 +210,6 @@ def test_a_disk_without_room_is_named_with_a_cure(
     assert os.strerror(errno.EFBIG) in str(caught.value)
     assert ("TMPDIR" in str(caught.value)) != cached
     assert names(temporary) == set()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB, where this user may mount one."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this user cannot mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_small_disk_is_told_before_anything_is_fetched(

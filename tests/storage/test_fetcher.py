@@ -311,7 +311,7 @@ def test_what_was_waited_for_is_measured(objects: Objects) -> None:
 def test_waiting_at_the_limit_is_told_from_waiting_for_memory(objects: Objects) -> None:
     fetcher = Fetcher(objects, budget=10 * SIZE)
     objects.open.clear()
-    wanted = [of("a", number) for number in range(20)]
+    wanted = [of("a", number) for number in range(2 * FIRST)]
     reader = threading.Thread(target=fetcher.read, args=(wanted,))
     reader.start()
     until(lambda: fetcher.count().waited_at_limit > 0.02, objects)
@@ -364,8 +364,8 @@ def test_a_store_that_does_not_answer_holds_up_no_other(fetcher: Fetcher, object
 def test_a_busy_store_is_asked_less_and_others_are_not(fetcher: Fetcher, objects: Objects) -> None:
     fetcher.retried("busy", THROTTLED)
     objects.gone |= {"busy", "s"}
-    fetcher.announce(1, [Coming(0, [of("a", number, 10, "busy") for number in range(20)])])
-    fetcher.announce(2, [Coming(0, [of("b", number, 10) for number in range(20)])])
+    fetcher.announce(1, [Coming(0, [of("a", number, 10, "busy") for number in range(2 * FIRST)])])
+    fetcher.announce(2, [Coming(0, [of("b", number, 10) for number in range(2 * FIRST)])])
     until(lambda: len(objects.asked) == FIRST + FIRST // 2, objects)
     assert [ranges[0].object.store for ranges in objects.asked].count("busy") == FIRST // 2
     drop(fetcher, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -79,6 +80,40 @@ def test_ranges_come_as_they_are_stored(io_process: IOProcess, objects: list[Byt
     out = bytearray(sum(one.size for one in objects))
     io_process.client.read_into(objects, memoryview(out))
     assert out == b"".join(contents(objects))
+
+
+TELLS = """
+import json, sys
+from headrace.storage.endpoint import endpoint
+from headrace.storage.io_client import IOProcess
+from headrace.storage.locations import parse
+from headrace.storage.objects import store_config
+from headrace.storage.ranges import ByteRange, ObjectVersion
+from headrace.storage.stores import StoreSettings, cache_settings, register
+
+folder, options, told_here = json.loads(sys.argv[1])
+settings = cache_settings(folder, None, "s3://b")
+store = register(StoreSettings(store_config(parse("s3://b"), options), settings))
+wanted = []
+for key in ("k0", "k1"):
+    info = store.opened().head(key)
+    wanted.append(ByteRange(ObjectVersion(store.name, key, info.etag, info.size), 0, info.size))
+if told_here:
+    endpoint().read(wanted[:1])
+io_process = IOProcess()
+for _ in range(2):
+    assert len(io_process.client.read(wanted[1:])[0]) == wanted[1].size
+io_process.close()
+"""
+
+
+@pytest.mark.parametrize("told_here", [True, False])
+def test_trouble_with_a_cache_is_told_once(small_disk: Path, faulty_server: FaultyServer, told_here: bool) -> None:
+    for key in ("k0", "k1"):
+        faulty_server.put("b", key, bytes(4 << 20))
+    given = json.dumps([str(small_disk / "cache"), faulty_server.s3_options, told_here])
+    ran = subprocess.run([sys.executable, "-c", TELLS, given], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stderr.count("failed in writing: No space left on device") == 1
 
 
 def test_what_was_announced_is_not_fetched_twice(

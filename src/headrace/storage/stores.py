@@ -105,7 +105,7 @@ class RegisteredStore:
         self._cache: DiskCache | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return register, (self.settings,)
+        return _registered, (self.settings, frozenset(_SAID))
 
     def opened(self) -> Store:
         """Returns the store itself."""
@@ -140,6 +140,8 @@ _KNOWN: weakref.WeakValueDictionary[str, RegisteredStore] = weakref.WeakValueDic
 _OPENED_BY: int | None = None
 _IS_WORKER = False
 _LOGGER = logging.getLogger("headrace")
+_SAID: set[str] = set()
+"""What was said of caches, in this process or in the one that has sent a store to it."""
 _LISTENERS: list[Callable[[str, str], None]] = []
 
 
@@ -151,6 +153,12 @@ def register(settings: StoreSettings) -> RegisteredStore:
         if known is None:
             known = _KNOWN[name] = RegisteredStore(settings)
         return known
+
+
+def _registered(settings: StoreSettings, said: frozenset[str]) -> RegisteredStore:
+    """Registers a store that another process has sent. said: what it has said of caches, which is not said again."""
+    _SAID.update(said)
+    return register(settings)
 
 
 def known(name: str) -> RegisteredStore | None:
@@ -177,9 +185,10 @@ def leave_words_to_io_process() -> None:
 
 def _say_of_cache(text: str) -> None:
     # Asked when there is something to say: a forked worker has its parent's cache.
-    if _IS_WORKER:
+    if _IS_WORKER or text in _SAID:
         _LOGGER.info(text)
     else:
+        _SAID.add(text)
         _LOGGER.warning(text)
 
 
