@@ -42,7 +42,7 @@ class FetchedFolder:
         folder = ""
         try:
             place = tempfile.gettempdir()
-            _tell_of_wrong_variable(place)
+            _tell_of_wrong_variable(os.environ.get("TMPDIR", ""), place)
             remove_abandoned(place)
             folder = tempfile.mkdtemp(prefix=PREFIX)
             Path(folder, FILES).mkdir()
@@ -72,9 +72,8 @@ class FetchedFolder:
 
 
 @functools.cache
-def _tell_of_wrong_variable(place: str) -> None:
+def _tell_of_wrong_variable(wanted: str, place: str) -> None:
     """Says once that TMPDIR names no folder for temporary files: Python passes over it in silence."""
-    wanted = os.environ.get("TMPDIR", "")
     if wanted and not os.access(wanted, os.W_OK | os.X_OK):
         LOGGER.warning("TMPDIR=%s is no folder that this user may write to: files are fetched to %s", wanted, place)
 
