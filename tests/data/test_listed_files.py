@@ -104,6 +104,19 @@ def test_a_file_of_another_format_is_named(tmp_path: Path) -> None:
     assert "arrow where" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [({"uri": ""}, "an empty text"), ({"uri": "data.npz", "columns": 5}, "a list of names")],
+)
+def test_what_is_no_path_and_no_columns_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], told: str
+) -> None:
+    np.savez(tmp_path / "data.npz", x=np.arange(3))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=told):
+        headrace.open(**words)
+
+
 def test_a_file_of_other_columns_is_named(tmp_path: Path) -> None:
     names = write(tmp_path, "arrow")
     other = Schema((Field("else", "text"),))

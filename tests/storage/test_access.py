@@ -76,6 +76,15 @@ def test_what_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert ("AKIAOPTION", "options=") == (options.config["access_key_id"], options.source)
 
 
+def test_a_key_without_its_other_half_is_told_with_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_profiles(monkeypatch, tmp_path, "")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA")
+    with pytest.raises(UsageError) as caught:
+        headrace.open("s3://bucket/data.parquet", options={"retry_timeout": 1})
+    assert "set AWS_SECRET_ACCESS_KEY beside AWS_ACCESS_KEY_ID" in str(caught.value)
+    assert "options that were given: none" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("option", "variable"),
     [("secret_access_key", "AWS_ACCESS_KEY_ID"), ("access_key_id", "AWS_SECRET_ACCESS_KEY")],

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from headrace.cli.termination import ending_tidily
 from headrace.core.errors import UsageError
 from headrace.core.printable import printable
 from headrace.data.formats.registry import format_named
@@ -35,7 +34,7 @@ def run_bench(options: BenchOptions, *, json_output: bool) -> int:
 
     Progress goes to standard error. Raises `HeadraceError`; nothing is left behind then.
     """
-    with ending_tidily(), stages_bar("reading the data") as report:
+    with stages_bar("reading the data") as report:
         comparison = compare(options, report)
 
     console = Terminal()

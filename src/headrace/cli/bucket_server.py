@@ -39,7 +39,8 @@ def bucket_server(folder: Path, bucket: str) -> Iterator[str]:
     """
     program = need_weed()
     ports = _free_ports(2 * len(SERVES))
-    command = [program, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
+    command = [program, f"-logdir={folder}", "server", f"-dir={folder}"]
+    command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"]
     for number, server in enumerate(SERVES):
         command += [f"-{server}.port={ports[2 * number]}", f"-{server}.port.grpc={ports[2 * number + 1]}"]
     command += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
@@ -67,10 +68,9 @@ def bucket_server(folder: Path, bucket: str) -> Iterator[str]:
         process.kill()
         process.wait()
         # It leaves sockets in a folder that cannot be chosen.
-        for left in Path("/tmp").glob(f"seaweedfs-*-{port['filer']}.sock"):
-            left.unlink(missing_ok=True)
-        for left in Path("/tmp").glob(f"seaweedfs-*-{port['s3']}.sock"):
-            left.unlink(missing_ok=True)
+        for number in ports:
+            for left in Path("/tmp").glob(f"seaweedfs-*-{number}.sock"):
+                left.unlink(missing_ok=True)
 
 
 def find_weed() -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +9,7 @@ from rich.console import Console
 from headrace.cli.bucket_server import bucket_server, need_weed
 from headrace.cli.demo import example, make_photos, print_table, train
 from headrace.core.extras import extra
+from headrace.core.temporary_folder import temporary_folder
 from headrace.data.convert.pack import pack
 from headrace.telemetry.progress import samples_bar
 from headrace.telemetry.terminal import Terminal
@@ -32,8 +32,8 @@ def run_bucket_demo(folder: Path, *, photos: int, epochs: int, workers: int) -> 
     rest = ["--epochs", str(epochs), "--workers", str(workers)]
     console.print("Starting SeaweedFS, an S3 server, on this machine ...")
     with (
-        tempfile.TemporaryDirectory(prefix="headrace-demo-") as objects,
-        bucket_server(Path(objects), BUCKET) as endpoint,
+        temporary_folder("headrace-demo-") as objects,
+        bucket_server(objects, BUCKET) as endpoint,
     ):
         _fill(console, folder, endpoint)
         console.print(f"Training with {script.name}, once from this disk and once from the bucket.\n")

@@ -19,7 +19,7 @@ from obstore.exceptions import BaseError
 
 from headrace.core.errors import HeadraceError, StorageError, UsageError
 from headrace.core.shortage import machine_error
-from headrace.storage.access import access_to, shown_endpoint
+from headrace.storage.access import LIMIT_OPTIONS, access_to, shown_endpoint
 from headrace.storage.cloud_requests import FEW, PAGE, PART_BYTES, Listing, Upload, client_of, key_of, object_info
 from headrace.storage.failures import (
     LISTING,
@@ -49,6 +49,13 @@ NO_RETRIES = {"max_retries": 0, "retry_timeout": timedelta(0)}
 
 ERRORS = (BaseError, OSError, ValueError)
 """What obstore raises."""
+
+MISSING = {
+    "SecretAccessKey": "AWS_SECRET_ACCESS_KEY beside AWS_ACCESS_KEY_ID, or neither of them",
+    "AccessKeyId": "AWS_ACCESS_KEY_ID beside AWS_SECRET_ACCESS_KEY, or neither of them",
+    "Account must be specified": "AZURE_STORAGE_ACCOUNT_NAME",
+}
+"""Words of obstore's texts about what is missing, and what is to be set."""
 
 _READING = "cannot read an object"
 
@@ -424,13 +431,17 @@ class CloudStore:
 
         # The first line of obstore's text may quote a value, which may be a secret.
         found = QUOTED.sub("...", str(failed).strip().partition("\n")[0])
-        names = ", ".join(sorted(given)) or "none"
+        names = ", ".join(sorted(given.keys() - LIMIT_OPTIONS)) or "none"
+        cure = "correct options=, or the variables of the environment"
+        for word, missing in MISSING.items():
+            if word in found:
+                cure = f"set {missing}, in options= or the environment"
         raise UsageError.about(
             "cannot open a store",
             place=self.location.url,
             found=found,
             expected=f"values that obstore takes; options that were given: {names}",
-            cure="correct options=, or the variables of the environment",
+            cure=cure,
         )
 
     def _refuse_after_fork(self) -> None:

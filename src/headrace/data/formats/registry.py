@@ -231,6 +231,14 @@ def open_reader(
     options: how the store of a URL is opened. cache: where its blocks are kept on this node; None: nowhere.
     """
     place = local_path(path)
+    if not place:
+        raise UsageError.about(
+            "there is no path",
+            place="headrace.open",
+            found="an empty text",
+            expected="a path or a URL",
+            cure="if it comes from a variable, see that it is set; '.' is the current folder",
+        )
     if is_url(place):
         with lookup(options_for(place, options), cache):
             return _open(parse(place).url, format, trust)

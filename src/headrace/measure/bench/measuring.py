@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import DatasetError, HeadraceError, UsageError
+from headrace.core.temporary_folder import temporary_folder
 from headrace.core.urls import is_url, shown_url
 from headrace.data import stored
 from headrace.data.formats.registry import MODULES, format_named
@@ -249,8 +250,8 @@ def _check(options: BenchOptions) -> None:
 def _room(options: BenchOptions) -> Iterator[Path]:
     """Gives a folder for the forms; what was made in the user's own goes again if the measurement fails."""
     if options.keep is None:
-        with tempfile.TemporaryDirectory(prefix="headrace-bench-") as room:
-            yield Path(room)
+        with temporary_folder("headrace-bench-") as room:
+            yield room
         return
 
     new = []

@@ -95,6 +95,8 @@ class Schema:
 
         if isinstance(names, str):
             wanted: tuple[str, ...] = (names,)
+        elif not isinstance(names, Iterable):
+            raise wrong_argument("columns", names, "a list of names")
         else:
             wanted = tuple(names)
 
