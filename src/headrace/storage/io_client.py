@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -244,7 +245,12 @@ class _Running:
         # By default glibc raises it to 32 MB, and then keeps as much again of what large answers took.
         environment = {"MALLOC_MMAP_THRESHOLD_": "131072", **os.environ}
         self._began = time.monotonic()
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[descriptor], env=environment)
+        # Blocked, as the process inherits it: Ctrl-C reaches it too, and may come before it ignores that itself.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[descriptor], env=environment)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def watch(self) -> None:
         """Starts the process anew whenever it ends before its time."""

@@ -29,7 +29,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from headrace.core.allocator import keep_freed_memory
 from headrace.core.errors import StorageError
 from headrace.storage import stores, wire
 from headrace.storage.fetcher import Fetcher
@@ -131,7 +130,6 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listener = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_end_with_parent, args=(int(sys.argv[2]), sys.argv[3]), daemon=True).start()
-    keep_freed_memory()
     fetcher = Fetcher(bring)
     stores.on_retry(fetcher.retried)
     cpu_before = time.process_time()
