@@ -234,7 +234,7 @@ def _check_type(name: str, value: object, location: Location) -> None:
     if not isinstance(value, types) or (isinstance(value, bool) and name not in FLAGS):
         found = f"a value of type {type(value).__name__}"
     elif name in DURATIONS and not _is_duration(value):
-        found = "what is no time"
+        found = "a value that is no time"
         expected = "seconds, 0 or more, or a text such as '1min 30s'"
 
     if found is not None:

@@ -149,7 +149,8 @@ def _scheme_and_rest(url: str) -> tuple[str, str]:
 
     if match["slashes"] == "/":
         cure = f"did you mean {shown_url(url)}? pathlib.Path makes one slash of two: give URLs as text"
-        raise _wrong_url(url, "one slash behind the colon", "two slashes", cure)
+        scheme = match["scheme"]
+        raise _wrong_url(url, f"{scheme}:/ with one slash, as it was given", f"{scheme}:// with two", cure)
 
     scheme = match["scheme"].lower()
     return SAME_SCHEMES.get(scheme, scheme), match["rest"]
