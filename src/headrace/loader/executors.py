@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from headrace.core.allocator import keep_freed_memory
 from headrace.core.per_process import PerProcess
 from headrace.loader.options import AskedArguments
 from headrace.loader.read_ahead import remote_reading
@@ -59,6 +60,9 @@ def executor_for(loader: AskedArguments[Any], session: Session) -> Executor | No
         return _processes(loader, session)
 
     session.memory = LOCAL_MEMORY.get()
+    # What was fetched lies in large blocks of this process's memory, of which as much again would stay once it is free.
+    if session.remote is None or session.remote.stays_on_node:
+        keep_freed_memory()
     if backend == "inline":
         return InlineExecutor(session.memory)
 

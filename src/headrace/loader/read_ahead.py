@@ -104,6 +104,15 @@ class RemoteReading:
         return cache_kind(name)
 
     @property
+    def stays_on_node(self) -> bool:
+        """Whether what was fetched once comes from a cache of this node from then on."""
+        place = place_of(self._dataset)
+        if not is_url(place):
+            return False
+        name = name_at(parse(place))
+        return name is not None and keeps_all(name)
+
+    @property
     def io_pid(self) -> int | None:
         """The I/O process that runs now; None without one."""
         if self._io_process is None:

@@ -15,7 +15,7 @@ from headrace.core.memory import give_back_memory, machine_memory
 from headrace.storage.answers import Answer, Part, parts_of, span_of
 from headrace.storage.cache import NEVER
 from headrace.storage.figures import Figures
-from headrace.storage.ranges import ByteRange, Coming, Waiting
+from headrace.storage.ranges import GAP, LARGEST, ByteRange, Coming, Waiting
 from headrace.storage.retrying import THROTTLED
 from headrace.storage.sources import Brought
 from headrace.storage.store_requests import StoreRequests, Use
@@ -27,11 +27,14 @@ BUDGET = 512 << 20
 BESIDE = 1 / 8
 """The share of it that is left to what clients and allocators take beside the bytes themselves."""
 
-PER_RANGE = 20 << 10
-"""Bytes that are added to each range when it is decided how many to announce.
+UNDER_WAY = 1 / 8
+"""The share of it that may be on its way: until an answer is complete, a client holds parts of it twice."""
 
-What is noted of a range takes 1 KB, whatever its size. So the notes of all of them stay far below the budget.
-"""
+AT_ONCE = 16
+"""Requests at least into which that is divided: a store sends each of them only so fast."""
+
+PER_RANGE = 20 << 10
+"""Bytes that are added to each range when it is decided how many to announce: what is noted of one takes 1 KB."""
 
 IDLE = 5.0
 """Seconds after which a thread without work ends."""
@@ -99,6 +102,7 @@ class Fetcher:
         self._announced: dict[int, dict[int, list[ByteRange]]] = {}
         self._abandoned: deque[int] = deque()
         self._held = 0
+        self._under_way = 0
         self._threads = 0
         self._idle = 0
         self._closed = False
@@ -317,6 +321,9 @@ class Fetcher:
 
     def _next_request(self) -> list[ByteRange]:
         """Returns the ranges that the next request brings, all of one store; none if nothing may be asked for now."""
+        most = self.budget * UNDER_WAY
+        largest = min(LARGEST, max(int(most / AT_ONCE), GAP))
+        is_full = self._under_way >= most
         room = self.budget - self._held
         most_urgent = None
         for requests in self._stores.values():
@@ -325,7 +332,7 @@ class Fetcher:
 
             # What is waited for is fetched whatever the budget says: nothing would go on otherwise.
             urgency, _, _, wanted = requests.queue[0]
-            if urgency > 0 and wanted.size > room and self._held > 0:
+            if urgency > 0 and (is_full or (wanted.size > room and self._held > 0)):
                 continue
             if most_urgent is None or requests.queue[0] < most_urgent.queue[0]:
                 most_urgent = requests
@@ -333,7 +340,7 @@ class Fetcher:
         if most_urgent is None:
             return []
         wanted = heapq.heappop(most_urgent.queue)[-1]
-        return self._begin(most_urgent, self._waiting.take(wanted, min(room, most_urgent.largest)))
+        return self._begin(most_urgent, self._waiting.take(wanted, min(room, largest, most_urgent.largest)))
 
     def _has_waiting(self, requests: StoreRequests) -> bool:
         """Removes what is gone from the front of a queue. Tells whether there is something left."""
@@ -349,7 +356,9 @@ class Fetcher:
             self._known[wanted].is_waiting = False
 
         # Until it is here, all that comes counts, also what lies between the ranges.
-        self._held += span_of(ranges)
+        span = span_of(ranges)
+        self._held += span
+        self._under_way += span
         now = time.perf_counter()
         self._sum_up(now)
         requests.under_way += 1
@@ -364,7 +373,9 @@ class Fetcher:
         requests.under_way -= 1
         requests.answers += 1
         self._has_fetched = True
-        self._held -= span_of(ranges)
+        span = span_of(ranges)
+        self._held -= span
+        self._under_way -= span
         error = answer.error
         if answer.brought is not None:
             self._figures.brought(ranges, answer.brought, answer.began, now)

@@ -13,7 +13,6 @@ from typing import Any, Literal
 from headrace.batches.collate import SlotCollate
 from headrace.batches.whole_batches import draws_numbers, makes_batches
 from headrace.core.activity import TASK, private_activity
-from headrace.core.allocator import keep_freed_memory
 from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.torch_internals import (
@@ -58,7 +57,6 @@ class InlineExecutor:
         self._as_fresh = as_fresh
         self._nbytes = 0
         self._look_again = 0.0
-        keep_freed_memory()
 
     @property
     def workers(self) -> list[Any]:

@@ -19,7 +19,6 @@ from typing import Any, Literal
 from headrace.batches.collate import SlotCollate
 from headrace.batches.index import Careful, plain_index, split
 from headrace.core.activity import LOAD, private_activity
-from headrace.core.allocator import keep_freed_memory
 from headrace.core.leaving import leave_daemon_thread
 from headrace.core.torch_internals import torch_default_collate
 from headrace.epoch.epoch import Epoch
@@ -74,7 +73,6 @@ class ThreadExecutor:
         self._suspicious = 0
         self._alone: bool | None = None  # whether all batches are made in the user's thread; None: not known yet
         self._end: weakref.finalize[Any, Any] | None = None
-        keep_freed_memory()
 
     def start(self, epoch: Epoch) -> None:
         """See `Executor.start`."""
