@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.cli.bucket_server import status_of
+from headrace.cli.bucket_server import remove_sockets, status_of
 from tests.servers.processes import free_ports, program
 
 ACCESS_KEY = "AKIAHEADRACETESTS"
@@ -57,13 +57,6 @@ class Seaweed:
         except OSError:
             return []
         return [entry["FullPath"] for entry in entries]
-
-
-def remove_sockets(ports: list[int]) -> None:
-    """Removes the sockets that the program leaves in a folder that it does not let us choose."""
-    for port in ports:
-        for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
-            path.unlink(missing_ok=True)
 
 
 IDENTITIES = [
@@ -132,4 +125,4 @@ def running(folder: Path, weed: str) -> Iterator[Seaweed]:
         with program(served.command, folder / "weed.log", served.answers, grace=0.1) as process:
             yield Seaweed(served.url, served.filer, process)
     finally:
-        remove_sockets(list(served.ports.values()))
+        remove_sockets(served.ports.values())

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from headrace.core.errors import MachineError, MissingExtraError, explain
@@ -67,10 +67,14 @@ def bucket_server(folder: Path, bucket: str) -> Iterator[str]:
         # At SIGTERM it says goodbye for ten seconds; nothing of it is needed any more.
         process.kill()
         process.wait()
-        # It leaves sockets in a folder that cannot be chosen.
-        for number in ports:
-            for left in Path("/tmp").glob(f"seaweedfs-*-{number}.sock"):
-                left.unlink(missing_ok=True)
+        remove_sockets(ports)
+
+
+def remove_sockets(ports: Iterable[int]) -> None:
+    """Removes the sockets that the program leaves in a folder that it does not let us choose."""
+    for port in ports:
+        for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+            path.unlink(missing_ok=True)
 
 
 def find_weed() -> str | None:

@@ -106,11 +106,7 @@ class RemoteReading:
     @property
     def stays_on_node(self) -> bool:
         """Whether what was fetched once comes from a cache of this node from then on."""
-        place = place_of(self._dataset)
-        if not is_url(place):
-            return False
-        name = name_at(parse(place))
-        return name is not None and keeps_all(name)
+        return self._cache_kind(place_of(self._dataset)) == "all"
 
     @property
     def io_pid(self) -> int | None:

@@ -31,7 +31,7 @@ UNDER_WAY = 1 / 8
 """The share of it that may be on its way: until an answer is complete, a client holds parts of it twice."""
 
 AT_ONCE = 16
-"""Requests at least into which that is divided: a store sends each of them only so fast."""
+"""A request for what is announced brings so small a part of that: a store sends over one connection only so fast."""
 
 PER_RANGE = 20 << 10
 """Bytes that are added to each range when it is decided how many to announce: what is noted of one takes 1 KB."""
