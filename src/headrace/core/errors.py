@@ -102,6 +102,16 @@ class StateError(HeadraceError, ValueError):
     """A saved state does not belong to what it is loaded into: load it where it was saved, or begin anew."""
 
 
+class RecordsLostError(StateError):
+    """A log no longer has the records from which to go on: begin later, or have it keep its records longer."""
+
+    partition: int = -1
+    """Whose records are gone; -1: it is not known."""
+
+    earliest: int | None = None
+    """The position of the first record that is still there; None: it is not known."""
+
+
 class MissingExtraError(HeadraceError, ImportError):
     """An optional library is not installed: install the extra that the message names."""
 

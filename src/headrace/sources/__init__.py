@@ -1,0 +1,1 @@
+"""Data that never end: logs, queues and sockets, read as finite spans."""
