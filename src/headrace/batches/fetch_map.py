@@ -31,6 +31,7 @@ from headrace.core.rng import BATCH, SAMPLE, SampleStreams
 from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.unseeded import Unseeded
 from headrace.faults.bad_sample import BadSample
+from headrace.samplers.spans import SpanKeys
 
 SHOWN_KEYS = 8
 
@@ -316,7 +317,7 @@ def note_length(error: Exception, dataset: object, key: object) -> None:
 
 def describe(index: object) -> str:
     """Names the keys of a batch, the first few of them if there are many."""
-    if isinstance(index, np.ndarray):
+    if isinstance(index, (np.ndarray, SpanKeys)):
         index = index.tolist()
     if not isinstance(index, (list, tuple)):
         return f"the sample with key {index!r}"

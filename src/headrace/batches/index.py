@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from headrace.samplers.spans import SpanKeys
+
 Positions = Sequence[int] | npt.NDArray[np.int64]
 """The position in the epoch of each sample of a batch; empty: it is not known, and nothing is seeded."""
 
@@ -40,7 +42,7 @@ def split(index: object, *, batched: bool) -> tuple[Sequence[Any], Sequence[int]
         index = index.index
 
     # Keys of Python are what users write: `repr`, equality and isinstance(key, int) tell of them below.
-    if isinstance(index, np.ndarray):
+    if isinstance(index, (np.ndarray, SpanKeys)):
         index = index.tolist()
 
     if batched:

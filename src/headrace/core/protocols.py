@@ -83,6 +83,19 @@ class ReadsRanges(Protocol):
         """
 
 
+class NeverEnds(Protocol):
+    """A map-style dataset over a log, which has no length. Asked when the loader is made, and when an epoch begins."""
+
+    endless: bool
+    """Whether the data have no end: an epoch goes on where the one before has stopped."""
+
+    def live_sampler(self, **order: Any) -> Any:
+        """Returns the sampler of the loader. order: `name`, `shuffle`, `seed`, `rank`, `world_size`, `uneven`."""
+
+    def commit(self, state: Any) -> None:
+        """Tells the source what a state has behind it. Called by `DataLoader.commit`."""
+
+
 class YieldsBatches(Protocol):
     """An iterator over an iterable dataset that makes a whole batch of its next samples."""
 
@@ -176,6 +189,11 @@ def may_have_states(dataset: object, *, is_map: bool) -> bool:
     if is_map or is_stateful(dataset):
         return is_stateful(dataset)
     return not inspect.isgeneratorfunction(getattr(type(dataset), "__iter__", None))
+
+
+def is_live(dataset: object) -> bool:
+    """Tells whether a dataset is a log; see `NeverEnds`."""
+    return callable(getattr(dataset, "live_sampler", None))
 
 
 def tell_epoch(listener: object, epoch: int) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from headrace.data.formats.registry import open_flat_reader, open_reader
 from headrace.data.formats.shards import FileList, stamp_of
 from headrace.data.gather import Gather, RaggedAs, in_range, type_of_numbers, whole_numbers
 from headrace.data.images import decode_image, holds_images, stacked
+from headrace.data.live.dataset import LogDataset
+from headrace.data.live.decoding import Decode, Decoding
+from headrace.data.live.opening import LiveOptions, is_log, open_log, refuse_live
 from headrace.data.stream import StoredStream
 from headrace.data.tokens import TokenWindows
 from headrace.storage.listing import lookup
@@ -69,13 +72,25 @@ def open(
     """Opens a flat file of tokens as windows."""
 
 
+@overload
+def open(
+    uri: str,
+    *,
+    decode: Decoding | Decode,
+    ragged: RaggedAs = "pad",
+    options: Mapping[str, object] | None = None,
+    **live: Unpack[LiveOptions],
+) -> LogDataset:
+    """Opens a source that never ends."""
+
+
 def open(  # noqa: PLR0913 - the ways in which data may be wanted
     uri: Any,
     columns: Iterable[str] | None = None,
     *,
     format: str | None = None,
     trust: bool = False,
-    decode: bool = True,
+    decode: bool | Decoding | Decode = True,
     ragged: RaggedAs = "pad",
     dtype: npt.DTypeLike | None = None,
     window: int | None = None,
@@ -83,7 +98,8 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     options: Mapping[str, object] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
-) -> StoredDataset | TokenWindows:
+    **live: Unpack[LiveOptions],
+) -> StoredDataset | TokenWindows | LogDataset:
     """Opens stored data as a map-style dataset; `.stream()` of it is the iterable one.
 
     uri: a file, a folder, a pattern (`train-*.parquet`, `shard-{000..011}.tar`), each on this machine or as a URL
@@ -110,6 +126,12 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     """
     if ragged not in ("pad", "nested", "list"):
         raise wrong_argument("ragged", ragged, "'pad', 'nested' or 'list'", place="headrace.open")
+
+    if is_log(uri):
+        return open_log(uri, decode, ragged, options, live)
+    refuse_live(uri, live)
+    if not isinstance(decode, bool):
+        raise wrong_argument("decode", decode, "True or False, for stored data", place="headrace.open")
 
     options = options_for(uri, options)
     if dtype is not None or window is not None or stride is not None:

@@ -17,13 +17,20 @@ from headrace.epoch.record import EpochRecord, Terms, at_beginning, dealt_out
 from headrace.epoch.spec import LoaderSpec, Seeds, Shared
 from headrace.epoch.start import EpochStart
 from headrace.faults.bad_sample import BadSample
+from headrace.samplers.live import LiveSampler
 
 
 class Epoch:
     """One epoch of a loader. Belongs to the thread that iterates."""
 
     take: Callable[[], tuple[int, Any]]
-    """Returns the number of the sampler's next index (0 for streams), and the index. `StopIteration`: there is none."""
+    """Returns the number of the sampler's next index (0 for streams), and the index.
+
+    Raises `StopIteration` where there is none, and `NothingYetError` where there is none yet.
+    """
+
+    wait: Callable[[float | None], None]
+    """Waits until there may be an index, after `NothingYetError`; at most so many seconds."""
 
     planned: int | None = None
     """Batches of the epoch, if somebody knows."""
@@ -56,8 +63,12 @@ class Epoch:
         self.untold = self._replicas_that_tell()
         """The replicas that have still to tell the state with which they begin."""
 
+        self.is_live = isinstance(getattr(spec.index_sampler, "sampler", spec.index_sampler), LiveSampler)
+        """Whether the sampler may have nothing yet."""
+
         self._indices = indices
         self.take = indices.take
+        self.wait = indices.wait
         self._seeds = seeds
 
         self.deliveries = int(record.progress.batches)

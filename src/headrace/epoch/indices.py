@@ -9,11 +9,13 @@ from typing import Any
 from headrace.batches.index import Positioned
 from headrace.batches.whole_batches import makes_batches
 from headrace.core.world import World
-from headrace.epoch.look_ahead import ReadsAhead
+from headrace.epoch.look_ahead import HearsBatches
 from headrace.epoch.progress import MapProgress
 from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.key_arrays import key_arrays
+from headrace.samplers.live import LiveBatches, LiveSampler
 from headrace.samplers.sampler import PositionalSampler
+from headrace.samplers.spans import NothingYetError
 
 
 def begin_indices(spec: LoaderSpec, begun: Iterator[Any] | None = None) -> Iterator[Any]:
@@ -22,8 +24,12 @@ def begin_indices(spec: LoaderSpec, begun: Iterator[Any] | None = None) -> Itera
     In arrays instead for a dataset that fetches whole batches, where that gives the same keys. A sampler of
     headrace's gives arrays much sooner than single keys, so lists are made of those.
     """
+    sampler = getattr(spec.index_sampler, "sampler", None)
+    if isinstance(sampler, LiveSampler):
+        return sampler.key_batches(spec.index_sampler.batch_size, drop_last=spec.index_sampler.drop_last)
+
     whole = makes_batches(spec.dataset, spec.collate_fn)
-    if whole or isinstance(getattr(spec.index_sampler, "sampler", None), PositionalSampler):
+    if whole or isinstance(sampler, PositionalSampler):
         arrays = key_arrays(spec.index_sampler)
         if arrays is not None and whole:
             return arrays
@@ -44,6 +50,9 @@ class StreamIndices:
     def take(self) -> tuple[int, Any]:
         """Returns 0 and the next index. Batches of a stream are counted when they are delivered."""
         return 0, next(self._indices)
+
+    def wait(self, timeout: float | None) -> None:
+        """Does nothing: an iterable dataset waits by itself."""
 
     def size_of(self, number: int) -> int:
         """Returns 0: how many samples a batch of a stream has is seen when it is there."""
@@ -86,7 +95,7 @@ class MapIndices:
         self._offset = offset
         self._drawn = progress.batches
         self._samples = 0
-        self.listener: ReadsAhead | None = None
+        self.listener: HearsBatches | None = None
         """Is told of each batch that leaves; None: nobody reads ahead."""
 
         self._peeked: tuple[int, Any] | None = None
@@ -96,7 +105,7 @@ class MapIndices:
     def take(self) -> tuple[int, Any]:
         """Returns the number of the sampler's next index, and the index as workers want it.
 
-        Raises `StopIteration` at the end.
+        Raises `StopIteration` at the end, and `NothingYetError` where it is not there yet.
         """
         if self._peeked is not None:
             peeked = self._peeked
@@ -132,7 +141,15 @@ class MapIndices:
             self._peeked = self.take()
         except StopIteration:
             return True
+        except NothingYetError:
+            return False
         return False
+
+    def wait(self, timeout: float | None) -> None:
+        """Waits until there may be an index, after `NothingYetError`; at most so many seconds, None: as long as it
+        takes."""
+        if isinstance(self._indices, LiveBatches):
+            self._indices.wait(timeout)
 
     def size_of(self, number: int) -> int:
         """Returns how many samples a batch has that is on its way to the user.

@@ -15,7 +15,14 @@ FIRST_DRAW = 0.02
 """Seconds for which it goes on at the first time. What is known together can be read together."""
 
 
-class ReadsAhead(Protocol):
+class HearsBatches(Protocol):
+    """Is told which batches have left."""
+
+    def passed(self, position: int) -> None:
+        """Is told that the batch at a position has left for the loop."""
+
+
+class ReadsAhead(HearsBatches, Protocol):
     """Is told which indices come next."""
 
     def has_room(self) -> bool:
@@ -29,9 +36,6 @@ class ReadsAhead(Protocol):
 
     def drawn(self) -> None:
         """Is told that no further index is drawn for now."""
-
-    def passed(self, position: int) -> None:
-        """Is told that the batch at a position has left for the loop."""
 
 
 class LookAhead:

@@ -26,6 +26,7 @@ from headrace.epoch.look_ahead import LookAhead, ReadsAhead
 from headrace.epoch.progress import MapProgress, StreamProgress
 from headrace.epoch.record import Draws, EpochRecord, Origin, Terms
 from headrace.epoch.spec import LoaderSpec, Seeds, Shared
+from headrace.samplers.live import LiveBatches
 
 SEED_BITS = (1 << 62) - 1
 
@@ -169,6 +170,8 @@ class Opening:
             offset=offset,
         )
         indices.listener = ahead
+        if isinstance(self.indices, LiveBatches):
+            indices.listener = self.indices.listen(progress.batches)
         return EpochRecord(terms, progress, random, draws, replicas, 0, elastic, sampler_state=state_at), indices
 
     # -- iterable datasets ---------------------------------------------------------------------------------------------

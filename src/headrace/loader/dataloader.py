@@ -12,14 +12,15 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from headrace.batches.whole_batches import makes_batches
-from headrace.core.protocols import tell_epoch
+from headrace.core.errors import UsageError
+from headrace.core.protocols import is_live, tell_epoch
 from headrace.core.torch_internals import DatasetKind
 from headrace.core.world import ALONE, current_world
 from headrace.epoch.draws import generators, pattern_of_draws, resumable
 from headrace.epoch.fixed_length import EndlessBatches, FixedLengthEpoch
 from headrace.epoch.lengths import batches_of
 from headrace.epoch.record import blank
-from headrace.epoch.snapshot import Snapshot, check_reach, checked, next_epoch, part_for
+from headrace.epoch.snapshot import Snapshot, check_reach, checked, next_epoch, part_for, parts_of
 from headrace.faults.counts import Faults
 from headrace.faults.policy import ErrorAction, OnError
 from headrace.faults.quarantine import Excluded, checked_path
@@ -140,7 +141,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         )
         check_samples(dataset, sampler, batch_sampler)
         auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
-        if seed is None and (shard is not None or auto.workers):
+        if seed is None and (shard is not None or auto.workers or is_live(dataset)):
             seed = 0
 
         errors = OnError.of(on_error)
@@ -225,6 +226,12 @@ class DataLoader(Observed, AskedArguments[T_co]):
             size = None
         else:
             rank, size = ALONE
+
+        if is_live(dataset):
+            return dataset.live_sampler(  # type: ignore[no-any-return]  # see `NeverEnds`
+                name=self._session.name, shuffle=bool(shuffle), seed=self.seed, rank=rank, world_size=size,
+                uneven="drop" if drop_last else "pad",
+            )  # fmt: skip
 
         return DistributedSampler(
             dataset, shuffle=bool(shuffle), seed=self.seed, rank=rank, world_size=size,
@@ -315,7 +322,25 @@ class DataLoader(Observed, AskedArguments[T_co]):
             self._session.supply = EndlessBatches(self._iterate)
         return FixedLengthEpoch(self._session.supply, self.batches_per_epoch)
 
+    def commit(self, state_dict: Snapshot) -> None:
+        """Tells the source of a log that all before a state is done with: call it when the state is saved durably.
+
+        For the source's own tools, and to free what a journal holds. What training gets does not depend on it: a state
+        holds all that a resume needs. A span that is shuffled is done with when all of it was delivered. Raises
+        `UsageError` for a dataset that is no log, and `StorageError`.
+        """
+        if not is_live(self.dataset):
+            found = type(self.dataset).__name__
+            what = "there is nobody to tell what is done with"
+            cure = "leave the call out: it is for what headrace.open makes of kafka:// and other sources that never end"
+            raise UsageError.about(what, place="headrace.DataLoader.commit", found=found, cure=cure)
+
+        checked(state_dict, self._session.terms(self, None).fingerprint)
+        self.dataset.commit(parts_of(state_dict)[0])  # type: ignore[attr-defined]  # `is_live` has looked
+
     def _iterate(self) -> Any:
+        if getattr(self.dataset, "endless", False):
+            self._go_on()
         before = self._session.before_epoch()
         try:
             return self._iterate_once()
@@ -325,6 +350,12 @@ class DataLoader(Observed, AskedArguments[T_co]):
             self._session.go_back(before)
             self._keep_datasets()
             raise
+
+    def _go_on(self) -> None:
+        """Has the next epoch of data without an end go on behind what was delivered."""
+        session = self._session
+        if session.record is not None and session.resume is None and self.batches_per_epoch is None:
+            self.load_state_dict(self.state_dict())
 
     def _keep_datasets(self) -> None:
         """Has new workers go on with the states of the dataset that the workers had which were kept until now."""

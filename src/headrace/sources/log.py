@@ -25,7 +25,7 @@ Start = str | float | Mapping[int, int]
 
 @dataclass
 class Records:
-    """Records of one partition, in the order of their positions."""
+    """Records of one partition, in the order of their positions. There may be none: then there is a gap."""
 
     partition: int
     positions: Sequence[int]
@@ -78,8 +78,9 @@ class Log(Protocol):
 class LogSource(Protocol):
     """What is known of a log before it is opened: small, can be pickled, and knows its place without its secrets."""
 
-    place: str
-    """What a user would call it: a URL without user, password and query."""
+    @property
+    def place(self) -> str:
+        """What a user would call it: a URL without user, password and query."""
 
     def open(self) -> Log:
         """Opens it. Raises `StorageError`, `UsageError`, `MissingExtraError`."""

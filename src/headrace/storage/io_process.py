@@ -11,11 +11,13 @@ What it is sent, each a tuple whose first part says what it is:
     ("announce", plan, coming), ("passed", plan, position), ("forget", plan)
     ("read directly", count)            so many bytes came out of the cache, without this process
     ("counts",)                         is answered by `RemoteReads`
+    ("service", module)                 has the function `serve` of that module answer from then on
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import os
 import pickle
@@ -53,7 +55,10 @@ class _Connection:
         try:
             with self._connection:
                 while True:
-                    self._answer(wire.receive(self._connection))
+                    message = wire.receive(self._connection)
+                    if message[0] == "service":
+                        importlib.import_module(message[1]).serve(self._connection)
+                    self._answer(message)
         except (EOFError, OSError):
             return
         finally:

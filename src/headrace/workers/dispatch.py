@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.spec import LoaderSpec
+from headrace.samplers.spans import NothingYetError
 from headrace.workers.window import Window
 
 Result = TypeVar("Result")
@@ -55,9 +56,12 @@ class Dispatcher(Generic[Result]):
         self.sampler_ended = False
         """Whether the sampler has no index left."""
 
+        self.starved = False
+        """Whether the sampler has nothing yet."""
+
         self._epoch = epoch
         self._workers = workers
-        self._fills = fills
+        self._fills = fills or epoch.is_live
         self._free = epoch.any_replica_will_do
         self._numbers: dict[int, int] = {}
         self._posted: dict[int, float] = {}
@@ -98,8 +102,13 @@ class Dispatcher(Generic[Result]):
 
         try:
             number, index = self._epoch.take()
+            self.starved = False
         except StopIteration:
             self.sampler_ended = True
+            self.starved = False
+            return
+        except NothingYetError:
+            self.starved = True
             return
 
         if not self._free:
@@ -126,6 +135,14 @@ class Dispatcher(Generic[Result]):
                 self.give_out(carrier)
                 carrier.flush(least)
                 return delivery
+            if self.starved and self.window.finished:
+                self._epoch.wait(None)
+            if self.starved:
+                self.give_out(carrier)
+                carrier.flush()
+                if self.starved and self.window.finished:
+                    continue
+
             if self.window.finished:
                 if not self._epoch.spec.persistent_workers:
                     carrier.close()
@@ -137,7 +154,7 @@ class Dispatcher(Generic[Result]):
         """Tells whether nothing is left of the epoch. Waits for the first batch of an iterable dataset."""
         window = self.window
         if self._epoch.is_map:
-            return window.finished and self._epoch.is_at_end()
+            return not self.starved and window.finished and self._epoch.is_at_end()
 
         while not window.finished and not any(True for _ in window.undelivered()):
             carrier.collect()

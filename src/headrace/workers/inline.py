@@ -24,6 +24,7 @@ from headrace.core.torch_internals import (
 )
 from headrace.epoch.epoch import Epoch
 from headrace.faults.bad_sample import BadSample
+from headrace.samplers.spans import NothingYetError
 from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.batch_size import batch_bytes
 from headrace.telemetry.replay_bar import ReplayBar
@@ -150,7 +151,7 @@ class InlineExecutor:
     def _make_next(self) -> _MadeHere:
         while True:
             if self._again is None:
-                self._again = self._epoch.take()
+                self._again = self._take()
 
             number, index = self._again
             replica = self._turns[self._turn % len(self._turns)]
@@ -187,6 +188,14 @@ class InlineExecutor:
                 self._look_again = collated + LOOK
 
             return number, replica, state, losses, batch, timings_here(times, self._nbytes)
+
+    def _take(self) -> tuple[int, Any]:
+        """Returns the next index, and waits for it if it has to."""
+        while True:
+            try:
+                return self._epoch.take()
+            except NothingYetError:
+                self._epoch.wait(None)
 
     def _make(self, replica: int, index: object) -> Any:
         host = self._host

@@ -1,0 +1,1 @@
+"""Datasets over sources that never end."""

@@ -1,0 +1,262 @@
+"""A log as a dataset: its samples are the records of spans, decoded where batches are made."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from torch.utils.data import Dataset
+
+from headrace.core.batch_memory import BatchMemory
+from headrace.core.errors import FormatError, SampleError, UsageError
+from headrace.data import gather
+from headrace.data.formats.columns import Block, Column, Keys, joined
+from headrace.data.formats.columns.arrow_columns import from_arrow
+from headrace.data.formats.columns.block import value_of
+from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.gather import RaggedAs
+from headrace.data.live.decoding import LOOKED_AT, Decode, Decoding, block_of, decoder_of, schema_of
+from headrace.samplers.live import Beginning, LiveSampler, SpanSupply
+from headrace.samplers.spans import Span, SpanKey, SpanKeys
+from headrace.sources.feed import FeedOptions
+from headrace.sources.log import LogSource
+from headrace.sources.ranks import supply_for
+from headrace.sources.span_file import PARTITION, POSITION, VALUE
+from headrace.sources.span_reader import SpanReader
+from headrace.sources.supply import FeedName, commit
+
+log = logging.getLogger("headrace")
+
+BYTES = Field(VALUE, "bytes")
+TEXT = Field(VALUE, "text")
+
+
+class LogDataset(Dataset[Any]):
+    """The samples of a log that never ends; made by `headrace.open`, read by `headrace.DataLoader` only.
+
+    Map-style without a length: the loader has the keys, which name records of spans. Each process that makes batches
+    maps the memory of a span and decodes what it needs.
+    """
+
+    def __init__(
+        self,
+        source: LogSource,
+        feed: FeedOptions,
+        decoding: Decoding | Decode,
+        *,
+        ragged: RaggedAs = "pad",
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        """decoding: what makes samples of records. ragged: as for `headrace.open`. options: of the source."""
+        self._source = source
+        self._feed = feed
+        self._decoding = decoding
+        self._ragged: RaggedAs = ragged
+        self._options = dict(options or {})
+        self._spans = SpanReader(source, feed)
+
+    @property
+    def place(self) -> str:
+        """Where the data come from."""
+        return self._source.place
+
+    @property
+    def endless(self) -> bool:
+        """Whether the data have no end: then an epoch goes on where the one before has stopped."""
+        feed = self._feed
+        return feed.until is None and feed.most is None and feed.idle is None
+
+    def __getitem__(self, key: SpanKey) -> Any:
+        """Returns the sample of a key that the loader gave."""
+        return self.__getitems__([key])[0]
+
+    def __getitems__(self, keys: SpanKeys | Sequence[SpanKey]) -> list[Any]:
+        """Returns several samples."""
+        return self._decoded(self._checked(keys))
+
+    def live_sampler(self, **order: Any) -> LiveSampler:
+        """Returns the sampler of a loader. order: its keywords. Raises `UsageError` on other ranks without a group."""
+        begin = functools.partial(self._supply, order.pop("name", ""), {"begun": 0}, order.get("world_size") == 1)
+        return LiveSampler(begin, endless=self.endless, **order)
+
+    def commit(self, state: Mapping[str, Any]) -> None:
+        """Tells the source what a loader's state has behind it. Raises `StorageError`."""
+        sampler = state["sampler"]
+        if sampler is None or not sampler["spans"]:
+            return
+
+        # Shuffled, a span is done with when all of it was delivered.
+        spans = [Span.of_state(span) for span in sampler["spans"]]
+        positions = {part.partition: part.start for part in spans[0].ranges}
+        for span in spans:
+            if span.stop <= sampler["position"]:
+                positions = span.following()
+        commit(self._source, positions)
+
+    def path_of_sample(self, key: Any) -> str | None:
+        """Returns the place of a sample, such as `kafka://host/topic/3@1042`: partition and position."""
+        if not isinstance(key, SpanKey):
+            return None
+
+        table = self._spans.table(key.feed, key.span)
+        partition = table.column(PARTITION)[key.row]
+        position = table.column(POSITION)[key.row]
+        return f"{self._source.place}/{partition}@{position}"
+
+    def __repr__(self) -> str:
+        what = self._decoding if isinstance(self._decoding, str) else getattr(self._decoding, "__name__", "a function")
+        return f"{self._source.place}: a log, decoded as {what}"
+
+    # -- spans ---------------------------------------------------------------------------------------------------------
+
+    def _supply(self, name: str, counter: dict[str, int], alone: bool, beginning: Beginning, epoch: int) -> SpanSupply:
+        counter["begun"] += 1
+        key = f"{name}/spans/{epoch}/{counter['begun']}"
+        return supply_for(self._source, self._feed, beginning, self._describe, key=key, alone=alone)
+
+    def _describe(self, feed: FeedName, span: Span) -> str:
+        """Returns what samples look like, by the first span; see `Span.schema`."""
+        return ""
+
+    def _checked(self, keys: Any) -> SpanKeys:
+        if isinstance(keys, SpanKeys):
+            return keys
+        if len(keys) and all(isinstance(key, SpanKey) for key in keys):
+            return SpanKeys.of(keys)
+
+        found = f"{keys!r:.80}"
+        cure = "iterate it with headrace.DataLoader, without sampler= and batch_sampler="
+        what = "a log has no numbers for its samples"
+        raise UsageError.about(what, place=self.place, found=found, cure=cure)
+
+    def _tables(self, keys: SpanKeys) -> Iterator[tuple[Span, pa.Table, Keys]]:
+        for span, rows in keys.parts:
+            yield span, self._spans.table(keys.feed, span), rows
+
+    def _decoded(self, keys: SpanKeys) -> list[Any]:
+        """Returns what the decoder makes of records."""
+        samples = []
+        for _, table, rows in self._tables(keys):
+            values = table.column(VALUE).chunk(0)
+            for row in rows.tolist():
+                samples.append(self._decode_one(table, values, row))
+
+        return samples
+
+    def _decode_one(self, table: pa.Table, values: pa.Array, row: int) -> Any:
+        try:
+            return self._decoder(memoryview(values[row].as_buffer()))
+        except Exception as error:
+            place = f"{self._source.place}/{table.column(PARTITION)[row]}@{table.column(POSITION)[row]}"
+            error.add_note(f"headrace: raised while decoding {place}")
+            raise
+
+    @functools.cached_property
+    def _decoder(self) -> Callable[[Any], Any]:
+        decode = decoder_of(self._decoding, self._options)
+        if callable(self._decoding):
+            return lambda value: decode(bytes(value))
+        return decode
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves the decoder out: each process makes its own."""
+        return {name: value for name, value in vars(self).items() if name != "_decoder"}
+
+
+class ColumnsOfLog(LogDataset):
+    """A log whose batches are made column by column: records with fields, byte strings, texts."""
+
+    def __getitems__(self, keys: SpanKeys | Sequence[SpanKey]) -> list[Any]:
+        """See `LogDataset.__getitems__`."""
+        checked = self._checked(keys)
+        block = self._block(checked)
+        if self._has_one_column:
+            field = block.schema.fields[0]
+            return [value_of(field, block.columns[field.name], row) for row in range(len(block))]
+
+        samples = []
+        for row in block:
+            samples.append({name: _own(value) for name, value in row.items()})
+        return samples
+
+    def fetch_batch(self, keys: Any, out: BatchMemory) -> Any:
+        """Returns the batch of these keys: a dict of columns; of byte strings and texts, the one column."""
+        block = self._block(self._checked(keys))
+        batch: dict[str, Any] = {}
+        padder = gather.Padder()
+        for field in block.schema:
+            column = block.columns[field.name]
+            batch[field.name] = gather.whole(field, column, field.dtype, self._ragged, out, padder)
+
+        if self._has_one_column:
+            return batch[VALUE]
+        return batch
+
+    @property
+    def _has_one_column(self) -> bool:
+        return self._decoding in ("bytes", "text")
+
+    def _block(self, keys: SpanKeys) -> Block:
+        """Returns records, column by column."""
+        if self._decoding == "bytes":
+            return Block(Schema((BYTES,)), {VALUE: self._taken(BYTES, keys)})
+        if self._decoding == "text":
+            column = self._taken(BYTES, keys)
+            return Block(Schema((TEXT,)), {VALUE: column})
+
+        schema = _schema_from(keys.parts[0][0].schema, self.place)
+        samples = self._decoded(keys)
+        return block_of(schema, samples)
+
+    def _taken(self, field: Field, keys: SpanKeys) -> Column:
+        columns: list[Any] = []
+        for _, table, rows in self._tables(keys):
+            column: Any = from_arrow(field, table.column(field.name), self.place)
+            columns.append(column.take(rows))
+
+        return joined(field, columns)
+
+    def _describe(self, feed: FeedName, span: Span) -> str:
+        """See `LogDataset._describe`."""
+        if self._has_one_column:
+            return ""
+
+        rows = np.arange(min(LOOKED_AT, span.count), dtype=np.int64)
+        samples = []
+        for key in SpanKeys(feed, ((span, rows),)):
+            try:
+                samples += self._decoded(SpanKeys.of([key]))
+            except Exception as error:  # noqa: BLE001 - who makes the batch says what becomes of it
+                log.debug("%s", error)
+
+        if not samples:
+            return ""
+        schema, left_out = schema_of(samples, self.place)
+        if schema is None:
+            what = "records are no mappings of names to values"
+            cure = "give decode= a function that makes a sample of the bytes of a record"
+            raise FormatError.about(what, place=self.place, found=f"{samples[0]!r:.80}", cure=cure)
+        if left_out:
+            log.warning("%s: fields that are left out, since not all records have them alike: %s", self.place, left_out)
+        return json.dumps(schema.to_json())
+
+
+@functools.lru_cache(maxsize=16)
+def _schema_from(text: str, place: str) -> Schema:
+    if not text:
+        what = "none of the first records can be decoded"
+        cure = "correct decode=, or see what the source holds"
+        raise SampleError.about(what, place=place, cure=cure)
+    return Schema.from_json(json.loads(text), place)
+
+
+def _own(value: Any) -> Any:
+    """Returns a value that is no view of mapped memory."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return value

@@ -1,0 +1,218 @@
+"""From the bytes of records to samples: one function for each `decode=`."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.core.errors import FormatError, MissingExtraError, SampleError, explain, wrong_argument
+from headrace.core.extras import extra
+from headrace.data.formats.columns import Block, Column
+from headrace.data.formats.columns.block import column_from, field_of
+from headrace.data.formats.columns.schema import Field, Schema
+
+Decoding = Literal["bytes", "text", "json", "msgpack", "npy", "arrow", "avro"]
+
+Decode = Callable[[bytes], Any]
+
+LOOKED_AT = 100
+"""Records of the first span by which it is decided what samples look like."""
+
+
+def checked_decoding(decode: object) -> Decoding | Decode:
+    """Returns what `decode=` says. Raises `UsageError`."""
+    if decode is True:
+        return "bytes"
+    for word in get_args(Decoding):
+        if decode == word:
+            return word  # type: ignore[no-any-return]
+    if callable(decode):
+        return decode
+
+    expected = f"one of {', '.join(map(repr, get_args(Decoding)))}, or a function of bytes"
+    raise wrong_argument("decode", decode, expected, place="headrace.open")
+
+
+def decoder_of(decoding: Decoding | Decode, options: Mapping[str, object]) -> Decode:
+    """Returns what makes a sample of the bytes of a record. Raises `MissingExtraError`.
+
+    options: of the source; Avro finds its registry there.
+    """
+    if callable(decoding):
+        return decoding
+    if decoding == "json":
+        return _json()
+    if decoding == "msgpack":
+        return _msgpack
+    if decoding == "npy":
+        return _npy
+    if decoding == "arrow":
+        return _arrow
+    if decoding == "avro":
+        return _avro(options)
+    if decoding == "text":
+        return _text
+    return bytes
+
+
+def _text(value: bytes) -> str:
+    return bytes(value).decode()
+
+
+def _json() -> Decode:
+    try:
+        loads: Decode = extra("orjson", "messages").loads
+        return loads
+    except MissingExtraError:
+        # Python's own is several times slower.
+        return lambda value: json.loads(bytes(value))
+
+
+def _avro(options: Mapping[str, object]) -> Decode:
+    raise NotImplementedError
+
+
+def _msgpack(value: bytes) -> Any:
+    return extra("msgpack", "messages").unpackb(value)
+
+
+def _npy(value: bytes) -> Any:
+    return np.load(io.BytesIO(value), allow_pickle=False)
+
+
+def _arrow(value: bytes) -> dict[str, Any]:
+    """Returns a record that is an Arrow IPC stream: of one row its values, of several their columns."""
+    table = pa.ipc.open_stream(value).read_all()
+    sample = {}
+    for name in table.column_names:
+        column = table.column(name)
+        if len(column) == 1:
+            sample[name] = column[0].as_py()
+        else:
+            sample[name] = column.to_numpy()
+
+    return sample
+
+
+# -- what samples look like --------------------------------------------------------------------------------------------
+
+
+def schema_of(samples: Sequence[Any], place: str) -> tuple[Schema | None, list[str]]:
+    """Returns what samples have in common, and the names of what they have not; None if they are no mappings.
+
+    Raises `FormatError` if they have nothing in common.
+    """
+    if not all(isinstance(sample, Mapping) for sample in samples):
+        return None, []
+
+    fields = []
+    left_out = []
+    names = dict.fromkeys(name for sample in samples for name in sample)
+    for name in names:
+        values = [sample[name] for sample in samples if name in sample]
+        field = _field_of(str(name), values, place)
+        if field is None or len(values) < len(samples):
+            left_out.append(str(name))
+        else:
+            fields.append(field)
+
+    if not fields:
+        found = ", ".join(left_out) or "no fields"
+        cure = "give decode= a function that makes a sample of the bytes of a record"
+        what = "no field can be used for training"
+        raise FormatError.about(what, place=place, found=found, expected="numbers, lists of numbers, text", cure=cure)
+    return Schema(tuple(fields)), left_out
+
+
+def _field_of(name: str, values: Sequence[Any], place: str) -> Field | None:
+    """Returns the field of values; None if they are of no kind that a batch can hold."""
+    try:
+        widened = _widened(values)
+        return field_of(name, widened, place)
+    except (FormatError, ValueError, IndexError):
+        return None
+
+
+def _widened(values: Sequence[Any]) -> Sequence[Any]:
+    """Returns values with all numbers as floats if some are: 1 and 1.5 are of one field."""
+    kinds = set(map(type, values))
+    if kinds == {int, float}:
+        return list(map(float, values))
+    if kinds != {list}:
+        return values
+
+    arrays = [np.asarray(value) for value in values]
+    if {array.dtype.kind for array in arrays if array.size} <= {"i", "f"}:
+        if any(array.dtype.kind == "f" for array in arrays):
+            return [array.astype(np.float64) for array in arrays]
+        return [array.astype(np.int64) for array in arrays]
+    return values
+
+
+def block_of(schema: Schema, samples: Sequence[Any]) -> Block:
+    """Returns samples, column by column. Raises `SampleError` where one lacks a field or has it of another type.
+
+    Fields that the schema does not have are passed over.
+    """
+    columns: dict[str, Column] = {}
+    for field in schema:
+        try:
+            values = [sample[field.name] for sample in samples]
+        except (KeyError, TypeError) as error:
+            found = _lacking(field.name, samples)
+            expected = f"{field.name}: {field}, as in the first records of the source"
+            message = explain("a record lacks a field", found=found, expected=expected)
+            raise SampleError(message) from error
+        columns[field.name] = _column(field, values)
+
+    return Block(schema, columns)
+
+
+def _lacking(name: str, samples: Sequence[Any]) -> str:
+    for sample in samples:
+        if not isinstance(sample, Mapping):
+            return f"{sample!r:.80}"
+        if name not in sample:
+            return f"the fields {', '.join(map(str, list(sample)[:8]))}"
+    return name
+
+
+def _column(field: Field, values: Sequence[Any]) -> Column:
+    if field.kind == "fixed":
+        found = _numbers(field, values)
+        if found is not None:
+            return found
+    try:
+        if field.kind == "ragged":
+            values = [_row(field, value) for value in values]
+        return column_from(field, values)
+    except (FormatError, TypeError, ValueError) as error:
+        expected = f"{field.name}: {field}, as in the first records of the source"
+        message = explain("a field of a record has another type", found=str(error).splitlines()[0], expected=expected)
+        raise SampleError(message) from error
+
+
+def _numbers(field: Field, values: Sequence[Any]) -> npt.NDArray[Any] | None:
+    """Returns numbers of one shape, all at once; None if they are not that."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        return None
+    if array.shape != (len(values), *field.shape):
+        return None
+    if array.dtype == field.dtype or (array.dtype.kind in "if" and field.dtype.kind == "f"):
+        return array.astype(field.dtype, copy=False)
+    return None
+
+
+def _row(field: Field, value: Any) -> npt.NDArray[Any]:
+    array = np.asarray(value)
+    if array.size and not np.can_cast(array.dtype, field.dtype):
+        raise ValueError(f"{array.dtype} instead of {field.dtype}")
+    return array.astype(field.dtype)

@@ -1,0 +1,370 @@
+"""The order of data that never end: span by span, each shuffled by itself, dealt out to the ranks in turn."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from headrace.samplers.permutation import Permutation
+from headrace.samplers.positions import Uneven, local_range
+from headrace.samplers.sampler import ElasticSampler, State
+from headrace.samplers.spans import NothingYetError, Rows, Span, SpanKey, SpanKeys, everything
+
+KEPT_ORDER = 1 << 20
+"""Samples of a span up to which its order is computed at once and kept; 8 bytes each."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Where an epoch begins or goes on."""
+
+    identity: dict[str, str] = field(default_factory=dict)
+    """Of the log in which it began; empty: it begins now."""
+    begin: dict[int, int] | None = None
+    """The first position of the epoch in each partition; None: where the source is to begin."""
+    end: dict[int, int] | None = None
+    """The position behind the last one of the epoch; None: there is none, or it is to be looked up."""
+    spans: tuple[Span, ...] = ()
+    """Spans that were closed before and are needed again."""
+
+
+class SpanSupply(Protocol):
+    """Gives the spans of one epoch, one after the other. Belongs to the thread that iterates."""
+
+    feed: Any
+    """Says where the spans can be had."""
+    beginning: Beginning
+    """Where the epoch began, as far as it is known yet."""
+
+    def next_span(self) -> Span | None:
+        """Returns the next span; None at the end. Raises `NothingYetError`, and what is wrong with the source."""
+
+    def wait(self, timeout: float | None) -> None:
+        """Waits until there may be a span, at most so many seconds; None: as long as it takes."""
+
+    def fileno(self) -> int:
+        """Returns a descriptor that can be read from when there may be a span; -1: there is none."""
+
+    def passed(self, number: int) -> None:
+        """Says that the spans before this one are not needed any more."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
+class LiveSampler(ElasticSampler):
+    """All samples of a log, in spans. Each span comes in an order of its own, or in that of the log.
+
+    Its indices are `SpanKeys`. It has no length. The state holds the spans that are not over, so that they are read
+    again after a resume; it grows by 16 bytes for each partition of the log.
+    """
+
+    takes_all_alike = True
+
+    def __init__(
+        self,
+        supply: Callable[[Beginning, int], SpanSupply],
+        *,
+        endless: bool,
+        shuffle: bool = False,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        uneven: Uneven = "pad",
+    ) -> None:
+        """supply: begins an epoch, of which it is given the number. endless: whether an epoch has no end."""
+        super().__init__(seed=seed, rank=rank, world_size=world_size, uneven=uneven)
+        self.shuffle = shuffle
+        self.endless = endless
+        self._supply_of = supply
+        self._running: LiveBatches | None = None
+        self._resumed = Beginning()
+        self._position = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `ElasticSampler.set_epoch`. Data without an end go on: they have one epoch only."""
+        if self.endless:
+            self.epoch = epoch
+        else:
+            super().set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[SpanKey]:
+        for keys in Waiting(self.key_batches(1, drop_last=False)):
+            yield from keys
+
+    def key_batches(self, size: int, *, drop_last: bool) -> LiveBatches:
+        """Returns the batches of an epoch, of `size` samples each, as `SpanKeys`."""
+        position = self._begin()["position"]
+        beginning = self._resumed
+        supply = functools.partial(self._supply_of, beginning, self.epoch)
+        self._running = LiveBatches(self, supply, position, beginning, size, drop_last=drop_last)
+        return self._running
+
+    def order_of(self, span: Span) -> Permutation:
+        """Returns the order of a span."""
+        epoch = self.epoch
+        if self.endless:
+            epoch = 0
+        return Permutation(span.count, self._stream(span.number, epoch))
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> Any:
+        """See `ElasticSampler.checkpoint`."""
+        if self._running is None:
+            return self.epoch, self._position, self._resumed
+        return self.epoch, *self._running.checkpoint()
+
+    def state_dict(self) -> State:
+        """See `ElasticSampler.state_dict`."""
+        return self.state_at(self.checkpoint())
+
+    def state_at(self, checkpoint: Any) -> State:
+        """See `ElasticSampler.state_at`."""
+        if isinstance(checkpoint, dict):
+            return checkpoint
+
+        epoch, position, beginning = checkpoint
+        return {
+            "sampler": type(self).__name__,
+            **self._identity(),
+            "epoch": epoch,
+            "position": position,
+            "source": dict(beginning.identity),
+            "begin": _pairs(beginning.begin),
+            "end": _pairs(beginning.end),
+            "spans": [span.to_state() for span in beginning.spans],
+        }
+
+    def load_state_dict(self, state_dict: State) -> None:
+        """See `ElasticSampler.load_state_dict`."""
+        super().load_state_dict(state_dict)
+        self._resumed = _beginning_of(state_dict)
+        if self._running is not None:
+            self._running.close()
+        self._running = None
+
+    def check_state(self, state: Any) -> None:
+        """See `ElasticSampler.check_state`."""
+        super().check_state(state)
+        try:
+            beginning = _beginning_of(state)
+        except (KeyError, TypeError, ValueError) as error:
+            self._refuse("this state is damaged", error, "where the epoch began, and the spans that are not over")
+
+        spans = beginning.spans
+        if spans and not spans[0].first <= state["position"] <= spans[-1].stop:
+            found = f"position {state['position']}"
+            self._refuse("this state is damaged", found, f"one from {spans[0].first} to {spans[-1].stop}")
+
+    def _identity(self) -> State:
+        return {"seed": self.seed, "shuffle": self.shuffle}
+
+    def _go_to(self, state: State) -> None:
+        self._position = state["position"]
+        if not state["position"]:
+            # A further epoch of data with an end is made of the same records.
+            self._resumed = self._same_records()
+        if self._running is not None:
+            self._running.close()
+        self._running = None
+
+    def _same_records(self) -> Beginning:
+        if self._running is None:
+            known = self._resumed
+        else:
+            known = self._running.beginning
+        return Beginning(known.identity, known.begin, known.end)
+
+    def _reached(self) -> State:
+        return {"position": self.checkpoint()[1]}
+
+
+class LiveBatches:
+    """The batches of one epoch. Raises `NothingYetError` where the next one is not there yet."""
+
+    def __init__(
+        self,
+        sampler: LiveSampler,
+        supply: Callable[[], SpanSupply],
+        position: int,
+        beginning: Beginning,
+        size: int,
+        *,
+        drop_last: bool,
+    ) -> None:
+        """supply: begins at `beginning`, when the first batch is asked for. position: of the first sample, over all
+        ranks."""
+        self._open = supply
+        self._supply: SpanSupply | None = None
+        self._beginning = beginning
+        self._sampler = sampler
+        self._world = sampler.world
+        self._position = position
+        self._size = size
+        self._drop_last = drop_last
+        self._spans: list[Span] = []
+        self._orders: dict[int, Rows] = {}
+        self._total: int | None = None
+        self._first_of_batch: deque[int] = deque()
+        self._first_number = 0
+
+    def __iter__(self) -> LiveBatches:
+        return self
+
+    @property
+    def supply(self) -> SpanSupply:
+        """What gives the spans."""
+        if self._supply is None:
+            self._supply = self._open()
+        return self._supply
+
+    @property
+    def beginning(self) -> Beginning:
+        """Where the epoch began, as far as it is known yet."""
+        if self._supply is None:
+            return self._beginning
+        return self._supply.beginning
+
+    def __next__(self) -> SpanKeys:
+        global_size = self._size * self._world.size
+        while self._total is None and self._stop < self._position + global_size:
+            self._draw()
+
+        first = self._position
+        stop = first + global_size
+        mine = self._mine(first, stop)
+        if not mine or (self._drop_last and len(mine) < self._size):
+            if self._total is not None:
+                self._position = self._total
+            raise StopIteration
+
+        keys = SpanKeys(self.supply.feed, tuple(self._parts(np.array(mine, np.int64))))
+        self._position = min(stop, self._stop)
+        self._first_of_batch.append(keys.parts[0][0].number)
+        self._drop_spans()
+        return keys
+
+    def checkpoint(self) -> tuple[int, Beginning]:
+        """Returns the position of the next sample, and what is needed to go on there."""
+        known = self.beginning
+        spans = tuple(self._spans) or self._beginning.spans
+        return self._position, Beginning(known.identity, known.begin, known.end, spans)
+
+    def listen(self, first: int) -> LiveBatches:
+        """Has `passed` count batches from this number on."""
+        self._first_number = first
+        return self
+
+    def passed(self, position: int) -> None:
+        """Is told that the batch with this number has left for the loop. See `epoch.look_ahead.HearsBatches`."""
+        left = position - self._first_number
+        span = None
+        while left >= 0 and self._first_of_batch:
+            span = self._first_of_batch.popleft()
+            self._first_number += 1
+            left -= 1
+
+        if span is not None:
+            self.supply.passed(span)
+
+    def wait(self, timeout: float | None) -> None:
+        """Waits until there may be a further batch, at most so many seconds; None: as long as it takes."""
+        self.supply.wait(timeout)
+
+    def close(self) -> None:
+        """Ends the supply."""
+        if self._supply is not None:
+            self._supply.close()
+
+    @property
+    def _stop(self) -> int:
+        if self._spans:
+            return self._spans[-1].stop
+        return self._position
+
+    def _draw(self) -> None:
+        span = self.supply.next_span()
+        if span is None:
+            self._total = self._stop
+            return
+
+        self._spans.append(span)
+        if span.lost:
+            self._position = max(self._position, span.stop)
+            self._drop_spans()
+
+    def _mine(self, first: int, stop: int) -> range:
+        """Returns the positions of this rank in a batch of all ranks."""
+        if self._total is None or stop <= self._total:
+            return range(first + self._world.rank, stop, self._world.size)
+        return local_range(first, self._total, self._world, self._sampler.uneven)[: self._size]
+
+    def _parts(self, positions: Rows) -> Iterator[tuple[Span, Rows]]:
+        for span in self._spans:
+            start, stop = np.searchsorted(positions, [span.first, span.stop])
+            if stop > start:
+                yield span, self._rows(span, positions[start:stop] - span.first)
+
+        # Ranks that get one sample more than there are take it from the last span.
+        beyond = positions[positions >= self._stop]
+        if len(beyond):
+            last = self._spans[-1]
+            yield last, self._rows(last, (beyond - last.first) % last.count)
+
+    def _rows(self, span: Span, places: Rows) -> Rows:
+        if not self._sampler.shuffle:
+            return places
+        if span.count > KEPT_ORDER:
+            return self._sampler.order_of(span).at(places)
+
+        if span.number not in self._orders:
+            self._orders[span.number] = self._sampler.order_of(span).at(everything(span.count))
+        return self._orders[span.number][places]
+
+    def _drop_spans(self) -> None:
+        """Forgets spans that are over. The last one stays: it says where the log goes on."""
+        while len(self._spans) > 1 and self._spans[0].stop <= self._position:
+            self._orders.pop(self._spans.pop(0).number, None)
+
+
+class Waiting:
+    """The same batches, for those who wait for them."""
+
+    def __init__(self, batches: LiveBatches) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Waiting:
+        return self
+
+    def __next__(self) -> SpanKeys:
+        while True:
+            try:
+                return next(self._batches)
+            except NothingYetError:
+                self._batches.wait(None)
+
+
+def _pairs(positions: dict[int, int] | None) -> list[list[int]] | None:
+    """Returns positions as JSON knows them."""
+    if positions is None:
+        return None
+    return [[partition, positions[partition]] for partition in sorted(positions)]
+
+
+def _beginning_of(state: State) -> Beginning:
+    begin = state["begin"]
+    end = state["end"]
+    if begin is not None:
+        begin = {int(partition): int(position) for partition, position in begin}
+    if end is not None:
+        end = {int(partition): int(position) for partition, position in end}
+
+    spans = tuple(Span.of_state(span) for span in state["spans"])
+    identity = {str(name): str(value) for name, value in dict(state["source"]).items()}
+    return Beginning(identity, begin, end, spans)

