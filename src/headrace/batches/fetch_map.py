@@ -29,9 +29,9 @@ from headrace.core.lengths import known_length
 from headrace.core.protocols import is_stateful
 from headrace.core.rng import BATCH, SAMPLE, SampleStreams
 from headrace.core.signal_handlers import is_of_signal_handler
+from headrace.core.spans import SpanKeys
 from headrace.core.unseeded import Unseeded
 from headrace.faults.bad_sample import BadSample
-from headrace.samplers.spans import SpanKeys
 
 SHOWN_KEYS = 8
 

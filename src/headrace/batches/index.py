@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from headrace.samplers.spans import SpanKeys
+from headrace.core.spans import SpanKeys
 
 Positions = Sequence[int] | npt.NDArray[np.int64]
 """The position in the epoch of each sample of a batch; empty: it is not known, and nothing is seeded."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.batches.index import Positioned
 from headrace.batches.whole_batches import makes_batches
+from headrace.core.spans import NothingYetError
 from headrace.core.world import World
 from headrace.epoch.look_ahead import HearsBatches
 from headrace.epoch.progress import MapProgress
@@ -15,7 +16,6 @@ from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.key_arrays import key_arrays
 from headrace.samplers.live import LiveBatches, LiveSampler
 from headrace.samplers.sampler import PositionalSampler
-from headrace.samplers.spans import NothingYetError
 
 
 def begin_indices(spec: LoaderSpec, begun: Iterator[Any] | None = None) -> Iterator[Any]:

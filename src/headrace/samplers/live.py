@@ -5,56 +5,17 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from headrace.core.spans import Beginning, NothingYetError, Rows, Span, SpanKey, SpanKeys, SpanSupply, everything
 from headrace.samplers.permutation import Permutation
 from headrace.samplers.positions import Uneven, local_range
 from headrace.samplers.sampler import ElasticSampler, State
-from headrace.samplers.spans import NothingYetError, Rows, Span, SpanKey, SpanKeys, everything
 
 KEPT_ORDER = 1 << 20
 """Samples of a span up to which its order is computed at once and kept; 8 bytes each."""
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """Where an epoch begins or goes on."""
-
-    identity: dict[str, str] = field(default_factory=dict)
-    """Of the log in which it began; empty: it begins now."""
-    begin: dict[int, int] | None = None
-    """The first position of the epoch in each partition; None: where the source is to begin."""
-    end: dict[int, int] | None = None
-    """The position behind the last one of the epoch; None: there is none, or it is to be looked up."""
-    spans: tuple[Span, ...] = ()
-    """Spans that were closed before and are needed again."""
-
-
-class SpanSupply(Protocol):
-    """Gives the spans of one epoch, one after the other. Belongs to the thread that iterates."""
-
-    feed: Any
-    """Says where the spans can be had."""
-    beginning: Beginning
-    """Where the epoch began, as far as it is known yet."""
-
-    def next_span(self) -> Span | None:
-        """Returns the next span; None at the end. Raises `NothingYetError`, and what is wrong with the source."""
-
-    def wait(self, timeout: float | None) -> None:
-        """Waits until there may be a span, at most so many seconds; None: as long as it takes."""
-
-    def fileno(self) -> int:
-        """Returns a descriptor that can be read from when there may be a span; -1: there is none."""
-
-    def passed(self, number: int) -> None:
-        """Says that the spans before this one are not needed any more."""
-
-    def close(self) -> None:
-        """Ends it."""
 
 
 class LiveSampler(ElasticSampler):

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.core.errors import RecordsLostError, StateError
-from headrace.samplers.live import Beginning
-from headrace.samplers.spans import Range, Span
+from headrace.core.spans import Beginning, Range, Span
 from headrace.sources import span_file
 from headrace.sources.closing import Closing
 from headrace.sources.coming import Coming

@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import StorageError, UsageError
+from headrace.core.spans import Beginning, NothingYetError, Span, SpanSupply
 from headrace.core.world import common_store, current_world
-from headrace.samplers.live import Beginning, SpanSupply
-from headrace.samplers.spans import NothingYetError, Span
 from headrace.sources.feed import FeedOptions
 from headrace.sources.log import LogSource
 from headrace.sources.supply import FeedName, LocalSupply

@@ -19,8 +19,7 @@ import threading
 from typing import Any
 
 from headrace.core.errors import StorageError
-from headrace.samplers.live import Beginning
-from headrace.samplers.spans import Span
+from headrace.core.spans import Beginning, Span
 from headrace.sources.feed import Feed, FeedOptions
 from headrace.sources.log import LogSource, Positions
 from headrace.storage import wire

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.sources.log import Records
@@ -29,13 +31,25 @@ def table_of(parts: Sequence[Records]) -> pa.Table:
         if isinstance(part.values, pa.Table):
             table = part.values
         else:
-            table = pa.table({VALUE: pa.array(part.values, pa.large_binary())})
+            table = pa.table({VALUE: _bytes(part.values)})
 
-        positions = pa.array(np.asarray(part.positions, np.int64))
-        partitions = pa.array(np.full(len(positions), part.partition, np.int32))
+        positions = _numbers(np.asarray(part.positions, np.int64), pa.int64())
+        partitions = _numbers(np.full(len(positions), part.partition, np.int32), pa.int32())
         tables.append(table.append_column(PARTITION, partitions).append_column(POSITION, positions))
 
     return pa.concat_tables(tables).combine_chunks()
+
+
+def _bytes(values: Sequence[bytes]) -> pa.Array:
+    """Returns byte strings as an Arrow column. Arrow's own function imports pandas first, where that is installed."""
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+
+
+def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def write(table: pa.Table) -> int:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 import pyarrow as pa
 
 from headrace.core.errors import StorageError
-from headrace.samplers.spans import Span
+from headrace.core.spans import Span
 from headrace.sources.feed import FeedOptions
 from headrace.sources.log import LogSource
 from headrace.sources.supply import FeedName, connect

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import StorageError
-from headrace.samplers.live import Beginning
-from headrace.samplers.spans import NothingYetError, Span
+from headrace.core.spans import Beginning, NothingYetError, Span
 from headrace.sources.feed import FeedOptions
 from headrace.sources.log import LogSource
 from headrace.storage import unix_sockets, wire

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+from headrace.core.spans import NothingYetError
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.spec import LoaderSpec
-from headrace.samplers.spans import NothingYetError
 from headrace.workers.window import Window
 
 Result = TypeVar("Result")

@@ -15,6 +15,7 @@ from headrace.batches.whole_batches import draws_numbers, makes_batches
 from headrace.core.activity import TASK, private_activity
 from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.signal_handlers import is_of_signal_handler
+from headrace.core.spans import NothingYetError
 from headrace.core.torch_internals import (
     IterDataPipe,
     MapDataPipe,
@@ -24,7 +25,6 @@ from headrace.core.torch_internals import (
 )
 from headrace.epoch.epoch import Epoch
 from headrace.faults.bad_sample import BadSample
-from headrace.samplers.spans import NothingYetError
 from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.batch_size import batch_bytes
 from headrace.telemetry.replay_bar import ReplayBar

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import FormatError, SampleError, UsageError
+from headrace.core.spans import Beginning, Span, SpanKey, SpanKeys, SpanSupply
 from headrace.data import gather
 from headrace.data.formats.columns import Block, Column, Keys, joined
 from headrace.data.formats.columns.arrow_columns import from_arrow
@@ -21,8 +22,7 @@ from headrace.data.formats.columns.block import value_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.gather import RaggedAs
 from headrace.data.live.decoding import LOOKED_AT, Decode, Decoding, block_of, decoder_of, schema_of
-from headrace.samplers.live import Beginning, LiveSampler, SpanSupply
-from headrace.samplers.spans import Span, SpanKey, SpanKeys
+from headrace.samplers.live import LiveSampler
 from headrace.sources.feed import FeedOptions
 from headrace.sources.log import LogSource
 from headrace.sources.ranks import supply_for
