@@ -6,6 +6,7 @@ the source's own. Rows lie in the order of `samplers.spans`. The memory is free 
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from collections.abc import Sequence
@@ -23,21 +24,22 @@ VALUE = "value"
 
 
 def table_of(parts: Sequence[Records]) -> pa.Table:
-    """Returns records as the rows of a span. parts: ascending by partition, at least one record."""
-    tables = []
-    for part in parts:
-        if not len(part.positions):
-            continue
-        if isinstance(part.values, pa.Table):
-            table = part.values
-        else:
-            table = pa.table({VALUE: _bytes(part.values)})
+    """Returns records as the rows of a span, in one piece. parts: ascending by partition, with a record at least."""
+    parts = [part for part in parts if len(part.positions)]
+    if isinstance(parts[0].values, pa.Table):
+        table = pa.concat_tables([part.values for part in parts if isinstance(part.values, pa.Table)])
+        table = table.combine_chunks()
+    else:
+        values = list[bytes]()
+        for part in parts:
+            values += part.values
+        table = pa.table({VALUE: _bytes(values)})
 
-        positions = _numbers(np.asarray(part.positions, np.int64), pa.int64())
-        partitions = _numbers(np.full(len(positions), part.partition, np.int32), pa.int32())
-        tables.append(table.append_column(PARTITION, partitions).append_column(POSITION, positions))
-
-    return pa.concat_tables(tables).combine_chunks()
+    counts = [len(part.positions) for part in parts]
+    partitions = np.repeat(np.array([part.partition for part in parts], np.int32), counts)
+    positions = np.concatenate([np.asarray(part.positions, np.int64) for part in parts])
+    table = table.append_column(PARTITION, _numbers(partitions, pa.int32()))
+    return table.append_column(POSITION, _numbers(positions, pa.int64()))
 
 
 def _bytes(values: Sequence[bytes]) -> pa.Array:
@@ -54,10 +56,19 @@ def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 def write(table: pa.Table) -> int:
     """Writes a table into new shared memory. Returns its descriptor, which belongs to the caller. Raises `OSError`."""
+    counted = pa.MockOutputStream()
+    with pa.ipc.new_file(counted, table.schema) as writer:
+        writer.write_table(table)
+
     descriptor = _nameless_file()
     try:
-        with open(os.dup(descriptor), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
+        os.ftruncate(descriptor, counted.size())
+        # Mapped: what is written goes there at once, rather than over a buffer of a file.
+        with mmap.mmap(descriptor, counted.size()) as memory:
+            sink = pa.FixedSizeBufferWriter(pa.py_buffer(memory))
+            with pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+            del sink, writer
     except BaseException:
         os.close(descriptor)
         raise
