@@ -128,7 +128,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         raise wrong_argument("ragged", ragged, "'pad', 'nested' or 'list'", place="headrace.open")
 
     if is_log(uri):
-        return open_log(uri, decode, ragged, options, live)
+        return open_log(uri, columns, decode, ragged, options, live)
     refuse_live(uri, live)
     if not isinstance(decode, bool):
         raise wrong_argument("decode", decode, "True or False, for stored data", place="headrace.open")

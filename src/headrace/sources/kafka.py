@@ -40,6 +40,9 @@ ANSWER = 10.0
 ID_ANSWER = 1.0
 """Seconds for the id of a topic, which brokers before Kafka 2.8 do not know."""
 
+OF_REGISTRY = "schema.registry."
+"""Begins the names of options that are not of the broker."""
+
 OF_OURS = {"enable.auto.commit", "enable.partition.eof", "auto.offset.reset", "bootstrap.servers"}
 """Settings on which the order depends."""
 
@@ -67,7 +70,7 @@ class KafkaSource:
             expected = "kafka://host:9092/topic, with commas between several hosts"
             raise UsageError.about("no topic of a broker", place="headrace.open", found=shown, expected=expected)
 
-        given = dict(options or {})
+        given = {name: value for name, value in (options or {}).items() if not name.startswith(OF_REGISTRY)}
         for name in sorted(OF_OURS & {*given}):
             expected = "other settings of librdkafka: headrace sets this one itself"
             raise wrong_argument("options", name, expected, place="headrace.open", found=repr(name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from headrace.data.formats.columns.arrow_columns import from_arrow
 from headrace.data.formats.columns.block import value_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.gather import RaggedAs
-from headrace.data.live.decoding import LOOKED_AT, Decode, Decoding, block_of, decoder_of, schema_of
+from headrace.data.live.decoding import LOOKED_AT, Decode, Decoding, block_of, collated, decoder_of, schema_of
 from headrace.samplers.live import LiveSampler
 from headrace.sources.feed import FeedOptions
 from headrace.sources.log import LogSource
@@ -49,13 +49,15 @@ class LogDataset(Dataset[Any]):
         feed: FeedOptions,
         decoding: Decoding | Decode,
         *,
+        columns: Iterable[str] | None = None,
         ragged: RaggedAs = "pad",
         options: Mapping[str, object] | None = None,
     ) -> None:
-        """decoding: what makes samples of records. ragged: as for `headrace.open`. options: of the source."""
+        """decoding: what makes samples of records. columns, ragged: as for `headrace.open`. options: of the source."""
         self._source = source
         self._feed = feed
         self._decoding = decoding
+        self._columns = columns
         self._ragged: RaggedAs = ragged
         self._options = dict(options or {})
         self._spans = SpanReader(source, feed)
@@ -140,21 +142,22 @@ class LogDataset(Dataset[Any]):
 
     def _decoded(self, keys: SpanKeys) -> list[Any]:
         """Returns what the decoder makes of records."""
-        samples = []
-        for _, table, rows in self._tables(keys):
-            values = table.column(VALUE).chunk(0)
-            for row in rows.tolist():
-                samples.append(self._decode_one(table, values, row))
+        samples: list[Any] = []
+        decode = self._decoder
+        for span, table, rows in self._tables(keys):
+            column: Any = from_arrow(BYTES, table.column(VALUE), self.place)
+            starts, lengths = column.pieces(rows)
+            memory = memoryview(column.values)
+            first = len(samples)
+            try:
+                for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+                    samples.append(decode(memory[start : start + length]))
+            except Exception as error:
+                key = SpanKey(keys.feed, span, int(rows[len(samples) - first]))
+                error.add_note(f"headrace: raised while decoding {self.path_of_sample(key)}")
+                raise
 
         return samples
-
-    def _decode_one(self, table: pa.Table, values: pa.Array, row: int) -> Any:
-        try:
-            return self._decoder(memoryview(values[row].as_buffer()))
-        except Exception as error:
-            place = f"{self._source.place}/{table.column(PARTITION)[row]}@{table.column(POSITION)[row]}"
-            error.add_note(f"headrace: raised while decoding {place}")
-            raise
 
     @functools.cached_property
     def _decoder(self) -> Callable[[Any], Any]:
@@ -186,16 +189,14 @@ class ColumnsOfLog(LogDataset):
 
     def fetch_batch(self, keys: Any, out: BatchMemory) -> Any:
         """Returns the batch of these keys: a dict of columns; of byte strings and texts, the one column."""
-        block = self._block(self._checked(keys))
-        batch: dict[str, Any] = {}
-        padder = gather.Padder()
-        for field in block.schema:
-            column = block.columns[field.name]
-            batch[field.name] = gather.whole(field, column, field.dtype, self._ragged, out, padder)
+        checked = self._checked(keys)
+        if not self._has_one_column:
+            schema = _schema_from(checked.parts[0][0].schema, self.place)
+            return collated(schema, self._decoded(checked), self._ragged, out)
 
-        if self._has_one_column:
-            return batch[VALUE]
-        return batch
+        block = self._block(checked)
+        field = block.schema.fields[0]
+        return gather.whole(field, block.columns[VALUE], field.dtype, self._ragged, out)
 
     @property
     def _has_one_column(self) -> bool:
@@ -216,9 +217,13 @@ class ColumnsOfLog(LogDataset):
     def _taken(self, field: Field, keys: SpanKeys) -> Column:
         columns: list[Any] = []
         for _, table, rows in self._tables(keys):
-            column: Any = from_arrow(field, table.column(field.name), self.place)
-            columns.append(column.take(rows))
+            # Arrow copies byte strings one by one, which is quicker than an index for each byte.
+            wanted = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
+            columns.append(from_arrow(field, table.column(field.name).chunk(0).take(wanted), self.place))
 
+        if len(columns) == 1:
+            only: Column = columns[0]
+            return only
         return joined(field, columns)
 
     def _describe(self, feed: FeedName, span: Span) -> str:
@@ -241,7 +246,8 @@ class ColumnsOfLog(LogDataset):
             what = "records are no mappings of names to values"
             cure = "give decode= a function that makes a sample of the bytes of a record"
             raise FormatError.about(what, place=self.place, found=f"{samples[0]!r:.80}", cure=cure)
-        if left_out:
+        schema = schema.only(self._columns, self.place)
+        if left_out and self._columns is None:
             log.warning("%s: fields that are left out, since not all records have them alike: %s", self.place, left_out)
         return json.dumps(schema.to_json())
 

@@ -11,11 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import FormatError, MissingExtraError, SampleError, explain, wrong_argument
 from headrace.core.extras import extra
+from headrace.data import gather
 from headrace.data.formats.columns import Block, Column
 from headrace.data.formats.columns.block import column_from, field_of
 from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.gather import RaggedAs
+from headrace.data.live.avro import AvroDecoder
 
 Decoding = Literal["bytes", "text", "json", "msgpack", "npy", "arrow", "avro"]
 
@@ -55,7 +59,7 @@ def decoder_of(decoding: Decoding | Decode, options: Mapping[str, object]) -> De
     if decoding == "arrow":
         return _arrow
     if decoding == "avro":
-        return _avro(options)
+        return AvroDecoder(options)
     if decoding == "text":
         return _text
     return bytes
@@ -72,10 +76,6 @@ def _json() -> Decode:
     except MissingExtraError:
         # Python's own is several times slower.
         return lambda value: json.loads(bytes(value))
-
-
-def _avro(options: Mapping[str, object]) -> Decode:
-    raise NotImplementedError
 
 
 def _msgpack(value: bytes) -> Any:
@@ -162,16 +162,42 @@ def block_of(schema: Schema, samples: Sequence[Any]) -> Block:
     """
     columns: dict[str, Column] = {}
     for field in schema:
-        try:
-            values = [sample[field.name] for sample in samples]
-        except (KeyError, TypeError) as error:
-            found = _lacking(field.name, samples)
-            expected = f"{field.name}: {field}, as in the first records of the source"
-            message = explain("a record lacks a field", found=found, expected=expected)
-            raise SampleError(message) from error
-        columns[field.name] = _column(field, values)
+        columns[field.name] = _column(field, _values(field, samples))
 
     return Block(schema, columns)
+
+
+def collated(schema: Schema, samples: Sequence[Any], ragged: RaggedAs, out: BatchMemory) -> dict[str, Any]:
+    """Returns samples as a batch, field by field. Raises `SampleError` as `block_of` does."""
+    batch: dict[str, Any] = {}
+    padder = gather.Padder()
+    for field in schema:
+        values = _values(field, samples)
+        if field.kind == "text":
+            batch[field.name] = _texts(field, values)
+        else:
+            column = _column(field, values)
+            batch[field.name] = gather.whole(field, column, field.dtype, ragged, out, padder)
+
+    return batch
+
+
+def _values(field: Field, samples: Sequence[Any]) -> list[Any]:
+    try:
+        return [sample[field.name] for sample in samples]
+    except (KeyError, TypeError) as error:
+        found = _lacking(field.name, samples)
+        expected = f"{field.name}: {field}, as in the first records of the source"
+        message = explain("a record lacks a field", found=found, expected=expected)
+        raise SampleError(message) from error
+
+
+def _texts(field: Field, values: list[Any]) -> list[str]:
+    """Returns texts as they are."""
+    if set(map(type, values)) <= {str}:
+        return values
+
+    raise _unlike(field, next(value for value in values if not isinstance(value, str)))
 
 
 def _lacking(name: str, samples: Sequence[Any]) -> str:
@@ -185,17 +211,22 @@ def _lacking(name: str, samples: Sequence[Any]) -> str:
 
 def _column(field: Field, values: Sequence[Any]) -> Column:
     if field.kind == "fixed":
-        found = _numbers(field, values)
-        if found is not None:
-            return found
+        numbers = _numbers(field, values)
+        if numbers is None:
+            raise _unlike(field, next((value for value in values if _numbers(field, [value]) is None), values))
+        return numbers
     try:
         if field.kind == "ragged":
             values = [_row(field, value) for value in values]
         return column_from(field, values)
     except (FormatError, TypeError, ValueError) as error:
-        expected = f"{field.name}: {field}, as in the first records of the source"
-        message = explain("a field of a record has another type", found=str(error).splitlines()[0], expected=expected)
-        raise SampleError(message) from error
+        raise _unlike(field, str(error).splitlines()[0]) from error
+
+
+def _unlike(field: Field, found: object) -> SampleError:
+    """Returns the error for a value that is not as in the first records."""
+    expected = f"{field.name}: {field}, as in the first records of the source"
+    return SampleError(explain("a field of a record has another type", found=f"{found!r:.80}", expected=expected))
 
 
 def _numbers(field: Field, values: Sequence[Any]) -> npt.NDArray[Any] | None:

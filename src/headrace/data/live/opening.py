@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypedDict
 
 from headrace.core.errors import UsageError, wrong_argument
@@ -18,6 +18,8 @@ from headrace.sources.log import LogSource, Start
 from headrace.storage.fetcher import default_budget
 
 PLACE = "headrace.open"
+
+WITH_FIELDS = ("json", "msgpack", "avro", "arrow")
 
 SPAN = 50_000
 LINGER = 5.0
@@ -66,7 +68,12 @@ def is_log(uri: object) -> bool:
 
 
 def open_log(
-    uri: Any, decode: Any, ragged: RaggedAs, options: Mapping[str, object] | None, live: LiveOptions
+    uri: Any,
+    columns: Iterable[str] | None,
+    decode: Any,
+    ragged: RaggedAs,
+    options: Mapping[str, object] | None,
+    live: LiveOptions,
 ) -> LogDataset:
     """Returns the dataset of a source that never ends. Raises `UsageError`. Connects with nobody yet."""
     url = os.fsdecode(uri)
@@ -74,11 +81,23 @@ def open_log(
     source = SOURCES[scheme](url, options)
     decoding = checked_decoding(decode)
     feed = _feed_of(live)
-    if callable(decoding):
-        return LogDataset(source, feed, decoding, ragged=ragged, options=options)
-    if decoding in ("npy", "arrow"):
-        return LogDataset(source, feed, decoding, ragged=ragged, options=options)
-    return ColumnsOfLog(source, feed, decoding, ragged=ragged, options=options)
+    if callable(decoding) or decoding == "npy":
+        kind = LogDataset
+    else:
+        kind = ColumnsOfLog
+    if columns is not None:
+        check_columns(columns, decoding)
+    return kind(source, feed, decoding, columns=columns, ragged=ragged, options=options)
+
+
+def check_columns(columns: Iterable[str], decoding: object) -> None:
+    """Raises `UsageError` for columns of records that have none."""
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise wrong_argument("columns", columns, "a list of names", place=PLACE)
+    if decoding not in WITH_FIELDS:
+        found = f"decode={decoding!r}"
+        expected = f"one of {', '.join(map(repr, WITH_FIELDS))}"
+        raise UsageError.about("columns= is for records with fields", place=PLACE, found=found, expected=expected)
 
 
 def refuse_live(uri: object, live: Mapping[str, object]) -> None:
