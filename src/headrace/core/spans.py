@@ -153,6 +153,9 @@ class SpanSupply(Protocol):
     def passed(self, number: int) -> None:
         """Says that the spans before this one are not needed any more."""
 
+    def reads(self) -> Any:
+        """Returns what was read so far: `telemetry.live_reads.LiveReads`."""
+
     def close(self) -> None:
         """Ends it."""
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from headrace.core.allocator import keep_freed_memory
 from headrace.core.per_process import PerProcess
+from headrace.epoch.draws import resumable
 from headrace.loader.options import AskedArguments
 from headrace.loader.read_ahead import remote_reading
 from headrace.loader.session import Session
+from headrace.samplers.live import LiveSampler
 from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.object_growth import warn_of_objects
@@ -54,6 +56,9 @@ def executor_for(loader: AskedArguments[Any], session: Session) -> Executor | No
     session.remote = remote_reading(loader.dataset, session.remote, processes=backend == "process")
     if session.remote is not None:
         session.recorder.remote = session.remote.reads
+    sampler = resumable(loader._index_sampler)
+    if isinstance(sampler, LiveSampler):
+        session.recorder.live = sampler.reads
     if backend == "process":
         if os.name != "posix":
             return None  # descriptors cannot be handed to workers there

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType, RenderResult
 from rich.text import Text
 
-from headrace.observe.remote_words import live_line
+from headrace.observe.remote_words import live_line, source_line
 from headrace.observe.stats import wait_share, waited_and_looped
 from headrace.observe.terminal_rows import PinnedRows
 from headrace.telemetry.formatting import size as size_text
@@ -261,6 +261,8 @@ class _Loader:
             yield Text("; ".join(parts))
         if self.recording.remote is not None:
             yield Text(live_line(self.recording.remote, self.now))
+        if self.recording.live is not None:
+            yield Text(source_line(self.recording.live))
 
         for event in reversed(self.recording.events):
             if event.kind == "decided":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.telemetry.formatting import digits, percent, size, some
+from headrace.telemetry.formatting import digits, percent, seconds, size, some
+from headrace.telemetry.live_reads import LiveReads
 from headrace.telemetry.remote_reads import RemoteReads, Window
 
 RECENT = 5.0
@@ -38,6 +39,20 @@ def live_line(remote: RemoteReads, now: float) -> str:
     parts = [f"network {size(rate)}/s, {in_flight:.0f} requests in flight, {size(remote.bytes)} so far"]
     if is_cached(remote):
         parts.append(f"{percent(remote.hit_rate)} from the cache")
+    return ", ".join(parts)
+
+
+def source_line(live: LiveReads) -> str:
+    """Returns in one line what was read from a source that never ends, and how far that is ahead."""
+    parts = [f"source: {live.records:,} records in {some(live.spans, 'span')}"]
+    if live.read_rate >= 1:
+        parts.append(f"{live.read_rate:,.0f} a second of late")
+    if live.lag == 0:
+        parts.append("all that there is")
+    elif live.lag > 0:
+        parts.append(f"{live.lag:,} behind")
+    if live.waited >= 1:
+        parts.append(f"{seconds(live.waited)} waited for it")
     return ", ".join(parts)
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.observe.diagnosis.finding import Diagnosis, Finding
-from headrace.observe.remote_words import remote_line
+from headrace.observe.remote_words import remote_line, source_line
 from headrace.observe.stats import LoaderStats, WorkerStats, stats_of
 from headrace.telemetry.formatting import gain_in_words, seconds, size, some
 from headrace.telemetry.recording import MAIN, Recording
@@ -83,6 +83,8 @@ def _lines(stats: LoaderStats) -> Iterator[str]:
 
     if stats.remote is not None:
         yield remote_line(stats.remote)
+    if stats.live is not None:
+        yield source_line(stats.live)
 
     if stats.bad_samples or stats.restarts:
         yield f"{some(stats.bad_samples, 'bad sample')}, {some(stats.restarts, 'worker')} replaced"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.telemetry.live_reads import LiveReads
 from headrace.telemetry.preparing import MAKING, prepared
 from headrace.telemetry.recording import STAGES, Batches, EpochTimes, Recording, stage_seconds, without_nan
 from headrace.telemetry.remote_reads import RemoteReads
@@ -77,6 +78,8 @@ class LoaderStats:
     restarts: int = 0
     remote: RemoteReads | None = None
     """What was read from object stores and servers; None: the data lie on this machine."""
+    live: LiveReads | None = None
+    """What was read from a source that never ends, and how far that is ahead; None: the data end."""
 
     @property
     def wait_share(self) -> float:
@@ -163,6 +166,7 @@ def stats_of(recording: Recording) -> LoaderStats:
         bad_samples=recording.bad_samples,
         restarts=recording.restarts,
         remote=_without_windows(recording.remote),
+        live=recording.live,
     )
 
 

@@ -135,6 +135,12 @@ GAUGES = (
 )
 """Fields of `LoaderStats` that rise and fall."""
 
+OF_A_SOURCE = (
+    ("lag", "records", "Records that a source has and that were not read yet."),
+    ("read_rate", "", "Records of a source that were read each second, of late."),
+)
+"""Fields of `LiveReads`: name, unit, help."""
+
 OF_A_STAGE = (
     ("mean", "Mean time of a stage for one of the latest batches."),
     ("p50", "Median time of a stage for one of the latest batches."),
@@ -153,6 +159,7 @@ class _Families:
 
     def collect(self) -> Iterator[Any]:
         yield from self._of_loaders()
+        yield from self._of_sources()
         yield from self._of_stages()
         yield from self._of_workers()
 
@@ -169,6 +176,15 @@ class _Families:
                 # 0 bytes of memory: nobody has looked yet.
                 if loader.memory_main or not name.startswith("memory"):
                     _add(family, (loader.label,), getattr(loader, name))
+            yield family
+
+    def _of_sources(self) -> Iterator[Any]:
+        for name, unit, words in OF_A_SOURCE:
+            family = self._family("Gauge", f"source_{name}", unit, words, ("loader", "source"))
+            for loader in self._loaders:
+                # Below 0: not known.
+                if loader.live is not None and getattr(loader.live, name) >= 0:
+                    _add(family, (loader.label, loader.live.place), getattr(loader.live, name))
             yield family
 
     def _of_stages(self) -> Iterator[Any]:

@@ -66,6 +66,12 @@ class LiveSampler(ElasticSampler):
         self._running = LiveBatches(self, supply, position, beginning, size, drop_last=drop_last)
         return self._running
 
+    def reads(self) -> Any:
+        """Returns what was read of the epoch; None: nothing yet. See `SpanSupply.reads`."""
+        if self._running is None:
+            return None
+        return self._running.reads()
+
     def order_of(self, span: Span) -> Permutation:
         """Returns the order of a span."""
         epoch = self.epoch
@@ -237,6 +243,12 @@ class LiveBatches:
     def wait(self, timeout: float | None) -> None:
         """Waits until there may be a further batch, at most so many seconds; None: as long as it takes."""
         self.supply.wait(timeout)
+
+    def reads(self) -> Any:
+        """See `LiveSampler.reads`."""
+        if self._supply is None:
+            return None
+        return self._supply.reads()
 
     def close(self) -> None:
         """Ends the supply."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.core.errors import RecordsLostError, StateError
+from headrace.core.errors import RecordsLostError, StateError, StorageError
 from headrace.core.spans import Beginning, Range, Span
 from headrace.sources import span_file
 from headrace.sources.closing import Closing
@@ -27,6 +27,12 @@ PATIENCE = 0.2
 
 AT_ONCE = 4 << 20
 """Bytes that the feed takes from a log at once."""
+
+SAY_EVERY = 1.0
+"""Seconds after which the feed says how far it is."""
+
+ASK_EVERY = 5.0
+"""Seconds after which it asks the log for its ends."""
 
 OnGap = Literal["raise", "skip"]
 
@@ -55,6 +61,22 @@ class FeedOptions:
     def closing(self) -> Closing:
         """Returns when spans are closed."""
         return Closing(self.samples, self.linger, self.nbytes)
+
+
+@dataclass(frozen=True)
+class FeedStatus:
+    """How far a feed is. Sums since it began."""
+
+    at: float
+    """When, by `time.monotonic`, which all processes of a machine share."""
+    records: int = 0
+    nbytes: int = 0
+    spans: int = 0
+    partitions: int = 0
+    lag: int = -1
+    """Records that the log has and that were not read yet; -1: not known."""
+    full: float = 0.0
+    """Seconds in which it did not read, since it kept as much as it may."""
 
 
 class Feed:
@@ -90,6 +112,9 @@ class Feed:
         """When the last record came, by `time.monotonic`."""
         self._since = 0.0
         """When the first of the records came that wait."""
+        self._status = FeedStatus(time.monotonic())
+        self._said = 0.0
+        self._asked = 0.0
         self._told: deque[Span] = deque(beginning.spans)
         self._changed = threading.Condition()
         self._closed = False
@@ -176,8 +201,10 @@ class Feed:
         self._heard = self._since = time.monotonic()
         closing = self._options.closing()
         while not self._closed:
-            self._wait_for_room()
-            if self._told:
+            self._say(reading)
+            if not self._has_room():
+                self._wait_for_room()
+            elif self._told:
                 self._read_told(reading, self._told[0])
             elif not self._leads:
                 self._wait_to_be_told()
@@ -213,17 +240,45 @@ class Feed:
         self._send(("opened", opened))
         return opened
 
+    def _has_room(self) -> bool:
+        """Tells whether it may read on. Two spans there may be always: a batch may lie in both."""
+        used = self._kept + self._coming.nbytes
+        return used < self._options.budget or len(self._memory) < 2 or self._closed
+
     def _wait_for_room(self) -> None:
-        """Waits while more than the budget is kept. Two spans there may be always: a batch may lie in both."""
-
-        def has_room() -> bool:
-            used = self._kept + self._coming.nbytes
-            return used < self._options.budget or len(self._memory) < 2 or self._closed
-
+        """Waits while more than the budget is kept, for a while."""
+        began = time.monotonic()
         with self._changed:
-            if not has_room():
-                self._changed.wait_for(has_room)
-                self._heard = time.monotonic()
+            self._changed.wait_for(self._has_room, SAY_EVERY)
+
+        self._heard = time.monotonic()
+        full = self._status.full + self._heard - began
+        self._status = dataclasses.replace(self._status, full=full)
+
+    def _say(self, reading: Log) -> None:
+        """Says how far it is, once in a while."""
+        now = time.monotonic()
+        if now < self._said + SAY_EVERY:
+            return
+
+        self._said = now
+        lag = self._status.lag
+        if now >= self._asked + ASK_EVERY:
+            self._asked = now
+            lag = self._lag(reading)
+
+        partitions = len(self._coming.starts())
+        self._status = dataclasses.replace(self._status, at=now, lag=lag, partitions=partitions)
+        self._send(("status", self._status))
+
+    def _lag(self, reading: Log) -> int:
+        """Returns how many records the log has that were not read; positions stand for records, gaps or not."""
+        following = self._coming.following()
+        try:
+            ends = reading.ends()
+        except StorageError:
+            return -1  # it is away
+        return sum(max(end - following.get(partition, 0), 0) for partition, end in ends.items())
 
     def _wait_to_be_told(self) -> None:
         with self._changed:
@@ -289,7 +344,12 @@ class Feed:
                 end = self._end.get(records.partition, 0)
 
             had_none = not self._coming.count
-            if self._coming.add(records, end):
+            before = self._coming.nbytes
+            count = self._coming.add(records, end)
+            if count:
+                status = self._status
+                nbytes = status.nbytes + self._coming.nbytes - before
+                self._status = dataclasses.replace(status, records=status.records + count, nbytes=nbytes)
                 self._heard = now
                 if had_none:
                     self._since = now
@@ -392,6 +452,7 @@ class Feed:
 
     def _count(self, span: Span) -> None:
         """Notes that a span was read. Holds the lock."""
+        self._status = dataclasses.replace(self._status, spans=self._status.spans + 1)
         self._number = span.number + 1
         self._first = span.stop
         self._changed.notify_all()

@@ -16,15 +16,19 @@ from typing import Any
 
 from headrace.core.errors import StorageError
 from headrace.core.spans import Beginning, NothingYetError, Span
-from headrace.sources.feed import FeedOptions
+from headrace.sources.feed import FeedOptions, FeedStatus
 from headrace.sources.log import LogSource
 from headrace.storage import unix_sockets, wire
 from headrace.storage.io_client import IO_PROCESS
+from headrace.telemetry.live_reads import LiveReads
 
 SERVICE = "headrace.sources.service"
 
 TRIES = 5
 """How often a connection is tried with an I/O process that is being started anew."""
+
+STATUSES = 31
+"""Of the feed, by which its latest rates are taken: one comes each second."""
 
 _NUMBERS = itertools.count()
 
@@ -86,6 +90,8 @@ class LocalSupply:
         self._came: deque[Span] = deque()
         self._last = -1
         self._ended = False
+        self._statuses: deque[FeedStatus] = deque(maxlen=STATUSES)
+        self._waited = 0.0
         self._connection: Connection | None = None
         self._follow()
 
@@ -101,8 +107,38 @@ class LocalSupply:
 
     def wait(self, timeout: float | None) -> None:
         """See `SpanSupply`."""
-        if not self._came and not self._ended:
+        if self._came or self._ended:
+            return
+
+        began = time.monotonic()
+        try:
             self._is_readable(timeout)
+        finally:
+            self._waited += time.monotonic() - began
+
+    def reads(self) -> LiveReads:
+        """See `SpanSupply`."""
+        if not self._statuses:
+            return LiveReads(self._source.place, waited=self._waited)
+
+        last = self._statuses[-1]
+        first = self._statuses[0]
+        took = max(last.at - first.at, 1e-9)
+        lag_rate = 0.0
+        if first.lag >= 0 and last.lag >= 0:
+            lag_rate = (last.lag - first.lag) / took
+        return LiveReads(
+            place=self._source.place,
+            records=last.records,
+            bytes=last.nbytes,
+            spans=last.spans,
+            partitions=last.partitions,
+            lag=last.lag,
+            lag_rate=lag_rate,
+            read_rate=max(last.records - first.records, 0) / took,
+            waited=self._waited,
+            full=last.full,
+        )
 
     def fileno(self) -> int:
         """See `SpanSupply`."""
@@ -163,6 +199,8 @@ class LocalSupply:
             self.beginning = replace(rest[0], spans=())
         elif what == "ended":
             self._ended = True
+        elif what == "status":
+            self._statuses.append(rest[0])
         elif what == "error":
             self.close()
             raise rest[0]

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.memory import shared_out_memory
+from headrace.telemetry.live_reads import LiveReads
 from headrace.telemetry.neighbours import Neighbours
 from headrace.telemetry.recording import (
     BATCH,
@@ -82,6 +83,7 @@ class Recorder:
         self.counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """Returns the bad samples and the replaced workers so far."""
         self.remote: Callable[[], RemoteReads | None] = lambda: None
+        self.live: Callable[[], LiveReads | None] = lambda: None
         """Returns what was read from object stores and servers so far; None: nothing was."""
         self.first_seen = math.nan
         self._ring = np.zeros((HELD, COLUMNS))
@@ -226,6 +228,7 @@ class Recorder:
             bad_samples=bad,
             restarts=restarts,
             remote=self.remote(),
+            live=self.live(),
         )
 
     def places(self, most: int = 12) -> tuple[Place, ...]:

@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from headrace.telemetry.live_reads import LiveReads
 from headrace.telemetry.remote_reads import RemoteReads
 
 BATCH = np.dtype(
@@ -166,6 +167,8 @@ class Recording:
     restarts: int = 0
     remote: RemoteReads | None = None
     """What was read from object stores and servers; None: nothing was."""
+    live: LiveReads | None = None
+    """What was read from a source that never ends; None: the data end."""
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as JSON knows it: arrays as lists of their columns, NaN as None."""
@@ -192,6 +195,7 @@ class Recording:
             bad_samples=given["bad_samples"],
             restarts=given["restarts"],
             remote=_remote(given.get("remote")),
+            live=_live(given.get("live")),
         )
 
 
@@ -199,6 +203,12 @@ def _remote(given: Mapping[str, Any] | None) -> RemoteReads | None:
     if given is None:
         return None
     return RemoteReads.from_json(given)
+
+
+def _live(given: Mapping[str, Any] | None) -> LiveReads | None:
+    if given is None:
+        return None
+    return LiveReads.from_json(given)
 
 
 def workers_seen(batches: Batches, events: Iterable[Event]) -> list[int]:

@@ -25,6 +25,7 @@ from headrace.telemetry.formatting import (
     size,
     times,
 )
+from headrace.telemetry.live_reads import LiveReads
 from headrace.telemetry.recording import Place, Recording, Setting
 from headrace.telemetry.remote_reads import RemoteReads
 
@@ -100,6 +101,8 @@ def _key_figures(recording: Recording, diagnosis: Diagnosis | None) -> str:
         figures["of data"] = f"{size(stats.bytes_per_second)}/s"
     if recording.remote is not None:
         figures |= _remote_figures(recording.remote)
+    if recording.live is not None:
+        figures |= _live_figures(recording.live)
     if recording.bad_samples:
         figures["bad samples"] = count(recording.bad_samples)
     if recording.restarts:
@@ -118,6 +121,14 @@ def _remote_figures(remote: RemoteReads) -> dict[str, str]:
     figures = {"over the network": size(remote.bytes), "requests": count(remote.requests)}
     if is_cached(remote):
         figures["of the bytes from the cache"] = percent(remote.hit_rate)
+    return figures
+
+
+def _live_figures(live: LiveReads) -> dict[str, str]:
+    """Returns what was read from a source that never ends, with names."""
+    figures = {"records read": count(live.records)}
+    if live.lag >= 0:
+        figures["records behind"] = count(live.lag)
     return figures
 
 
