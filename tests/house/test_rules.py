@@ -18,9 +18,9 @@ ENVIRONMENTS = {".venv", ".venv-clients", ".venv-matrix"}
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base"}
 MODULES = {"os", "sys", "mmap", "signal", "signals", "socket", "torch"}
 OF_OTHERS = {
-    "batch_size", "closed", "compose", "data", "dataset", "detach", "features", "filename", "fp", "func", "getbands",
-    "name", "names", "process", "processors", "response", "sampler", "send_signal", "set_random_state", "shape",
-    "strerror", "values",
+    "batch_size", "closed", "compose", "cursor", "data", "dataset", "detach", "features", "filename", "fp", "func",
+    "getbands", "name", "names", "orig", "process", "processors", "raw_connection", "response", "sampler",
+    "send_signal", "set_random_state", "shape", "strerror", "values",
 }  # fmt: skip
 """Attributes of objects that Python, torch and other libraries define."""
 OF_HEADRACE = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.bucket_server import find_weed
-from tests.servers import faulty, kafka, nginx, seaweed
+from tests.servers import faulty, kafka, mariadb, nginx, postgres, seaweed
 
 
 @pytest.fixture
@@ -91,3 +91,39 @@ def kafka_mock(tmp_path: Path) -> Iterator[kafka.Broker]:
     folder.mkdir()
     with kafka.mock_running(folder) as broker:
         yield broker
+@pytest.fixture(scope="session")
+def shared_postgres() -> Iterator[postgres.Postgres]:
+    """PostgreSQL, shared by all tests of a process: they use tables of their own."""
+    pytest.importorskip("psycopg")
+    pytest.importorskip("adbc_driver_postgresql")
+    programs = postgres.find_postgres()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (Debian: postgresql)")
+
+    with postgres.running(programs) as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[postgres.Postgres]:
+    """PostgreSQL for a test that kills it."""
+    pytest.importorskip("psycopg")
+    pytest.importorskip("adbc_driver_postgresql")
+    programs = postgres.find_postgres()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (Debian: postgresql)")
+
+    with postgres.running(programs) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_mariadb() -> Iterator[mariadb.MariaDB]:
+    """MariaDB, shared by all tests of a process: they use tables of their own."""
+    pytest.importorskip("pymysql")
+    server = mariadb.find_mariadb()
+    if server is None:
+        pytest.skip("MariaDB is not installed (Debian: mariadb-server)")
+
+    with mariadb.running(server) as running:
+        yield running

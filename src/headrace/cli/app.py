@@ -18,6 +18,7 @@ from headrace.cli.options import (
     Digest,
     Ideal,
     JsonFile,
+    KeyColumn,
     Live,
     Module,
     NumWorkers,
@@ -26,11 +27,13 @@ from headrace.cli.options import (
     Plain,
     PrefetchFactor,
     Quarantine,
+    Query,
     ReportFile,
     SampleTimeout,
     Script,
     Seconds,
     StoreOption,
+    TableName,
     TargetOption,
     TraceFile,
     check_doctor,
@@ -229,7 +232,8 @@ def demo(
 
 @app.command(
     epilog="Examples: headrace pack photos/ photos-arrow --resize 256 --workers 4, "
-    f"headrace pack photos/ s3://bucket/photos. {CREDENTIALS}"
+    "headrace pack photos/ s3://bucket/photos, headrace pack postgresql://user@host/db out/ --table samples --key id. "
+    f"{CREDENTIALS} Passwords of databases: PGPASSWORD or ~/.pgpass (docs/sql.md)."
 )
 def pack(
     source: Annotated[
@@ -247,6 +251,9 @@ def pack(
     shuffle: Annotated[int | None, typer.Option(help="A seed: store the samples in random order.")] = None,
     allow_bad: Annotated[bool, typer.Option("--allow-bad", help="End with status 0 in spite of bad images.")] = False,
     trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
+    query: Query = None,
+    table: TableName = None,
+    key: KeyColumn = None,
     option: StoreOption = None,
     target_option: TargetOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -263,7 +270,8 @@ def pack(
 
     options = PackOptions(format or defaults_of(target), chosen, resize, quality, shards, shuffle)
     shared = store_options(option)
-    way = PackWay(workers, trust, shared, store_options(target_option) or shared)
+    rows = {"query": query, "table": table, "key": key}
+    way = PackWay(workers, trust, shared, store_options(target_option) or shared, rows)
     raise typer.Exit(run_pack(source, target, options, way=way, json_output=json_output, allow_bad=allow_bad))
 
 
@@ -302,16 +310,25 @@ def prepare(
 
 
 @app.command(
-    epilog=f"Examples: headrace inspect photos/ --sheet photos.png, headrace inspect s3://bucket/photos. {CREDENTIALS}"
+    epilog="Examples: headrace inspect photos/ --sheet photos.png, headrace inspect s3://bucket/photos, "
+    f"headrace inspect sqlite:///runs.db --table samples --key id. {CREDENTIALS}"
 )
 def inspect(
-    uri: Annotated[str, typer.Argument(help="A file, a folder, a pattern such as 'train-{000..011}.tar', or a URL.")],
+    uri: Annotated[
+        str,
+        typer.Argument(
+            help="A file, a folder, a pattern such as 'train-{000..011}.tar', or a URL, also of a database."
+        ),
+    ],
     columns: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
     samples: Annotated[int, typer.Option(min=0, help="How many of the first samples to show.")] = 5,
     sheet: Annotated[Path | None, typer.Option(help="Make a picture of up to 64 of its images.")] = None,
     format: Annotated[str | None, typer.Option("--format", "-f", help="Its form, where it cannot be told.")] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
     dtype: Annotated[str | None, typer.Option(help="Of a flat file of numbers, such as uint16.")] = None,
+    query: Query = None,
+    table: TableName = None,
+    key: KeyColumn = None,
     option: StoreOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
@@ -333,6 +350,7 @@ def inspect(
         json_output=json_output,
         dtype=dtype,
         options=store_options(option),
+        rows={"query": query, "table": table, "key": key},
     )
     raise typer.Exit(status)
 

@@ -22,12 +22,13 @@ from headrace.core.printable import printable
 from headrace.core.urls import shown_url
 from headrace.data import stored
 from headrace.data.contact_sheet import make_sheet
-from headrace.data.formats import flat
+from headrace.data.formats import flat, sql
 from headrace.data.formats.columns.schema import Field
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import format_named
 from headrace.data.tally import PORTION, Tally, looked_at, portions
-from headrace.measure.bench.disk import footprint_of
+from headrace.measure.bench.disk import Footprint, footprint_of
+from headrace.sources.sql.recognition import is_sql
 from headrace.storage.locations import local_path
 from headrace.telemetry.formatting import some
 from headrace.telemetry.terminal import Terminal
@@ -53,15 +54,19 @@ def run_inspect(  # noqa: PLR0913 - the options of the command
     json_output: bool,
     dtype: str | None = None,
     options: Mapping[str, object] | None = None,
+    rows: Mapping[str, Any] | None = None,
 ) -> int:
     """Prints what some data hold to standard output, and returns the exit status 0.
 
-    samples: how many of the first rows are printed; sheet: an image file to be made of up to 64 pictures. Raises
+    samples: how many of the first rows are printed; sheet: an image file to be made of up to 64 pictures; rows: of a
+    database, the query, the table and the key. Raises
     `HeadraceError` if the data cannot be read, or there are no pictures for a sheet.
     """
     console = Terminal()
     try:
-        data = stored.open(uri, columns, format=format, trust=trust, decode=False, dtype=dtype, options=options)
+        data = stored.open(
+            uri, columns, format=format, trust=trust, decode=False, dtype=dtype, options=options, **(rows or {})
+        )
         about = _about(uri, data.reader, data.schema.names, max(samples, 0), options)
         if sheet is not None:
             about["sheet"] = {"file": str(sheet), "pictures": make_sheet(data.reader, data.schema.names, sheet)}
@@ -87,6 +92,8 @@ def _title(format: str) -> str:
     """Returns what a form is called; flat files of numbers are known to no list, since nothing in them says so."""
     if format == flat.NAME:
         return "flat file of numbers"
+    if format == sql.NAME:
+        return sql.TITLE
     return format_named(format).TITLE
 
 
@@ -96,7 +103,9 @@ def _about(
     """Returns all there is to say, as plain values."""
     size = None
     count = None
-    found = footprint_of(uri, options)
+    found = Footprint(0, 0, False)
+    if not is_sql(uri):
+        found = footprint_of(uri, options)
     if found.files:
         size = found.bytes
         count = found.files

@@ -55,6 +55,13 @@ TargetOption = Annotated[
     list[str] | None,
     typer.Option("--target-option", metavar="KEY=VALUE", help="Of TARGET's store, where it is another one."),
 ]
+Query = Annotated[
+    str | None, typer.Option(help="Of a database: a SELECT, such as 'select id, x, y from samples where y >= 0'.")
+]
+TableName = Annotated[str | None, typer.Option("--table", help="Of a database: the name of a table, for all of it.")]
+KeyColumn = Annotated[
+    str | None, typer.Option("--key", help="Of a database: the column that is unique and never null; gives the order.")
+]
 CREDENTIALS = "Credentials of URLs come from the environment (AWS_*, GOOGLE_*, AZURE_*); docs/storage.md lists them."
 """Stands below the help of commands that take URLs."""
 

@@ -20,6 +20,8 @@ class PackWay:
     trust: bool
     source_options: Mapping[str, object] = field(repr=False)
     target_options: Mapping[str, object] = field(repr=False)
+    rows: Mapping[str, str | None] = field(default_factory=dict)
+    """Of a database: query, table and key."""
 
 
 def run_pack(
@@ -45,6 +47,7 @@ def run_pack(
             report=report,
             source_options=way.source_options,
             target_options=way.target_options,
+            **way.rows,
         )
 
     console = Terminal(highlight=False, markup=False, emoji=False, soft_wrap=True)

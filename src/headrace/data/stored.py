@@ -21,8 +21,9 @@ from headrace.data.fluent import Fluent
 from headrace.data.formats import flat
 from headrace.data.formats.columns import Block, Column, Keys, value_of
 from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.given_objects import reader_of_object, rows_of
 from headrace.data.formats.listed_files import open_listed
-from headrace.data.formats.protocol import Handle, NamesFiles, Reader, WindowReader
+from headrace.data.formats.protocol import Handle, NamesFiles, Reader, WindowReader, stamped
 from headrace.data.formats.registry import open_flat_reader, open_reader
 from headrace.data.formats.shards import FileList, stamp_of
 from headrace.data.gather import Gather, RaggedAs, in_range, type_of_numbers, whole_numbers
@@ -54,6 +55,9 @@ def open(
     options: Mapping[str, object] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
+    query: str | None = None,
+    table: str | None = None,
+    key: str | None = None,
 ) -> StoredDataset:
     """Opens stored data as their samples."""
 
@@ -98,13 +102,16 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     options: Mapping[str, object] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
+    query: str | None = None,
+    table: str | None = None,
+    key: str | None = None,
     **live: Unpack[LiveOptions],
 ) -> StoredDataset | TokenWindows | LogDataset:
     """Opens stored data as a map-style dataset; `.stream()` of it is the iterable one.
 
     uri: a file, a folder, a pattern (`train-*.parquet`, `shard-{000..011}.tar`), each on this machine or as a URL
-        (`s3://bucket/train/*.parquet`); a list of files of one format, which are read in its order; or a
-        `datasets.Dataset`.
+        (`s3://bucket/train/*.parquet`); a list of files of one format, which are read in its order; a
+        `datasets.Dataset`; or a database: its URL, an engine of SQLAlchemy, or a function that connects (docs/sql.md).
     columns: their names, in the order wanted; only these are read.
     format: its name, where it cannot be told from the data.
     trust: also read what could execute code when it is opened (pickles), or unfolds to far more than is stored. Only
@@ -120,6 +127,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     cache_dir: of a URL: a folder on this machine that keeps what was fetched, for all processes and later runs; the
         environment variable HEADRACE_CACHE_DIR if it is not given. Without either, nothing is written to the disk.
     cache_limit: of the bytes in that folder, such as "200GB"; what is needed last goes first. None: no limit.
+    query, table, key: of a database: a SELECT, or a table's name, and the unique column that gives the order.
 
     Costs milliseconds whatever the size, unless the data must be parsed (text) or listed (folders of files). Raises
     `DatasetNotFoundError`, `FormatError` (damaged, or of an unknown format), `UsageError`, or `OSError` with the path.
@@ -127,11 +135,13 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     if ragged not in ("pad", "nested", "list"):
         raise wrong_argument("ragged", ragged, "'pad', 'nested' or 'list'", place="headrace.open")
 
-    if is_log(uri):
-        return open_log(uri, columns, decode, ragged, options, live)
-    refuse_live(uri, live)
-    if not isinstance(decode, bool):
-        raise wrong_argument("decode", decode, "True or False, for stored data", place="headrace.open")
+    if is_log(uri, live):
+        table_of = {"query": query, "table": table, "key": key}
+        return open_log(uri, columns, decode, ragged, options, table_of, live)
+    refuse_live(uri, decode, live)
+    rows = rows_of(uri, columns, query, table, key)
+    if rows is not None:
+        return StoredDataset(rows, rows.schema.only(columns, rows.place), decode=decode, ragged=ragged)
 
     options = options_for(uri, options)
     if dtype is not None or window is not None or stride is not None:
@@ -149,14 +159,8 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     elif isinstance(uri, (list, tuple)):
         cache = cache_settings(cache_dir, cache_limit, next(iter(uri), None))
         listed, reader = open_listed(uri, format=format, trust=trust, options=options, cache=cache)
-    elif hasattr(uri, "features") and hasattr(uri, "data"):
-        from headrace.data.formats.huggingface import reader_of
-
-        reader = reader_of(uri)
     else:
-        found = f"{uri!r} of type {type(uri).__name__}"
-        expected = "a path, a list of files, or a datasets.Dataset"
-        raise UsageError.about("cannot open this", place="headrace.open", found=found, expected=expected)
+        reader = reader_of_object(uri)
 
     schema = reader.schema.only(columns, reader.place)
     return StoredDataset(reader, schema, decode=decode, ragged=ragged, listed=listed, options=options)
@@ -305,11 +309,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
     def encoded(self, part: str | int | None) -> StoredDataset:
         """See `Fluent.encoded`: for the name of the only column of images."""
-        images = []
-        for field in self.schema:
-            if holds_images(field):
-                images.append(field.name)
-
+        images = [field.name for field in self.schema if holds_images(field)]
         if not self._decode or images != [part]:
             return self
         changed = self._copy()
@@ -383,7 +383,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         """Returns a text that changes when the stored files do, by their names, lengths and times, or what is asked."""
         types = {name: dtype.name for name, dtype in self._types.items()}
         with lookup(self._options):
-            stamp = stamp_of(self._listed or self._reader.place)
+            stamp = stamp_of(self._listed or stamped(self._reader))
 
         return f"{stamp} {types} {self._window} {self._decode} {self.schema.to_json()}"
 

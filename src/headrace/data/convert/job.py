@@ -63,8 +63,12 @@ def run_job(
 class PackJob:
     """The pieces of a plan, as a job for several processes."""
 
-    def __init__(self, plan: PackPlan, *, trust: bool, source_options: Mapping[str, object]) -> None:
+    def __init__(
+        self, plan: PackPlan, *, trust: bool, source_options: Mapping[str, object], reader: Reader | None = None
+    ) -> None:
+        """reader: of a source that cannot be opened by its place alone; sent to each process."""
         self.plan = plan
+        self._given = reader
         self._trust = trust
         self._source_options = source_options
         self.staging = StagingArea(Path(plan.target), plan.digest(), plan.pieces, suffix_of(plan))
@@ -72,7 +76,7 @@ class PackJob:
 
     def begin(self) -> None:
         """See `Job.begin`."""
-        self._reader = open_reader(self.plan.source, trust=self._trust, options=self._source_options)
+        self._reader = self._given or open_reader(self.plan.source, trust=self._trust, options=self._source_options)
 
     def make(self, piece: int) -> None:
         """See `Job.make`."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from headrace.core.errors import DatasetError, HeadraceError, UsageError, wrong_argument
 from headrace.core.machine import cores
@@ -24,9 +25,11 @@ from headrace.data.convert.bucket.target import BucketTarget
 from headrace.data.convert.job import PackJob, run_job
 from headrace.data.convert.plan import PackOptions, PackPlan, is_in_folder, is_whole, make_plan
 from headrace.data.formats.atomic_target import AtomicTarget
+from headrace.data.formats.given_objects import rows_of
 from headrace.data.formats.guards.limits import stored_size
 from headrace.data.formats.registry import check_name, format_named, open_reader
 from headrace.data.formats.shards import stored_files, stored_objects
+from headrace.sources.sql.recognition import is_sql
 from headrace.storage.listing import lookup
 from headrace.storage.locations import is_url, local_path, parse
 from headrace.storage.store_options import options_for
@@ -59,7 +62,7 @@ USUAL = PackOptions()
 
 
 def pack(  # noqa: PLR0913 - two places, each with its options
-    source: str | os.PathLike[str],
+    source: Any,
     target: str | os.PathLike[str],
     options: PackOptions = USUAL,
     *,
@@ -68,14 +71,19 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     report: Report | None = None,
     source_options: Mapping[str, object] | None = None,
     target_options: Mapping[str, object] | None = None,
+    query: str | None = None,
+    table: str | None = None,
+    key: str | None = None,
 ) -> Packed:
-    """Converts stored data; see `PackOptions`. Source and target are paths of this machine, or URLs.
+    """Converts stored data; see `PackOptions`. Source and target are paths of this machine, or URLs;
+    the source may be a database, as `headrace.open` takes it.
 
     workers: processes beside this one; 0: as many as are of use.
     trust: also read what could run code when it is opened.
     report: called with (samples done, samples in all).
     source_options, target_options: of the stores that URLs name, such as credentials, where they are not in the
         environment; see docs/storage.md.
+    query, table, key: of a database, as in `headrace.open`. A row that is deleted meanwhile is an error.
 
     If an earlier run with the same source and options was interrupted, goes on where it was. Raises `FormatError`,
     `SampleError` (an image that cannot be resized), `UsageError`, `DatasetNotFoundError`, `StorageError`;
@@ -84,18 +92,21 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     """
     began = time.perf_counter()
     for name, path in (("source", source), ("target", target)):
-        if not isinstance(path, (str, os.PathLike)):
+        if not isinstance(path, (str, os.PathLike)) and not (name == "source" and is_sql(path)):
             raise wrong_argument(name, path, "a path, or a URL", place="headrace.pack")
     if not is_whole(workers) or workers < 0:
         raise wrong_argument("workers", workers, "0 or more", place="headrace.pack")
 
-    given = local_path(source)
     place = local_path(target)
     reading: Mapping[str, object] = {}
+    given = ""
+    rows = rows_of(source, options.columns, query, table, key)
+    if rows is None:
+        given = local_path(source)
     if is_url(given):
         reading = options_for(given, source_options, "headrace.pack", "source_options")
 
-    way = Way(trust, workers, cores(), report or _silent, reading)
+    way = Way(trust, workers, cores(), report or _silent, reading, rows)
     if is_url(place):
         format_named(options.format)
         bucket = BucketTarget(place, target_options, folder=is_in_folder(options.format, parse(place).key.strip("/")))
@@ -129,6 +140,9 @@ def pack(  # noqa: PLR0913 - two places, each with its options
 
 def _plan(source: str, target: str, options: PackOptions, way: Way) -> PackPlan:
     """Opens the source, and plans. Raises what either does, and `UsageError` if source and target overlap."""
+    if way.reader is not None:
+        return make_plan(way.reader, target, options)
+
     if not is_url(source):
         reader = open_reader(source, trust=way.trust)
         _check_apart(reader.place, target)
@@ -142,7 +156,7 @@ def _plan(source: str, target: str, options: PackOptions, way: Way) -> PackPlan:
 
 def _pack_here(plan: PackPlan, way: Way) -> PackedPieces:
     """Packs to a path of this machine."""
-    job = PackJob(plan, trust=way.trust, source_options=way.source_options)
+    job = PackJob(plan, trust=way.trust, source_options=way.source_options, reader=way.reader)
     try:
         # Says now what would be in the way after hours of work.
         AtomicTarget(plan.target, folder=plan.in_folder).abort()

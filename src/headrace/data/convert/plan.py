@@ -15,7 +15,7 @@ from headrace.core.errors import UsageError, wrong_argument
 from headrace.data.formats.columns import Block, Keys
 from headrace.data.formats.columns.arrays import array_names
 from headrace.data.formats.columns.schema import Schema
-from headrace.data.formats.protocol import Reader
+from headrace.data.formats.protocol import Reader, stamped
 from headrace.data.formats.registry import MODULES, check_holds
 from headrace.data.formats.shards import stamp_of
 from headrace.data.images import holds_images
@@ -183,7 +183,8 @@ def make_plan(reader: Reader, target: str, options: PackOptions) -> PackPlan:
 
     check_holds(options.format, schema, target)
     length = len(reader)
-    plan = PackPlan(reader.place, target, length, schema, options, (0, length), stamp_of(reader.place))
+    stamp = stamp_of(stamped(reader))
+    plan = PackPlan(reader.place, target, length, schema, options, (0, length), stamp)
     if options.shards is not None and not plan.in_shards:
         expected = "a format in shards (" + ", ".join(IN_SHARDS) + ") and a folder as the target"
         raise UsageError.about(

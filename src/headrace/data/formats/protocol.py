@@ -55,6 +55,21 @@ class NamesFiles(Protocol):
 
 
 @runtime_checkable
+class Stamped(Protocol):
+    """Data that tell by themselves whether they have changed, such as those that lie in no files."""
+
+    def stamp(self) -> str:
+        """Returns a text that changes when the data do, as far as can be told."""
+
+
+def stamped(reader: Reader) -> Stamped | str:
+    """Returns what tells whether the data of a reader have changed: the reader itself, or their place."""
+    if isinstance(reader, Stamped):
+        return reader
+    return reader.place
+
+
+@runtime_checkable
 class WindowReader(Protocol):
     """A reader that reads windows of columns from a store: runs of neighbouring samples."""
 

@@ -12,6 +12,7 @@ from headrace.core.errors import DatasetNotFoundError
 from headrace.data.formats.columns.arrays import files_ending_in
 from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.manifest import read_manifest
+from headrace.data.formats.protocol import Stamped
 from headrace.storage.files import (
     exists,
     info_of,
@@ -225,9 +226,9 @@ class FileList:
         return hashlib.sha256("".join(map(stamp_of, self.files)).encode()).hexdigest()
 
 
-def stamp_of(place: str | FileList) -> str:
+def stamp_of(place: str | Stamped) -> str:
     """Returns a text that changes when the files of data do: their names, lengths and times of change."""
-    if isinstance(place, FileList):
+    if isinstance(place, Stamped):
         return place.stamp()
 
     digest = hashlib.sha256()

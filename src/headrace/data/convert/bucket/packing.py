@@ -62,6 +62,8 @@ class Way:
     cores: int
     report: Report
     source_options: Mapping[str, object]
+    reader: Reader | None = None
+    """Of a source that cannot be opened by its place alone."""
 
     def workers_for(self, pieces: int) -> int:
         """Returns how many processes make so many pieces."""
@@ -144,6 +146,7 @@ class ShardJob:
         self._target = target.for_workers()
         self._plan = plan
         self._trust = way.trust
+        self._given = way.reader
         self._source_options = way.source_options
         self._spool = spool
         self._reader: Reader | None = None
@@ -151,7 +154,7 @@ class ShardJob:
 
     def begin(self) -> None:
         """See `Job.begin`."""
-        self._reader = open_reader(self._plan.source, trust=self._trust, options=self._source_options)
+        self._reader = self._given or open_reader(self._plan.source, trust=self._trust, options=self._source_options)
         self._store = self._target.config.open()
 
     def make(self, piece: int) -> Note:
@@ -207,7 +210,9 @@ def _pack_whole(target: BucketTarget, plan: PackPlan, way: Way, spool: Path, loc
     local = spool / "whole" / plan.target.rpartition("/")[2]
     local.parent.mkdir(exist_ok=True)
     digest = plan.digest()
-    job = PackJob(replace(plan, target=str(local)), trust=way.trust, source_options=way.source_options)
+    job = PackJob(
+        replace(plan, target=str(local)), trust=way.trust, source_options=way.source_options, reader=way.reader
+    )
     made = spool / "made.json"
     kept = plan.pieces
     if not made.is_file() or json.loads(made.read_text("utf-8"))["digest"] != digest:

@@ -1,0 +1,240 @@
+"""A table that grows, as a log: positions are the values of a key that ascends, such as an identity column.
+
+Rows must not be taken before those with smaller keys can come no more. A transaction draws its key when it inserts, and
+others see the row when it commits, so that key 8 may appear after key 9. There are two ways to wait for it:
+
+settle   A row is taken once a row with its key or a larger one has been seen for so many seconds. Transactions that
+         take longer than that between their insert and their commit lose rows.
+xid      PostgreSQL, with a column `xid8 default pg_current_xact_id()`: a row is taken once every transaction that was
+         begun before its own has ended. Keys must be drawn by the insert itself, from a sequence without CACHE; where
+         they are drawn before, give `settle` as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.errors import FormatError, UsageError, wrong_argument
+from headrace.sources.log import Positions, Records, Start
+from headrace.sources.sql.database import Database
+from headrace.sources.sql.key_index import keyed
+from headrace.sources.sql.relation import KEY_NAME, Relation, SelectedColumn
+from headrace.sources.sql.targets import Target, target_of
+
+SETTLE = 2.0
+"""Seconds, where neither `settle` nor `xid` is given."""
+
+FIRST = 256
+"""Rows of the first page; after that as many as `limit` has room for."""
+
+MOST = 1 << 17
+"""Rows of a page, at most."""
+
+PAUSE = 0.2
+"""Seconds between two looks at a table in which nothing is new, at most."""
+
+PLACE = "headrace.open"
+
+
+class SQLSource:
+    """A table or query that grows. Small, can be pickled, and shows no secret."""
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        query: str | None = None,
+        table: str | None = None,
+        key: str | None = None,
+        columns: Iterable[str] | None = None,
+        settle: float | None = None,
+        xid: str | None = None,
+    ) -> None:
+        """source: a URL, an engine of SQLAlchemy, or a function that returns a connection of DB-API 2.
+
+        query, table, key, columns: as in `headrace.open`; the key holds whole numbers of 0 or more. settle, xid: see
+        above. Raises `UsageError`; what the database has to say comes with `open`.
+        """
+        if settle is not None and (isinstance(settle, bool) or not isinstance(settle, (int, float)) or settle < 0):
+            raise wrong_argument("settle", settle, "seconds, 0 or more", place=PLACE)
+
+        self._target: Target = target_of(source)
+        self._relation = Relation.of(self._target.dialect, query, table)
+        if xid is not None and self._target.dialect.name != "postgresql":
+            cure = "leave it out, and give settle="
+            raise wrong_argument("xid", xid, "a column of PostgreSQL", place=PLACE, cure=cure)
+
+        self._key = key
+        self._columns = None if columns is None else tuple(columns)
+        self._xid = xid
+        self._settle = settle
+        if settle is None:
+            self._settle = 0.0 if xid is not None else SETTLE
+        self.place = self._target.place
+
+    def open(self) -> SQLLog:
+        """Connects. Raises `StorageError`, `UsageError`, `FormatError` and `MissingExtraError`."""
+        database = Database(self._target)
+        columns = database.columns(self._relation)
+        relation = keyed(database, self._relation, columns, self._key)
+        if not relation.has_numbers:
+            expected = "whole numbers that ascend, such as an identity column or bigserial"
+            where = f"{self.place}, column {self._key!r}"
+            raise UsageError.about("this key cannot be the position in a log", place=where, expected=expected)
+
+        names = [column.name for column in columns]
+        for name in (*(self._columns or ()), *([self._xid] if self._xid is not None else [])):
+            if name not in names:
+                expected = "one of " + ", ".join(names)
+                raise UsageError.about("there is no such column", place=self.place, found=repr(name), expected=expected)
+
+        # What orders transactions is no part of a sample, unless somebody asks for it.
+        wanted = self._columns or tuple(name for name in names if name != self._xid)
+        chosen = [columns[names.index(name)] for name in wanted]
+        return SQLLog(database, relation, chosen, self._xid, float(self._settle or 0.0))
+
+    def __repr__(self) -> str:
+        return f"<growing table {self.place}, by {self._key}>"
+
+
+class SQLLog:
+    """Reads a growing table, page by page. Deleted rows are gaps. See `Log`."""
+
+    def __init__(
+        self, database: Database, relation: Relation, columns: Sequence[SelectedColumn], xid: str | None, settle: float
+    ) -> None:
+        """columns: what the records hold, in their order."""
+        self._database = database
+        self._relation = relation
+        self._columns = list(columns)
+        self._settle = settle
+        self._safe = ""
+        if xid is not None:
+            self._safe = f"{relation.column(xid)} < pg_snapshot_xmin(pg_current_snapshot())"
+
+        text = f"{relation.source}\n{relation.order}"
+        self.identity = {"query": hashlib.sha256(text.encode()).hexdigest()[:16]}
+        self._seen: deque[tuple[float, int]] = deque()
+        self._position = 0
+        self._row_bytes = 0.0
+        self._is_at_end = False
+        least = self._edge("min")
+        if least is not None and least < 0:
+            cure = "leave such rows out in query=, or add a number to the key there"
+            where = f"{database.place}, column {relation.order}"
+            raise FormatError.about("positions are 0 or more", place=where, found=f"the key {least}", cure=cure)
+
+    def partitions(self) -> list[int]:
+        """See `Log.partitions`: there is one, 0."""
+        return [0]
+
+    def resolve(self, start: Start) -> Positions:
+        """See `Log.resolve`: "earliest", "latest", or {0: key}."""
+        if start == "earliest":
+            return {0: 0}
+        if start == "latest":
+            return self.ends()
+        if isinstance(start, Mapping) and list(start) == [0] and isinstance(start[0], int) and start[0] >= 0:
+            return {0: start[0]}
+
+        cure = "give a key, as in {0: 1000}; a query can find the first one of a time"
+        raise wrong_argument("start", start, '"earliest", "latest", or {0: key}', place=PLACE, cure=cure)
+
+    def ends(self) -> Positions:
+        """See `Log.ends`: rows that are not settled yet count, unless they are told by `xid`."""
+        last = self._edge("max")
+        return {0: 0 if last is None else last + 1}
+
+    def _edge(self, function: str) -> int | None:
+        where = f" where {self._safe}" if self._safe else ""
+        asked = f"select {function}({self._relation.order}) as {KEY_NAME} from {self._relation.source} q{where}"
+        answer = self._database.read(asked, pa.schema([(KEY_NAME, pa.int64())]))
+        found = answer.table.column(0)[0].as_py()
+        return None if found is None else int(found)
+
+    def seek(self, positions: Positions) -> None:
+        """See `Log.seek`."""
+        if list(positions) != [0]:
+            raise wrong_argument("positions", positions, "{0: key}, as a table is one partition", place="seek")
+        self._position = positions[0]
+        self._is_at_end = False
+
+    def poll(self, timeout: float, limit: int) -> list[Records]:
+        """See `Log.poll`: values are a table. Raises `StorageError` if the database stays away or refuses."""
+        deadline = time.monotonic() + timeout
+        while True:
+            bound = self._bound()
+            if bound is None or bound >= self._position:
+                records = self._page(bound, limit)
+                if records is not None:
+                    return [records]
+            elif not self._seen or self._seen[-1][1] < self._position:
+                self._is_at_end = True
+
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return []
+            time.sleep(min(PAUSE, left))
+
+    def _bound(self) -> int | None:
+        """Returns the last key that may be taken; None: any that is there."""
+        if not self._settle:
+            return None
+
+        now = time.monotonic()
+        newest = self._edge("max")
+        if newest is not None and (not self._seen or newest > self._seen[-1][1]):
+            self._seen.append((now, newest))
+        # The last one that is old enough says what may be taken; those before it say less.
+        while len(self._seen) > 1 and self._seen[1][0] <= now - self._settle:
+            self._seen.popleft()
+        if self._seen and self._seen[0][0] <= now - self._settle:
+            return self._seen[0][1]
+        return -1
+
+    def _page(self, bound: int | None, limit: int) -> Records | None:
+        rows = FIRST
+        if self._row_bytes:
+            rows = min(max(int(limit / self._row_bytes), 1), MOST)
+
+        conditions = [f"{self._relation.order} >= {self._position}"]
+        if bound is not None:
+            conditions.append(f"{self._relation.order} <= {bound}")
+        if self._safe:
+            conditions.append(self._safe)
+
+        query = self._relation.select(self._columns, " and ".join(conditions), rows)
+        asked = self._relation.asked(self._columns)
+        types = pa.schema([(column.name, column.type) for column in asked])
+        table = self._database.read(query, types).table
+        self._is_at_end = table.num_rows < rows and (not self._seen or bound == self._seen[-1][1])
+        if not table.num_rows:
+            return None
+
+        self._row_bytes = table.nbytes / table.num_rows
+        if table.nbytes > limit:
+            self._is_at_end = False
+            table = table.slice(0, max(int(table.num_rows * limit / table.nbytes), 1))
+
+        positions = table.column(0).cast(pa.int64()).to_numpy()
+        self._position = int(positions[-1]) + 1
+        # Without what drivers add to the schema, which may differ from page to page.
+        chosen = pa.table({column.name: table.column(column.name) for column in self._columns})
+        return Records(0, positions.tolist(), chosen, self._position)
+
+    def at_end(self) -> set[int]:
+        """See `Log.at_end`."""
+        return {0} if self._is_at_end else set()
+
+    def commit(self, positions: Positions) -> None:
+        """See `Log.commit`: a table needs none."""
+
+    def close(self) -> None:
+        """See `Log.close`."""
+        self._database.close()

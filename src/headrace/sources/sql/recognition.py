@@ -1,0 +1,30 @@
+"""What is a database, told without loading anything: a URL, an engine of SQLAlchemy, or a function that connects."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from headrace.core.urls import is_url
+
+SCHEME = re.compile(
+    r"(?P<base>postgresql|postgres|sqlite|mysql|mariadb|mssql|oracle|duckdb)(\+(?P<driver>[a-z0-9_]+))?:", re.IGNORECASE
+)
+
+
+def is_sql(source: object) -> bool:
+    """Tells whether something is a database."""
+    if isinstance(source, (str, os.PathLike)):
+        text = os.fsdecode(source)
+        return is_url(text) and SCHEME.match(text) is not None
+    return is_engine(source) or is_function(source)
+
+
+def is_engine(source: object) -> bool:
+    """Tells whether something is an engine of SQLAlchemy."""
+    return type(source).__module__.partition(".")[0] == "sqlalchemy" and hasattr(source, "raw_connection")
+
+
+def is_function(source: object) -> bool:
+    """Tells whether something may be a function that connects; a class or a collection is none."""
+    return callable(source) and not isinstance(source, type) and not hasattr(source, "__getitem__")

@@ -1,0 +1,88 @@
+"""MariaDB, from the packages of the system: a server with a database `train`, and a user who needs a password."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.servers.processes import free_ports, start
+from tests.servers.unprivileged import as_user, end_by, folder_of_user
+
+PASSWORD = "swordfish-of-the-tests"
+
+
+@dataclass
+class MariaDB:
+    """A running server."""
+
+    port: int
+    process: subprocess.Popen[bytes] = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        """Of the database `train`, with user and password."""
+        return f"mariadb://reader:{PASSWORD}@127.0.0.1:{self.port}/train"
+
+    def connect(self) -> Any:
+        """Returns a connection of PyMySQL that commits by itself."""
+        import pymysql
+
+        return pymysql.connect(
+            host="127.0.0.1", port=self.port, user="reader", password=PASSWORD, database="train", autocommit=True
+        )
+
+    def run(self, *statements: str) -> None:
+        """Runs statements, each committed."""
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+
+def find_mariadb() -> str | None:
+    """Returns the path of the server, or None where it is not installed."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
+    if shutil.which("mariadb-install-db", path=path) is None:
+        return None
+    return shutil.which("mariadbd", path=path)
+
+
+@contextlib.contextmanager
+def running(server: str) -> Iterator[MariaDB]:
+    """Serves an empty database until the block ends."""
+    with folder_of_user("mariadb") as folder:
+        port = free_ports(1)[0]
+        data = folder / "data"
+        made = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal"]
+        subprocess.run(as_user(made), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+        first = folder / "first.sql"
+        first.write_text(
+            "create database train character set utf8mb4;\n"
+            f"create user reader@'127.0.0.1' identified by '{PASSWORD}';\n"
+            "grant all on train.* to reader@'127.0.0.1';\n"
+        )
+        first.chmod(0o644)
+        command = [server, "--no-defaults", f"--datadir={data}", "--bind-address=127.0.0.1", f"--port={port}"]
+        command += [f"--socket={folder / 'socket'}", f"--pid-file={folder / 'pid'}", f"--init-file={first}"]
+        command += ["--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--skip-log-bin"]
+        process = start(as_user(command), folder / "log", lambda: _answers(port))
+        try:
+            yield MariaDB(port, process)
+        finally:
+            end_by(process, signal.SIGTERM)
+
+
+def _answers(port: int) -> bool:
+    """Tells whether the server lets the user in, which it does once it has made it."""
+    import pymysql
+
+    with contextlib.suppress(OSError, pymysql.MySQLError), socket.create_connection(("127.0.0.1", port), 2):
+        pymysql.connect(host="127.0.0.1", port=port, user="reader", password=PASSWORD, database="train").close()
+        return True
+    return False
