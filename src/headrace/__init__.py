@@ -80,9 +80,9 @@ if TYPE_CHECKING:
     from headrace.data.formats.registry import open_writer
     from headrace.data.gather import Padded
     from headrace.data.image_folder import ImageFolder
+    from headrace.data.opening import open  # noqa: F401 - public, but `import *` must not bring it
     from headrace.data.staged.staged import Staged
     from headrace.data.staged.steps import step
-    from headrace.data.stored import open  # noqa: F401 - public, but `import *` must not bring it
     from headrace.epoch.snapshot import merge_states
     from headrace.faults.bad_sample import BadSample
     from headrace.faults.counts import Faults
@@ -240,7 +240,7 @@ _HOMES = {
     "compact": "headrace.data.compact",
     "load_quarantine": "headrace.faults.quarantine",
     "merge_states": "headrace.epoch.snapshot",
-    "open": "headrace.data.stored",
+    "open": "headrace.data.opening",
     "open_writer": "headrace.data.formats.registry",
     "pack": "headrace.data.convert.pack",
     "rng": "headrace.core.rng",

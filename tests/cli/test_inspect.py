@@ -290,7 +290,7 @@ def test_an_error_of_the_operating_system_names_the_place(stored: Path, monkeypa
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise PermissionError(13, "Permission denied", "secret.npy")
 
-    monkeypatch.setattr("headrace.data.stored.open", refuse)
+    monkeypatch.setattr("headrace.data.opening.open", refuse)
     with pytest.raises(DatasetError, match=r"cannot read the data[\s\S]*secret\.npy[\s\S]*Permission denied"):
         inspect(stored)
 

@@ -28,7 +28,7 @@ OF_HEADRACE = {
     "writing_end",
 }  # fmt: skip
 """Attributes that headrace gives to objects of its own, or says in `protocols.py` in words."""
-CALLED_AS_METHODS = {"dtype", "fetch_batch", "into"}
+CALLED_AS_METHODS = {"commit", "dtype", "fetch_batch", "into"}
 """Listed in `protocols.py`, and found otherwise than by `getattr` with a literal."""
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60

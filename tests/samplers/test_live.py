@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import StateError
 from headrace.core.spans import Beginning, NothingYetError, Range, Span, SpanKeys
 from headrace.samplers.live import LiveSampler, Waiting
-from tests.sources.reading import flat
+from tests.sources.loading import flat
 
 
 class Given:

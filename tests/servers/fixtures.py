@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.bucket_server import find_weed
-from tests.servers import faulty, kafka, mariadb, nginx, postgres, seaweed
+from tests.servers import faulty, kafka, mariadb, nginx, postgres, rabbitmq, redis, seaweed
 
 
 @pytest.fixture
@@ -91,6 +91,8 @@ def kafka_mock(tmp_path: Path) -> Iterator[kafka.Broker]:
     folder.mkdir()
     with kafka.mock_running(folder) as broker:
         yield broker
+
+
 @pytest.fixture(scope="session")
 def shared_postgres() -> Iterator[postgres.Postgres]:
     """PostgreSQL, shared by all tests of a process: they use tables of their own."""
@@ -127,3 +129,27 @@ def shared_mariadb() -> Iterator[mariadb.MariaDB]:
 
     with mariadb.running(server) as running:
         yield running
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[redis.Redis]:
+    """Redis without data."""
+    programs = redis.find_redis()
+    if programs is None:
+        pytest.skip("Redis is not installed (Debian: redis-server)")
+
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    with redis.running(folder, programs) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rabbitmq.RabbitMQ]:
+    """RabbitMQ, shared by all tests of a process: they use queues of their own, and may restart it."""
+    script = rabbitmq.find_rabbitmq()
+    if script is None:
+        pytest.skip("RabbitMQ is not installed (Debian: rabbitmq-server)")
+
+    with rabbitmq.running(tmp_path_factory.mktemp("rabbitmq"), script) as broker:
+        yield broker

@@ -1,41 +1,49 @@
-"""What tests of live sources have in common: records with numbers, and the loaders that read them."""
+"""What the tests of sources share: logs that are opened, read and closed."""
 
 from __future__ import annotations
 
-import itertools
-import json
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
-import headrace
-
-
-def values(numbers: Iterable[int]) -> list[bytes]:
-    """Returns a record for each number."""
-    return [json.dumps({"id": number, "x": number / 2}).encode() for number in numbers]
+LIMIT = 1 << 20
+PATIENCE = 30.0
 
 
-def loader_of(data: object, **settings: object) -> headrace.DataLoader:
-    settings = {"batch_size": 16, "shuffle": True, **settings}
-    return headrace.DataLoader(data, **settings)  # type: ignore[arg-type]
+@contextmanager
+def opened(source: Any) -> Iterator[Any]:
+    log = source.open()
+    try:
+        yield log
+    finally:
+        log.close()
 
 
-def ids_of(batch: object) -> list[int]:
-    """Returns the numbers of a batch's records."""
-    return batch["id"].tolist()  # type: ignore[index]
+def take(log: Any, count: int) -> list[bytes]:
+    """Polls until so many records are there, and returns them."""
+    values: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE
+    while len(values) < count and time.monotonic() < deadline:
+        for records in log.poll(1.0, LIMIT):
+            assert len(records.positions) == len(records.values)
+            assert records.following > records.positions[-1]
+            values += records.values
+    return values
 
 
-def flat(batches: Iterable[Iterable[int]]) -> list[int]:
-    """Returns the numbers of all batches."""
-    return list(itertools.chain.from_iterable(batches))
+def until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
-def read(loader: Iterable[object], most: int | None = None) -> list[list[int]]:
-    """Returns the numbers of each batch, of so many batches."""
-    found: list[list[int]] = []
-    if most == 0:
-        return found
-    for batch in loader:
-        found.append(ids_of(batch))
-        if len(found) == most:
-            break
-    return found
+def bytes_in(folder: str) -> int:
+    """Returns the bytes of the files of a folder, which come and go meanwhile."""
+    total = 0
+    for path in Path(folder).iterdir():
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total

@@ -16,7 +16,7 @@ import headrace
 from headrace.core.errors import RecordsLostError, StateError, StorageError, UsageError
 from headrace.sources.kafka import KafkaSource
 from headrace.storage.io_client import IO_PROCESS
-from tests.sources.reading import flat, ids_of, loader_of, read, values
+from tests.sources.loading import flat, ids_of, loader_of, read, values
 
 pytest.importorskip("confluent_kafka")
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.sources.reading import flat, values
+from tests.sources.loading import flat, values
 from tests.sources.training import Training, stop_for_a_while
 
 pytest.importorskip("confluent_kafka")

@@ -20,7 +20,7 @@ from rich.text import Text
 from headrace.core.errors import DatasetError, HeadraceError
 from headrace.core.printable import printable
 from headrace.core.urls import shown_url
-from headrace.data import stored
+from headrace.data import opening
 from headrace.data.contact_sheet import make_sheet
 from headrace.data.formats import flat, sql
 from headrace.data.formats.columns.schema import Field
@@ -64,7 +64,7 @@ def run_inspect(  # noqa: PLR0913 - the options of the command
     """
     console = Terminal()
     try:
-        data = stored.open(
+        data = opening.open(
             uri, columns, format=format, trust=trust, decode=False, dtype=dtype, options=options, **(rows or {})
         )
         about = _about(uri, data.reader, data.schema.names, max(samples, 0), options)

@@ -11,14 +11,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from headrace.core.errors import RecordsLostError, StateError, StorageError
 from headrace.core.spans import Beginning, Range, Span
 from headrace.sources import span_file
 from headrace.sources.closing import Closing
 from headrace.sources.coming import Coming
-from headrace.sources.log import Log, LogSource, Positions, Records, Start
+from headrace.sources.feed_options import FeedOptions
+from headrace.sources.log import Log, LogSource, Positions, Records
 
 log = logging.getLogger("headrace")
 
@@ -33,34 +34,6 @@ SAY_EVERY = 1.0
 
 ASK_EVERY = 5.0
 """Seconds after which it asks the log for its ends."""
-
-OnGap = Literal["raise", "skip"]
-
-
-@dataclass(frozen=True)
-class FeedOptions:
-    """How a log is cut into spans, and when an epoch ends."""
-
-    samples: int
-    linger: float
-    nbytes: int
-    """Bytes of a span at most, but for a single record that has more."""
-    budget: int
-    """Bytes of spans that are kept ahead, and of records that wait."""
-    start: Start = "earliest"
-    until: float | Literal["now"] | None = None
-    """The time at which an epoch ends, in seconds since 1970 (UTC)."""
-    most: int | None = None
-    """How many samples an epoch has at most."""
-    idle: float | None = None
-    """Seconds without a record after which an epoch ends."""
-    on_gap: OnGap = "raise"
-    look_every: float = 10.0
-    """Seconds after which the feed looks for partitions that are new."""
-
-    def closing(self) -> Closing:
-        """Returns when spans are closed."""
-        return Closing(self.samples, self.linger, self.nbytes)
 
 
 @dataclass(frozen=True)

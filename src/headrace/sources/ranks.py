@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.errors import StorageError, UsageError
 from headrace.core.spans import Beginning, NothingYetError, Span, SpanSupply
 from headrace.core.world import common_store, current_world
-from headrace.sources.feed import FeedOptions
+from headrace.sources.feed_options import FeedOptions
 from headrace.sources.log import LogSource
 from headrace.sources.supply import FeedName, LocalSupply
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from headrace.core.errors import StorageError
 from headrace.core.spans import Beginning, Span
-from headrace.sources.feed import Feed, FeedOptions
+from headrace.sources.feed import Feed
+from headrace.sources.feed_options import FeedOptions
 from headrace.sources.log import LogSource, Positions
 from headrace.storage import wire
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.core.errors import StorageError
 from headrace.core.spans import Span
-from headrace.sources.feed import FeedOptions
+from headrace.sources.feed_options import FeedOptions
 from headrace.sources.log import LogSource
 from headrace.sources.supply import Connection, FeedName, connect
 from headrace.storage import wire

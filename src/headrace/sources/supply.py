@@ -16,7 +16,8 @@ from typing import Any
 
 from headrace.core.errors import StorageError
 from headrace.core.spans import Beginning, NothingYetError, Span
-from headrace.sources.feed import FeedOptions, FeedStatus
+from headrace.sources.feed import FeedStatus
+from headrace.sources.feed_options import FeedOptions
 from headrace.sources.log import LogSource
 from headrace.storage import unix_sockets, wire
 from headrace.storage.io_client import IO_PROCESS

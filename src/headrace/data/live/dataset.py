@@ -23,7 +23,7 @@ from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.gather import RaggedAs
 from headrace.data.live.decoding import LOOKED_AT, Decode, Decoding, block_of, collated, decoder_of, schema_of
 from headrace.samplers.live import LiveSampler
-from headrace.sources.feed import FeedOptions
+from headrace.sources.feed_options import FeedOptions
 from headrace.sources.log import LogSource
 from headrace.sources.ranks import supply_for
 from headrace.sources.span_file import PARTITION, POSITION, VALUE
@@ -184,14 +184,14 @@ class ColumnsOfLog(LogDataset):
 
         samples = []
         for row in block:
-            samples.append({name: _own(value) for name, value in row.items()})
+            samples.append({name: own(value) for name, value in row.items()})
         return samples
 
     def fetch_batch(self, keys: Any, out: BatchMemory) -> Any:
         """Returns the batch of these keys: a dict of columns; of byte strings and texts, the one column."""
         checked = self._checked(keys)
         if not self._has_one_column:
-            schema = _schema_from(checked.parts[0][0].schema, self.place)
+            schema = schema_from_text(checked.parts[0][0].schema, self.place)
             return collated(schema, self._decoded(checked), self._ragged, out)
 
         block = self._block(checked)
@@ -210,7 +210,7 @@ class ColumnsOfLog(LogDataset):
             column = self._taken(BYTES, keys)
             return Block(Schema((TEXT,)), {VALUE: column})
 
-        schema = _schema_from(keys.parts[0][0].schema, self.place)
+        schema = schema_from_text(keys.parts[0][0].schema, self.place)
         samples = self._decoded(keys)
         return block_of(schema, samples)
 
@@ -253,7 +253,8 @@ class ColumnsOfLog(LogDataset):
 
 
 @functools.lru_cache(maxsize=16)
-def _schema_from(text: str, place: str) -> Schema:
+def schema_from_text(text: str, place: str) -> Schema:
+    """Returns what `Span.schema` says. Raises `SampleError` if nothing is known of the samples."""
     if not text:
         what = "none of the first records can be decoded"
         cure = "correct decode=, or see what the source holds"
@@ -261,7 +262,7 @@ def _schema_from(text: str, place: str) -> Schema:
     return Schema.from_json(json.loads(text), place)
 
 
-def _own(value: Any) -> Any:
+def own(value: Any) -> Any:
     """Returns a value that is no view of mapped memory."""
     if isinstance(value, np.ndarray):
         return value.copy()

@@ -6,16 +6,23 @@ import datetime
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from headrace.core.errors import UsageError, wrong_argument
-from headrace.core.urls import URL, shown_url
-from headrace.data.gather import RaggedAs
-from headrace.data.live.dataset import ColumnsOfLog, LogDataset
-from headrace.data.live.decoding import checked_decoding
-from headrace.sources.feed import FeedOptions, OnGap
+from headrace.core.urls import URL, is_url, shown_url
+from headrace.sources.feed_options import FeedOptions, OnGap
+from headrace.sources.frames import Frame
+from headrace.sources.journal import Duplicates
 from headrace.sources.log import LogSource, Start
+from headrace.sources.receivers import ReceiverSource
+from headrace.sources.sql.recognition import is_sql
 from headrace.storage.fetcher import default_budget
+
+if TYPE_CHECKING:
+    from headrace.data.gather import RaggedAs
+    from headrace.data.live.dataset import LogDataset
 
 PLACE = "headrace.open"
 
@@ -44,27 +51,156 @@ class LiveOptions(TypedDict, total=False):
     """Seconds after which a span ends that is not full. 5 if not given."""
     on_gap: OnGap
     """What happens where the source no longer has what comes next: "raise", or "skip" with a warning."""
+    follow: bool
+    """Of a database: whether rows that are added later come too. Its key must be a whole number that ascends."""
+    settle: float
+    """Of a database that is followed: seconds for which a row must have been there; see docs/sql.md."""
+    xid: str
+    """Of a table in PostgreSQL that is followed: its column of type `xid8`; see docs/sql.md."""
+    journal: str | os.PathLike[str] | None
+    """Of a queue or a socket: the folder in which messages are kept until they are done with. None: in memory, where
+    `delivery` says so."""
+    journal_bytes: int | str
+    """What the journal may take, such as "10GB". A full one stops receiving; nothing is dropped."""
+    delivery: Literal["at-most-once"]
+    """Of a queue or a socket without a journal: says that what was received may be lost when the process ends."""
+    duplicates: Duplicates
+    """What becomes of messages that a broker delivers again and that have no id: "keep" (if not given) or "drop"."""
+    frame: Frame
+    """What a record is on a socket: "lines" (if not given), "length" (four bytes in front) or "arrow" (a row)."""
+    listen: bool
+    """Whether to wait for clients at the address of a socket, rather than to connect to it."""
+    stream: bool
+    """Whether a queue of RabbitMQ is a stream: it keeps its messages, and needs no journal."""
 
 
-Opener = Callable[[str, Mapping[str, object] | None], LogSource]
+EVERYWHERE = ("start", "until", "idle", "span", "linger", "on_gap")
+"""The keywords that all sources have."""
+
+OF_A_JOURNAL = ("journal", "journal_bytes", "delivery")
 
 
-def _kafka(url: str, options: Mapping[str, object] | None) -> LogSource:
+class Asked(NamedTuple):
+    """What `headrace.open` was given."""
+
+    uri: Any
+    options: Mapping[str, object] | None
+    columns: Iterable[str] | None
+    table: Mapping[str, str | None]
+    """`query`, `table` and `key`."""
+    live: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How the URLs of some schemes are opened, and which keywords they have beside those of all sources."""
+
+    open: Callable[[Asked], LogSource]
+    keywords: tuple[str, ...] = ()
+    takes_options: bool = False
+
+
+def _kafka(asked: Asked) -> LogSource:
     from headrace.sources.kafka import KafkaSource
 
-    return KafkaSource.of(url, options)
+    return KafkaSource.of(os.fsdecode(asked.uri), asked.options)
 
 
-SOURCES: dict[str, Opener] = {"kafka": _kafka}
-"""What opens the URLs of each scheme."""
+def _redis(asked: Asked) -> LogSource:
+    from headrace.sources.redis_address import RedisAddress
+    from headrace.sources.redis_streams import RedisStreamSource
+
+    return RedisStreamSource(RedisAddress(os.fsdecode(asked.uri)))
 
 
-def is_log(uri: object) -> bool:
-    """Tells whether a URL names a source that never ends."""
+def _rabbitmq(asked: Asked) -> LogSource:
+    from headrace.sources.amqp import AmqpAddress
+    from headrace.sources.rabbitmq import RabbitQueue
+    from headrace.sources.rabbitmq_streams import RabbitStreamSource
+
+    address = AmqpAddress(os.fsdecode(asked.uri))
+    if asked.live.get("stream"):
+        for name in (*OF_A_JOURNAL, "duplicates"):
+            if name in asked.live:
+                expected = "nothing: a stream keeps its messages itself"
+                raise wrong_argument(name, asked.live[name], expected, place=PLACE)
+        return RabbitStreamSource(address)
+    return _with_journal(RabbitQueue(address), asked)
+
+
+def _socket(asked: Asked) -> LogSource:
+    from headrace.sources.sockets import SocketSource
+
+    frame = asked.live.get("frame", "lines")
+    listen = asked.live.get("listen", False)
+    return _with_journal(SocketSource(os.fsdecode(asked.uri), frame, listen), asked)
+
+
+def _with_journal(messages: ReceiverSource, asked: Asked) -> LogSource:
+    """Returns the log of a queue or a socket. Raises `UsageError` where it is not said where messages are kept."""
+    from headrace.sources.journal_log import JournalSource
+
+    live = asked.live
+    journal = live.get("journal")
+    delivery = live.get("delivery")
+    if journal is not None and is_url(journal):
+        raise wrong_argument("journal", shown_url(os.fsdecode(journal)), "a folder of this machine", place=PLACE)
+    if delivery not in (None, "at-most-once"):
+        raise wrong_argument("delivery", delivery, "'at-most-once', with journal=None", place=PLACE)
+    if (journal is None) != (delivery is not None):
+        what = "a queue or a socket does not keep what it has delivered"
+        found = f"journal={journal!r}" + (f", delivery={delivery!r}" if delivery else "")
+        cure = (
+            "give journal= a folder on a disk of this machine: what is received lies there until it is done with. Or, "
+            "if samples may be lost, say so: journal=None, delivery='at-most-once'"
+        )
+        raise UsageError.about(what, place=messages.place, found=found, cure=cure)
+
+    if journal is not None:
+        journal = str(Path(os.fsdecode(journal)).absolute())
+    return JournalSource(messages, journal, live.get("journal_bytes"), live.get("duplicates", "keep"))
+
+
+def _sql(asked: Asked) -> LogSource:
+    from headrace.sources.sql.log import SQLSource
+
+    settle = asked.live.get("settle")
+    return SQLSource(asked.uri, **asked.table, columns=asked.columns, settle=settle, xid=asked.live.get("xid"))
+
+
+_REDIS = Scheme(_redis)
+_RABBITMQ = Scheme(_rabbitmq, (*OF_A_JOURNAL, "duplicates", "stream"))
+_SOCKET = Scheme(_socket, (*OF_A_JOURNAL, "frame", "listen"))
+_SQL = Scheme(_sql, ("follow", "settle", "xid"))
+
+SCHEMES: dict[str, Scheme] = {
+    "kafka": Scheme(_kafka, takes_options=True),
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "amqp": _RABBITMQ,
+    "amqps": _RABBITMQ,
+    "tcp": _SOCKET,
+    "unix": _SOCKET,
+}
+"""What opens the URLs of each scheme; databases that are followed besides."""
+
+
+def _scheme_of(uri: object, live: Mapping[str, Any]) -> Scheme | None:
+    if is_sql(uri):
+        if live.get("follow"):
+            return _SQL
+        return None
     if not isinstance(uri, (str, os.PathLike)):
-        return False
+        return None
     match = URL.match(os.fsdecode(uri))
-    return match is not None and match["scheme"].lower() in SOURCES
+    if match is None:
+        return None
+    return SCHEMES.get(match["scheme"].lower())
+
+
+def is_log(uri: object, live: Mapping[str, Any]) -> bool:
+    """Tells whether a source never ends. live: the keywords of such sources that were given."""
+    return _scheme_of(uri, live) is not None
 
 
 def open_log(
@@ -73,14 +209,37 @@ def open_log(
     decode: Any,
     ragged: RaggedAs,
     options: Mapping[str, object] | None,
-    live: LiveOptions,
+    table: Mapping[str, str | None],
+    live: Mapping[str, Any],
 ) -> LogDataset:
     """Returns the dataset of a source that never ends. Raises `UsageError`. Connects with nobody yet."""
-    url = os.fsdecode(uri)
-    scheme = url.partition(":")[0].lower()
-    source = SOURCES[scheme](url, options)
-    decoding = checked_decoding(decode)
+    scheme = _scheme_of(uri, live)
+    if scheme is None:
+        raise ValueError("this is no log")
+
+    # They load Arrow, for which nobody has to wait who opens no log.
+    from headrace.data.live.dataset import ColumnsOfLog, LogDataset
+    from headrace.data.live.decoding import checked_decoding
+    from headrace.data.live.rows import RowsOfLog
+
+    shown = shown_url(os.fsdecode(uri)) if isinstance(uri, (str, os.PathLike)) else repr(uri)
+    _check_known(live, (*EVERYWHERE, *scheme.keywords), shown)
+    if options and not scheme.takes_options:
+        expected = "nothing: this source has no settings but those of its URL"
+        raise wrong_argument("options", sorted(options), expected, place=PLACE)
+
     feed = _feed_of(live)
+    source = scheme.open(Asked(uri, options, columns, table, live))
+    if scheme is _SQL:
+        if decode is not True:
+            raise wrong_argument("decode", decode, "nothing: rows have columns", place=PLACE)
+        return RowsOfLog(source, feed, "bytes", ragged=ragged)
+
+    for name, value in table.items():
+        if value is not None:
+            raise wrong_argument(name, value, "nothing: this is no database", place=PLACE)
+
+    decoding = checked_decoding(decode)
     if callable(decoding) or decoding == "npy":
         kind = LogDataset
     else:
@@ -88,6 +247,15 @@ def open_log(
     if columns is not None:
         check_columns(columns, decoding)
     return kind(source, feed, decoding, columns=columns, ragged=ragged, options=options)
+
+
+def _check_known(live: Mapping[str, Any], known: Iterable[str], shown: str) -> None:
+    for name in live:
+        if name in LiveOptions.__annotations__ and name not in known:
+            expected = f"one of {', '.join(f'{keyword}=' for keyword in known)}"
+            raise UsageError.about(f"{name}= is not for this source", place=PLACE, found=shown, expected=expected)
+        if name not in known:
+            raise TypeError(f"headrace.open() got an unexpected keyword argument {name!r}")
 
 
 def check_columns(columns: Iterable[str], decoding: object) -> None:
@@ -100,29 +268,29 @@ def check_columns(columns: Iterable[str], decoding: object) -> None:
         raise UsageError.about("columns= is for records with fields", place=PLACE, found=found, expected=expected)
 
 
-def refuse_live(uri: object, live: Mapping[str, object]) -> None:
-    """Raises `UsageError` for keywords of sources that never end, given with other data."""
-    if not live:
-        return
+def decodes_images(uri: object, decode: object, live: Mapping[str, object]) -> bool:
+    """Returns what `decode=` says of stored data. Raises `UsageError` for keywords of sources that never end."""
+    if not isinstance(decode, bool):
+        raise wrong_argument("decode", decode, "True or False, for stored data", place=PLACE)
 
-    known = LiveOptions.__annotations__
-    for name in live:
-        if name not in known:
-            raise TypeError(f"headrace.open() got an unexpected keyword argument {name!r}")
+    given = {name: value for name, value in live.items() if not (name == "follow" and value is False)}
+    if not given:
+        return decode
 
-    names = ", ".join(f"{name}=" for name in live)
-    shown = repr(uri)
-    if isinstance(uri, str):
-        shown = shown_url(uri)
-    expected = f"a source that never ends: {', '.join(f'{scheme}://' for scheme in SOURCES)}"
-    raise UsageError.about(f"{names} is for data that never end", place=PLACE, found=shown, expected=expected)
-
-
-def _feed_of(live: LiveOptions) -> FeedOptions:
-    for name in live:
+    for name in given:
         if name not in LiveOptions.__annotations__:
             raise TypeError(f"headrace.open() got an unexpected keyword argument {name!r}")
 
+    names = ", ".join(f"{name}=" for name in given)
+    shown = repr(uri)
+    if isinstance(uri, str):
+        shown = shown_url(uri)
+    schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+    expected = f"a source that never ends: {schemes}, or a database with follow=True"
+    raise UsageError.about(f"{names} is for data that never end", place=PLACE, found=shown, expected=expected)
+
+
+def _feed_of(live: Mapping[str, Any]) -> FeedOptions:
     most = None
     until: float | Literal["now"] | None = None
     given = live.get("until")

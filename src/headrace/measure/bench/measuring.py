@@ -19,7 +19,7 @@ import numpy as np
 from headrace.core.errors import DatasetError, HeadraceError, UsageError
 from headrace.core.temporary_folder import temporary_folder
 from headrace.core.urls import is_url, shown_url
-from headrace.data import stored
+from headrace.data import opening
 from headrace.data.formats.registry import MODULES, format_named
 from headrace.data.stored import StoredDataset
 from headrace.loader.dataloader import DataLoader
@@ -174,7 +174,7 @@ def compare(options: BenchOptions, report: Report | None = None) -> Comparison:
     _check(options)
     tell = report or (lambda what, done: None)
     try:
-        source = stored.open(
+        source = opening.open(
             options.uri,
             options.columns,
             format=options.format,
@@ -381,7 +381,7 @@ def _opened(form: Form, comparison: Comparison) -> Iterator[StoredDataset]:
     # That a form is slow to parse is what is measured here: the warning about it says nothing new.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        data = stored.open(place, comparison.source.schema.names, decode=False, **extra)
+        data = opening.open(place, comparison.source.schema.names, decode=False, **extra)
 
     try:
         yield data

@@ -15,8 +15,8 @@ class Finding:
     """A word for it, such as "too-few-workers"; see `RULES` in `rules.py`."""
     stage: str
     """Where: a part of making a batch ("read", "decode", "transform", "load", "collate", "send"), how batches come
-    ("workers", "batches", "stragglers", "start", "transport", "delivery"), "source" (that never ends), "training", "machine" (other processes
-    have the cores), or what goes wrong ("memory", "random", "data")."""
+    ("workers", "batches", "stragglers", "start", "transport", "delivery"), "source" (one that never ends), "training",
+    "machine" (other processes have the cores), or what goes wrong ("memory", "random", "data")."""
     sentence: str
     """What was seen, with figures."""
     advice: str

@@ -1,0 +1,188 @@
+"""Connections to RabbitMQ by pika: addresses, what refuses for good, and what passes by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from headrace.core.errors import StorageError, UsageError, wrong_argument
+from headrace.core.extras import extra
+from headrace.sources.receivers import Away
+
+PORTS = {"amqp": 5672, "amqps": 5671}
+
+CONNECTING = 5.0
+"""Seconds for each step of a connection."""
+
+PREFETCH = 8
+"""Messages that the broker may send ahead at first, when their size is not known."""
+
+MOST_PREFETCH = 2000
+HELD = 64 << 20
+"""Bytes of messages that the broker may send ahead, about."""
+
+HEARTBEAT = 30
+"""Seconds of silence after which broker or client take the other one for dead."""
+
+OFFSET = "x-stream-offset"
+"""The argument and the header of streams."""
+
+PRECONDITION_FAILED = 406
+REFUSALS = (403, 404, 405, 530, 540)
+"""Codes of AMQP: access refused, not found, resource locked, not allowed, not implemented."""
+
+SETTINGS = {"vhost", "prefetch"}
+
+
+@dataclass(frozen=True)
+class AmqpAddress:
+    """Where a queue or a stream is: `amqp://user:password@host:5672/queue?vhost=name`.
+
+    The path is the queue's name, with slashes or without, quoted as in URLs. `amqps` is AMQP over TLS.
+    """
+
+    url: str = field(repr=False)
+    queue: str = ""
+    """The queue, if the URL has no path."""
+
+    def __post_init__(self) -> None:
+        if self.port and not self.name:
+            cure = "write the queue behind the host, or give queue="
+            raise UsageError.about("a URL without a queue", place=self.server, cure=cure)
+        unknown = {name for name, _ in parse_qsl(urlsplit(self.url).query)} - SETTINGS
+        if unknown:
+            expected = "?vhost= and ?prefetch="
+            raise UsageError.about("wrong URL", place=self.place, found=", ".join(sorted(unknown)), expected=expected)
+        if self.prefetch is not None and self.prefetch < 1:
+            raise wrong_argument("prefetch", self.prefetch, "a whole number above 0")
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        return unquote(urlsplit(self.url).path.removeprefix("/")) or self.queue
+
+    @property
+    def server(self) -> str:
+        """The server, without user and password."""
+        parts = urlsplit(self.url)
+        host = parts.hostname or "localhost"
+        if ":" in host:
+            host = f"[{host}]"
+        return f"{parts.scheme}://{host}:{self.port}"
+
+    @property
+    def place(self) -> str:
+        """What a user would call it: without user, password and query."""
+        return f"{self.server}/{self.name}"
+
+    @property
+    def port(self) -> int:
+        """The port of the server."""
+        parts = urlsplit(self.url)
+        if parts.scheme not in PORTS:
+            raise wrong_argument("url", f"{parts.scheme}://...", '"amqp://host/queue" or "amqps://host/queue"')
+        try:
+            return parts.port or PORTS[parts.scheme]
+        except ValueError:
+            raise wrong_argument("url", f"{parts.scheme}://...", "a port that is a number") from None
+
+    @property
+    def prefetch(self) -> int | None:
+        """Messages that the broker may send ahead; None: by their size."""
+        text = dict(parse_qsl(urlsplit(self.url).query)).get("prefetch")
+        if text is None:
+            return None
+        if not text.isdigit():
+            raise wrong_argument("prefetch", text, "a whole number above 0")
+        return int(text)
+
+    def parameters(self) -> Any:
+        """Returns how pika connects. Raises `MissingExtraError`."""
+        pika = extra("pika", "rabbitmq")
+        parts = urlsplit(self.url)
+        user = unquote(parts.username or "guest")
+        password = unquote(parts.password or "guest")
+        options = None
+        if parts.scheme == "amqps":
+            options = pika.SSLOptions(ssl.create_default_context(), parts.hostname)
+        return pika.ConnectionParameters(
+            host=parts.hostname or "localhost",
+            port=self.port,
+            virtual_host=dict(parse_qsl(parts.query)).get("vhost", "/"),
+            credentials=pika.PlainCredentials(user, password, erase_on_connect=False),
+            ssl_options=options,
+            heartbeat=HEARTBEAT,
+            connection_attempts=1,
+            socket_timeout=CONNECTING,
+            stack_timeout=2 * CONNECTING,
+            blocked_connection_timeout=60,
+            client_properties={"connection_name": "headrace"},
+        )
+
+    def refused(self, found: str, cure: str) -> StorageError:
+        """Returns the error of a broker that refuses for good; the caller raises it."""
+        return StorageError.about("the broker refuses", place=self.place, found=found, cure=cure)
+
+    def silent(self, found: str) -> StorageError:
+        """Returns the error of a broker that has not answered for long; the caller raises it."""
+        return StorageError.about("the broker does not answer", place=self.place, found=found)
+
+    def connect(self) -> Any:
+        """Returns an open connection. Raises `Away`; `StorageError` if the server refuses for good."""
+        pika = extra("pika", "rabbitmq")
+        with translated(self):
+            return pika.BlockingConnection(self.parameters())
+
+
+@contextlib.contextmanager
+def translated(address: AmqpAddress) -> Iterator[None]:
+    """Makes `Away` or `StorageError` of what pika raises inside."""
+    exceptions = extra("pika.exceptions", "rabbitmq")
+    refused = (
+        exceptions.AuthenticationError,
+        exceptions.ProbableAuthenticationError,
+        exceptions.ProbableAccessDeniedError,
+    )
+    try:
+        yield
+    except refused as error:
+        cure = "check user, password and ?vhost="
+        raise address.refused(_words(error), cure) from None
+    except exceptions.ChannelClosedByBroker as error:
+        text = f"{error.reply_code} {error.reply_text}"
+        if _is_final(error.reply_code, text):
+            raise address.refused(text, "check the queue's name, its type and the user's rights") from None
+        raise Away(text) from error
+    except (exceptions.AMQPError, OSError) as error:
+        if isinstance(error, StorageError):
+            raise
+        raise Away(_words(error)) from error
+
+
+def _is_final(code: int, text: str) -> bool:
+    """Tells whether what a broker refuses with this code will be refused again."""
+    if code == PRECONDITION_FAILED:
+        # Also said of an ack that came too late, after which consuming begins anew.
+        return "invalid arg" in text
+    # A queue of a server that is being started, or of another one of a cluster, is away.
+    return code in REFUSALS and "down or inaccessible" not in text
+
+
+def _words(error: BaseException) -> str:
+    """Returns an error of pika in words: its class says more than its text, which may be empty or quite long."""
+    inner = error
+    while inner.args and isinstance(inner.args[0], BaseException):
+        inner = inner.args[0]
+    text = str(inner).partition("\n")[0][:200]
+    if text:
+        return f"{type(inner).__name__}: {text}"
+    return type(inner).__name__
+
+
+def prefetch_for(largest: int) -> int:
+    """Returns how many messages the broker may send ahead, if the largest has so many bytes."""
+    return max(2, min(HELD // largest, MOST_PREFETCH))

@@ -1,0 +1,157 @@
+"""Consumes a queue or a stream of RabbitMQ, with a prefetch window that fits the size of the messages.
+
+The protocol counts messages, not bytes: a thousand messages of 64 MB on their way would take 64 GB of memory. So the
+window begins small and grows as the messages turn out to be small.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from headrace.sources.amqp import PREFETCH, AmqpAddress, prefetch_for, translated
+from headrace.sources.receivers import Away
+
+GROWTH = 8
+"""The window grows at most so much at once: the next messages may be larger than those before."""
+
+GOODBYE = 2.0
+"""Seconds that a broker has to answer when the connection is closed."""
+
+
+class Delivery(NamedTuple):
+    """A message as it came."""
+
+    tag: int
+    redelivered: bool
+    properties: Any
+    body: bytes
+
+
+class AmqpConsumer:
+    """A connection with one consumer. One thread calls it, which also answers the broker's heartbeats."""
+
+    def __init__(self, address: AmqpAddress, arguments: Callable[[], dict[str, Any] | None]) -> None:
+        """arguments: of `basic.consume`, asked for each time that consuming begins."""
+        self._address = address
+        self._arguments = arguments
+        self._connection: Any = None
+        self._channel: Any = None
+        self._window = 0
+        self._largest = 0
+        self._came: list[Delivery] = []
+        self._size = 0
+
+    def connect(self) -> None:
+        """Connects and begins to consume. Raises `Away`; `StorageError` for a wrong password or a missing queue."""
+        self._connect(self._address.prefetch or PREFETCH)
+
+    def _connect(self, window: int) -> None:
+        self.close()
+        self._connection = self._address.connect()
+        with translated(self._address):
+            self._channel = self._connection.channel()
+            self._channel.queue_declare(self._address.name, passive=True)
+            self._window = 0
+            self._consume(window)
+
+    def _consume(self, window: int) -> None:
+        """Adds a consumer with this window. Those of a channel add up, and its messages keep their order."""
+        self._channel.basic_qos(prefetch_count=window)
+        self._channel.basic_consume(self._address.name, self._on_message, arguments=self._arguments())
+        self._window += window
+
+    def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        if channel is not self._channel:
+            return  # of a connection that is being closed: the broker takes it back
+        self._came.append(Delivery(method.delivery_tag, method.redelivered, properties, body))
+        self._size += len(body)
+
+    def receive(self, timeout: float, limit: int) -> list[Delivery]:
+        """Returns what has come; waits for it up to `timeout` seconds. Raises `Away`, `StorageError`."""
+        if self._channel is None:
+            raise Away("not connected")
+
+        with translated(self._address):
+            deadline = time.monotonic() + timeout
+            if not self._came:
+                self._connection.process_data_events(timeout)
+            # One call handles what the client has read at once, which may be a part of what has come.
+            while self._came and self._size < limit and time.monotonic() < deadline:
+                count = len(self._came)
+                self._connection.process_data_events(0)
+                if len(self._came) == count:
+                    break
+            self._check()
+
+        came = self._came
+        self._came = []
+        self._size = 0
+        return came
+
+    def adapt(self, came: list[Delivery]) -> None:
+        """Adapts the window to the size of messages that came, if it is far from it. Raises `Away`."""
+        if not came or self._address.prefetch is not None or self._channel is None:
+            return
+
+        self._largest = max(self._largest // 2, *(len(delivery.body) for delivery in came), 1)
+        wanted = min(prefetch_for(self._largest), GROWTH * self._window)
+        grows = wanted >= 2 * self._window
+        if not grows and wanted * 2 > self._window:
+            return
+        with translated(self._address):
+            if grows and self._arguments() is None:
+                self._consume(wanted - self._window)
+            else:
+                # A stream has its place in each consumer, and no consumer shrinks.
+                self._connect(wanted)
+
+    def _check(self) -> None:
+        if self._channel.is_closed:
+            raise Away("the broker has closed the channel")
+        if not self._channel.consumer_tags:
+            raise Away("the broker has ended the consumer: the queue was deleted, or its server has gone")
+
+    def ack(self, tag: int) -> None:
+        """Acks a message, and all before it. Raises `Away`."""
+        if self._channel is not None:
+            with translated(self._address):
+                self._channel.basic_ack(tag, multiple=True)
+
+    def rest(self, timeout: float) -> None:
+        """Answers heartbeats. The broker sends no more than the window, since nothing is acked. Raises `Away`."""
+        if self._channel is None:
+            raise Away("not connected")
+        with translated(self._address):
+            self._connection.process_data_events(timeout)
+            self._check()
+
+    def close(self) -> None:
+        """Ends the connection. What was not acked goes back to the queue."""
+        connection = self._connection
+        self._connection = None
+        self._channel = None
+        self._came = []
+        self._size = 0
+        if connection is not None:
+            say_goodbye(connection)
+
+
+def say_goodbye(connection: Any) -> None:
+    """Closes a connection, and waits for the broker's answer for a moment only: it may be stopped."""
+    if not connection.is_open:
+        return
+
+    def close() -> None:
+        # Messages that have come and were not looked at, pika refuses one by one, which streams do not allow.
+        with contextlib.suppress(Exception):
+            connection.process_data_events(0)
+            connection.close()
+
+    # From here on no other thread uses the connection. This one ends when heartbeats stay away, at the latest.
+    closing = threading.Thread(target=close, name="headrace-goodbye", daemon=True)
+    closing.start()
+    closing.join(GOODBYE)

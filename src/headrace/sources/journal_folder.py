@@ -1,0 +1,206 @@
+"""The folder of a journal: which files lie in it, and the few small ones beside the segments.
+
+- `00000000000000000000.journal`, ...: segments, named by the number of their first record
+- `journal.json`: version and id of the journal
+- `lock`: locked by the process that writes
+- `durable`: eight bytes, the number behind the last record that is on the disk; written after each sync
+- `trim`: eight bytes, up to where readers need nothing any more; the writer deletes what is behind
+- `ids`: message ids that were last seen, kept when their segments go
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import uuid
+import weakref
+from pathlib import Path
+
+from headrace.core.errors import FormatError, StorageError
+from headrace.sources.journal_segments import VERSION, first_number
+from headrace.storage.cache.locks import NoLocks, lock_file
+
+NUMBER = 8
+"""Bytes of a number in `durable` and `trim`."""
+
+DESCRIPTION = "journal.json"
+LOCK = "lock"
+DURABLE = "durable"
+TRIM = "trim"
+IDS = "ids"
+
+
+def make_folder(folder: Path) -> str:
+    """Makes a journal's folder, or finds one that is there. Returns its id. Raises `StorageError`, `FormatError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        description = folder / DESCRIPTION
+        if not description.exists():
+            _check_empty(folder)
+            _describe(folder)
+        return id_of(folder)
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise cannot_write(folder, error) from error
+
+
+def _check_empty(folder: Path) -> None:
+    # A journal without its description was tampered with; other data may be somebody's only copy.
+    names = (path.name for path in folder.iterdir())
+    others = [name for name in names if name not in (LOCK, DURABLE, TRIM) and DESCRIPTION not in name]
+    if others:
+        found = f"a folder with {len(others):,} other files"
+        expected = "an empty folder, or one of a journal"
+        raise StorageError.about("cannot keep a journal here", place=folder, found=found, expected=expected)
+
+
+def _describe(folder: Path) -> None:
+    text = json.dumps({"format": VERSION, "id": uuid.uuid4().hex})
+    aside = folder / f"{DESCRIPTION}.{uuid.uuid4().hex}"
+    write_synced(aside, text.encode())
+    # Of two processes that begin at the same time, one gives the id: a link, unlike a rename, replaces nothing.
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, folder / DESCRIPTION)
+    finally:
+        aside.unlink()
+    sync_folder(folder)
+
+
+def id_of(folder: Path) -> str:
+    """Returns the id of a journal. Raises `FormatError`, `OSError`."""
+    path = folder / DESCRIPTION
+    try:
+        found = json.loads(path.read_bytes())
+        version = found["format"]
+        identity = str(found["id"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise FormatError.about("the journal is damaged", place=path, found=error) from error
+
+    if version != VERSION:
+        expected = f"version {VERSION}"
+        raise FormatError.about("the journal has another format", place=path, found=version, expected=expected)
+    return identity
+
+
+def segments_in(folder: Path) -> list[int]:
+    """Returns the first numbers of the segments that are there now, ascending."""
+    numbers = (first_number(path.name) for path in folder.iterdir())
+    return sorted(number for number in numbers if number is not None)
+
+
+def cannot_write(folder: Path, error: OSError) -> StorageError:
+    """Returns the error of a journal that cannot be written; the caller raises it."""
+    cure = "mend the disk, or give another folder as journal="
+    return StorageError.about("cannot write the journal", place=folder, found=error, cure=cure)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Writes a file and flushes it to the disk."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_synced(path: Path, data: bytes) -> None:
+    """Replaces a file in one step, and flushes it and its name to the disk."""
+    aside = path.with_name(f"{path.name}.new")
+    write_synced(aside, data)
+    aside.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flushes a folder's list of names to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class SharedNumber:
+    """A number in a file of its own, which one process writes and others read."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def read(self) -> int:
+        """Returns the number; 0 if none was written."""
+        # Eight bytes of one page: the kernel copies them at once, so that a reader sees the old number or the new one.
+        data = os.pread(self._fd, NUMBER, 0)
+        if len(data) < NUMBER:
+            return 0
+        return int.from_bytes(data, "little")
+
+    def write(self, number: int) -> None:
+        """Writes it, for others to see; not flushed to the disk."""
+        os.pwrite(self._fd, number.to_bytes(NUMBER, "little"), 0)
+
+    def sync(self) -> None:
+        """Flushes it to the disk."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._fd)
+
+
+class WriterLock:
+    """The lock of the one process that writes. The kernel releases it when the process dies."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `StorageError` if another process has it, or this one already."""
+        path = folder / LOCK
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            taken = lock_file(self._fd, exclusive=True)
+        except NoLocks:
+            # The file system has no locks: writers are not kept apart there.
+            taken = True
+
+        if not taken:
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace")
+            os.close(self._fd)
+            cure = "end that process, or give this one a journal of its own"
+            found = f"process {holder} writes to it" if holder else "another process writes to it"
+            raise JournalTaken.about("the journal is in use", place=folder, found=found, cure=cure)
+
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        _HELD.add(self)
+
+    def release(self) -> None:
+        """Lets others write."""
+        if self._fd >= 0:
+            # Closing is not enough: a process that is being started may have a copy for a moment.
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+            os.close(self._fd)
+        self._fd = -1
+
+    def leave_to_parent(self) -> None:
+        """Closes a forked child's copy, which would keep the lock of a parent that was killed."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
+class JournalTaken(StorageError):
+    """Another process writes to the journal."""
+
+
+_HELD: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+
+
+def _leave_locks() -> None:
+    for lock in list(_HELD):
+        lock.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
