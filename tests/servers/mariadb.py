@@ -60,7 +60,9 @@ def running(server: str) -> Iterator[MariaDB]:
         port = free_ports(1)[0]
         data = folder / "data"
         made = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal"]
-        subprocess.run(as_user(made), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+        done = subprocess.run(as_user(made), capture_output=True, text=True, cwd=folder)
+        if done.returncode:
+            raise RuntimeError(f"mariadb-install-db: {done.stdout[-2000:]}{done.stderr[-2000:]}")
         first = folder / "first.sql"
         first.write_text(
             "create database train character set utf8mb4;\n"

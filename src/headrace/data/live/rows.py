@@ -32,6 +32,9 @@ class RowsOfLog(LogDataset):
             samples.append({name: own(value) for name, value in row.items()})
         return samples
 
+    def __repr__(self) -> str:
+        return f"{self._source.place}: a table that grows"
+
     def fetch_batch(self, keys: Any, out: BatchMemory) -> dict[str, Any]:
         """Returns the batch of these keys, column by column."""
         block = self._block(self._checked(keys))

@@ -1,0 +1,207 @@
+"""Every kind of source, each with a writer that is not ours, so that one test can be run over all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers.processes import free_ports
+from tests.sources.loading import values
+
+Hurt = Callable[[random.Random], None]
+
+
+@dataclass
+class Source:
+    """A source with records that have the numbers 0, 1, 2, ..."""
+
+    uri: str
+    write: Callable[[range], None]
+    """Writes records, and waits until they are there."""
+    opened: dict[str, Any] = field(default_factory=dict)
+    """Further keywords of `headrace.open`."""
+    hurt: Hurt = lambda rng: None
+    """Has the server stand still, or restarts it."""
+    same_order: bool = True
+    """Whether records lie in the source in the same order in every run."""
+
+
+def stopping(pid: Callable[[], int]) -> Hurt:
+    """Returns what has a server stand still for up to a second."""
+
+    def hurt(rng: random.Random) -> None:
+        stopped = pid()
+        os.kill(stopped, signal.SIGSTOP)
+        threading.Timer(rng.uniform(0.1, 1.0), os.kill, (stopped, signal.SIGCONT)).start()
+
+    return hurt
+
+
+@contextlib.contextmanager
+def kafka(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
+    broker = request.getfixturevalue("kafka_broker")
+    broker.make_topic(name, 3)
+
+    def write(numbers: range) -> None:
+        for partition in range(3):
+            broker.produce(name, values(numbers[partition::3]), partition=partition)
+
+    yield Source(broker.url(name), write, {"decode": "json"}, stopping(lambda: broker.process.pid))
+
+
+@contextlib.contextmanager
+def redis(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
+    server = request.getfixturevalue("redis_server")
+
+    def write(numbers: range) -> None:
+        lines = [f"XADD {name} * data '{value.decode()}'\n" for value in values(numbers)]
+        server.cli(given="".join(lines))
+
+    def hurt(rng: random.Random) -> None:
+        if rng.random() < 0.5:
+            server.send_signal(signal.SIGKILL)
+            server.start()
+        else:
+            stopping(lambda: server.process.pid)(rng)
+
+    yield Source(f"{server.url}/{name}", write, {"decode": "json"}, hurt)
+
+
+@contextlib.contextmanager
+def rabbitmq(request: pytest.FixtureRequest, name: str, *, stream: bool = False) -> Iterator[Source]:
+    import pika
+
+    broker = request.getfixturevalue("shared_rabbitmq")
+    folder = request.getfixturevalue("tmp_path")
+    with broker.channel() as channel:
+        arguments = {"x-queue-type": "stream"} if stream else {}
+        channel.queue_declare(name, durable=True, arguments=arguments)
+
+    def write(numbers: range) -> None:
+        with broker.channel() as channel:
+            channel.confirm_delivery()
+            for number, value in zip(numbers, values(numbers), strict=True):
+                properties = pika.BasicProperties(delivery_mode=2, message_id=str(number))
+                channel.basic_publish("", name, value, properties)
+
+    opened: dict[str, Any] = {"decode": "json", "journal": str(folder / "journal")}
+    if stream:
+        opened = {"decode": "json", "stream": True}
+
+    def hurt(rng: random.Random) -> None:
+        stopping(lambda: broker.process.pid)(rng)
+
+    yield Source(f"{broker.url}/{name}", write, opened, hurt, same_order=stream)
+
+
+@contextlib.contextmanager
+def tcp(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
+    """A socket that listens; `nc` sends lines there."""
+    folder = request.getfixturevalue("tmp_path")
+    (port,) = free_ports(1)
+
+    def write(numbers: range) -> None:
+        lines = b"".join(value + b"\n" for value in values(numbers))
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):
+                break
+        subprocess.run(["nc", "-N", "127.0.0.1", str(port)], input=lines, check=True, timeout=60)
+
+    opened = {"decode": "json", "listen": True, "journal": str(folder / "journal")}
+    yield Source(f"tcp://127.0.0.1:{port}", write, opened, same_order=False)
+
+
+@contextlib.contextmanager
+def sqlite(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
+    path = Path(request.getfixturevalue("tmp_path")) / "rows.db"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute(f'create table "{name}" (key integer primary key, id integer not null, x real not null)')
+
+    def write(numbers: range) -> None:
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            rows = [(number, number / 2) for number in numbers]
+            database.executemany(f'insert into "{name}" (id, x) values (?, ?)', rows)
+            database.commit()
+
+    yield Source(f"sqlite:///{path}", write, {"table": name, "key": "key", "follow": True, "settle": 0.0})
+
+
+@contextlib.contextmanager
+def postgres(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
+    """A table that SQLAlchemy writes."""
+    import sqlalchemy
+
+    server = request.getfixturevalue("own_postgres")
+    engine = sqlalchemy.create_engine(server.alchemy_url)
+    columns = [
+        sqlalchemy.Column("key", sqlalchemy.BigInteger, sqlalchemy.Identity(), primary_key=True),
+        sqlalchemy.Column("id", sqlalchemy.Integer, nullable=False),
+        sqlalchemy.Column("x", sqlalchemy.Double, nullable=False),
+    ]
+    table = sqlalchemy.Table(name, sqlalchemy.MetaData(), *columns)
+    table.create(engine)
+
+    def write(numbers: range) -> None:
+        with engine.begin() as connection:
+            connection.execute(table.insert(), [{"id": number, "x": number / 2} for number in numbers])
+
+    def hurt(rng: random.Random) -> None:
+        server.kill()
+        server.start_again()
+
+    query = f'select key, id, x from "{name}"'
+    try:
+        yield Source(server.url, write, {"query": query, "key": "key", "follow": True, "settle": 0.0}, hurt)
+    finally:
+        engine.dispose()
+
+
+@contextlib.contextmanager
+def mariadb(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
+    import sqlalchemy
+
+    server = request.getfixturevalue("shared_mariadb")
+    engine = sqlalchemy.create_engine(f"mysql+pymysql://{server.url.removeprefix('mariadb://')}")
+    with engine.begin() as connection:
+        text = f"create table `{name}` (k bigint auto_increment primary key, id int not null, x double not null)"
+        connection.execute(sqlalchemy.text(text))
+
+    def write(numbers: range) -> None:
+        rows = [{"id": number, "x": number / 2} for number in numbers]
+        with engine.begin() as connection:
+            connection.execute(sqlalchemy.text(f"insert into `{name}` (id, x) values (:id, :x)"), rows)
+
+    try:
+        yield Source(server.url, write, {"table": name, "key": "k", "follow": True, "settle": 0.0})
+    finally:
+        engine.dispose()
+
+
+@contextlib.contextmanager
+def rabbitmq_stream(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
+    with rabbitmq(request, name, stream=True) as source:
+        yield source
+
+
+SOURCES: dict[str, Callable[[pytest.FixtureRequest, str], Any]] = {
+    "kafka": kafka,
+    "redis": redis,
+    "rabbitmq": rabbitmq,
+    "rabbitmq_stream": rabbitmq_stream,
+    "tcp": tcp,
+    "sqlite": sqlite,
+    "postgres": postgres,
+    "mariadb": mariadb,
+}

@@ -1,0 +1,82 @@
+"""What holds for every kind of source: each record once, the same batches after a resume, records that come later."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import threading
+
+import pytest
+
+import headrace
+from tests.sources.every_source import SOURCES
+from tests.sources.loading import flat, ids_of, loader_of, read
+
+COUNT = 200
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(params=list(SOURCES))
+def source(request):
+    if request.param == "tcp" and shutil.which("nc") is None:
+        pytest.skip("nc is not installed (Debian: netcat-openbsd)")
+    with SOURCES[request.param](request, f"t{next(_NUMBERS)}") as source:
+        yield source
+
+
+def open_source(source, **live):
+    return headrace.open(source.uri, **{"span": 60, "until": COUNT, **source.opened, **live})
+
+
+def start_writing(source, numbers):
+    """Writes in a thread, as a socket takes only what somebody receives."""
+    writer = threading.Thread(target=source.write, args=(numbers,))
+    writer.start()
+    return writer
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_record_comes_once(source, workers):
+    writer = start_writing(source, range(COUNT))
+    found = read(loader_of(open_source(source), num_workers=workers))
+    writer.join()
+    assert sorted(flat(found)) == list(range(COUNT))
+
+
+def test_a_resume_goes_on_with_the_next_batch(source):
+    writer = start_writing(source, range(COUNT))
+    loader = loader_of(open_source(source))
+    before = read(loader, 5)
+    state = json.loads(json.dumps(loader.state_dict()))
+    del loader
+    other = loader_of(open_source(source), num_workers=2)
+    other.load_state_dict(state)
+    after = read(other)
+    writer.join()
+    assert sorted(flat(before + after)) == list(range(COUNT))
+
+    again = loader_of(open_source(source))
+    again.load_state_dict(state)
+    assert read(again) == after
+
+
+def test_records_that_come_later(source):
+    writer = start_writing(source, range(32))
+    data = open_source(source, span=32, linger=0.5, until=64)
+    batches = iter(loader_of(data, num_workers=1))
+    first = [ids_of(next(batches)) for _ in range(2)]
+    writer.join()
+    writer = start_writing(source, range(32, 64))
+    later = [ids_of(next(batches)) for _ in range(2)]
+    writer.join()
+    assert sorted(flat(first)) == list(range(32))
+    assert sorted(flat(later)) == list(range(32, 64))
+
+
+def test_nothing_shown_has_a_password(source):
+    data = open_source(source)
+    shown = f"{data!r}{loader_of(data)!r}{data.place}"
+    for secret in ("secret-of-redis", "guest:guest", "reader:"):
+        assert secret not in shown
