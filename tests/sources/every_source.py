@@ -96,7 +96,7 @@ def rabbitmq(request: pytest.FixtureRequest, name: str, *, stream: bool = False)
                 properties = pika.BasicProperties(delivery_mode=2, message_id=str(number))
                 channel.basic_publish("", name, value, properties)
 
-    opened: dict[str, Any] = {"decode": "json", "journal": str(folder / "journal")}
+    opened: dict[str, Any] = {"decode": "json", "journal": str(folder / f"journal-{name}")}
     if stream:
         opened = {"decode": "json", "stream": True}
 
@@ -119,7 +119,7 @@ def tcp(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
                 break
         subprocess.run(["nc", "-N", "127.0.0.1", str(port)], input=lines, check=True, timeout=60)
 
-    opened = {"decode": "json", "listen": True, "journal": str(folder / "journal")}
+    opened = {"decode": "json", "listen": True, "journal": str(folder / f"journal-{name}")}
     yield Source(f"tcp://127.0.0.1:{port}", write, opened, same_order=False)
 
 

@@ -4,45 +4,63 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import threading
 
 import pytest
 
-from tests.sources.loading import flat, values
-from tests.sources.training import Training, stop_for_a_while
-
-pytest.importorskip("confluent_kafka")
+import headrace
+from tests.sources.every_source import SOURCES, Source
+from tests.sources.loading import flat, read
+from tests.sources.training import Training
 
 COUNT = 480
 
-OPEN = {"decode": "json", "span": 100, "until": COUNT}
+KILLS = 5
 
 
-@pytest.fixture
-def topic(kafka_broker):
-    kafka_broker.make_topic("t", 3)
-    for partition in range(3):
-        kafka_broker.produce("t", values(range(partition, COUNT, 3)), partition=partition)
-    return kafka_broker.url("t")
+def undisturbed(source: Source) -> list[list[int]]:
+    """Writes the records, and returns the numbers of all batches in their order."""
+    writer = threading.Thread(target=source.write, args=(range(COUNT),))
+    writer.start()
+    data = headrace.open(source.uri, **opened(source))
+    batches = read(headrace.DataLoader(data, batch_size=16, shuffle=True, seed=3))
+    writer.join()
+    assert sorted(flat(batches)) == list(range(COUNT))
+    return batches
 
 
-def test_two_ranks_see_each_sample_once_and_in_the_order_of_one(topic, tmp_path):
-    alone = Training.of(tmp_path / "alone", topic, OPEN)
-    alone.run()
-    both = Training.of(tmp_path / "both", topic, OPEN)
-    both.run(workers=1, ranks=2)
-    assert both.trained() == alone.trained()
-    assert sorted(flat(alone.trained())) == list(range(COUNT))
+def opened(source: Source) -> dict[str, object]:
+    return {"span": 100, "until": COUNT, **source.opened}
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.stress)])
+def check_nc(kind: str) -> None:
+    if kind == "tcp" and shutil.which("nc") is None:
+        pytest.skip("nc is not installed (Debian: netcat-openbsd)")
+
+
+@pytest.mark.thorough_but(kind="kafka")
+@pytest.mark.parametrize("kind", SOURCES)
+def test_two_ranks_see_each_sample_once_and_in_the_order_of_one(request, tmp_path, kind):
+    check_nc(kind)
+    with SOURCES[kind](request, f"{kind}_ranks") as source:
+        whole = undisturbed(source)
+        both = Training.of(tmp_path / "both", source.uri, opened(source))
+        both.run(workers=1, ranks=2)
+        assert both.trained() == whole
+
+
+@pytest.mark.thorough_but(kind="kafka")
+@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("kind", SOURCES)
 @pytest.mark.timeout(3000)
-def test_whatever_is_killed_each_sample_comes_once(topic, kafka_broker, tmp_path, rounds):
+def test_whatever_is_killed_each_sample_comes_once(request, tmp_path, kind, rounds):
+    check_nc(kind)
     seed = int(os.environ.get("SEED", "20"))
-    whole = Training.of(tmp_path / "whole", topic, OPEN)
-    whole.run()
-    hurt = stop_for_a_while(kafka_broker.process.pid)
     for number in range(rounds):
-        rng = random.Random(seed + number)
-        training = Training.of(tmp_path / str(number), topic, OPEN, step_seconds=0.02)
-        training.run_with_kills(rng, 5, hurt)
-        assert training.trained() == whole.trained(), f"SEED={seed + number}: {training.log}"
+        with SOURCES[kind](request, f"{kind}_killed{number}") as source:
+            whole = undisturbed(source)
+            rng = random.Random(seed + number)
+            training = Training.of(tmp_path / str(number), source.uri, opened(source), step_seconds=0.02)
+            training.run_with_kills(rng, KILLS, source.hurt)
+            assert training.trained() == whole, f"SEED={seed + number}: {training.log}"

@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -122,13 +121,3 @@ def end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def stop_for_a_while(pid: int) -> Callable[[random.Random], None]:
-    """Returns what has a broker stand still for up to a second."""
-
-    def hurt(rng: random.Random) -> None:
-        os.kill(pid, signal.SIGSTOP)
-        threading.Timer(rng.uniform(0.1, 1.0), os.kill, (pid, signal.SIGCONT)).start()
-
-    return hurt
