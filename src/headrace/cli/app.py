@@ -15,6 +15,7 @@ from headrace.cli.cache_commands import cache
 from headrace.cli.options import (
     CREDENTIALS,
     Arguments,
+    Decode,
     Digest,
     Ideal,
     JsonFile,
@@ -36,6 +37,7 @@ from headrace.cli.options import (
     TableName,
     TargetOption,
     TraceFile,
+    Until,
     check_doctor,
     check_is_no_option,
     number_or_auto,
@@ -254,12 +256,14 @@ def pack(
     query: Query = None,
     table: TableName = None,
     key: KeyColumn = None,
+    until: Until = None,
+    decode: Decode = "json",
     option: StoreOption = None,
     target_option: TargetOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Convert data from any form to any other, in parallel. Interrupted, it goes on when it is run again."""
-    from headrace.cli.pack import PackWay, run_pack
+    from headrace.cli.pack import LogWay, PackWay, run_pack
     from headrace.data.convert.pack import defaults_of
     from headrace.data.convert.plan import PackOptions
 
@@ -271,7 +275,7 @@ def pack(
     options = PackOptions(format or defaults_of(target), chosen, resize, quality, shards, shuffle)
     shared = store_options(option)
     rows = {"query": query, "table": table, "key": key}
-    way = PackWay(workers, trust, shared, store_options(target_option) or shared, rows)
+    way = PackWay(workers, trust, shared, store_options(target_option) or shared, rows, LogWay(until, decode))
     raise typer.Exit(run_pack(source, target, options, way=way, json_output=json_output, allow_bad=allow_bad))
 
 
@@ -332,7 +336,7 @@ def inspect(
     option: StoreOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
-    """Say what some data hold: form, columns, counts, sizes, and a few samples."""
+    """Say what some data hold: form, columns, counts, sizes, samples; of a log, such as kafka://, its partitions."""
     from headrace.cli.inspect import run_inspect
 
     if columns:

@@ -26,6 +26,7 @@ from headrace.data.formats import flat, sql
 from headrace.data.formats.columns.schema import Field
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import format_named
+from headrace.data.live.opening import is_log
 from headrace.data.tally import PORTION, Tally, looked_at, portions
 from headrace.measure.bench.disk import Footprint, footprint_of
 from headrace.sources.sql.recognition import is_sql
@@ -62,6 +63,11 @@ def run_inspect(  # noqa: PLR0913 - the options of the command
     database, the query, the table and the key. Raises
     `HeadraceError` if the data cannot be read, or there are no pictures for a sheet.
     """
+    if is_log(uri, {}):
+        from headrace.cli.inspect_log import run_inspect_log
+
+        return run_inspect_log(uri, samples=samples, json_output=json_output, options=options)
+
     console = Terminal()
     try:
         data = opening.open(

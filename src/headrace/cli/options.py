@@ -62,6 +62,10 @@ TableName = Annotated[str | None, typer.Option("--table", help="Of a database: t
 KeyColumn = Annotated[
     str | None, typer.Option("--key", help="Of a database: the column that is unique and never null; gives the order.")
 ]
+Until = Annotated[str | None, typer.Option(help="Of a source that never ends: 'now', a number of samples, or a time.")]
+Decode = Annotated[
+    str, typer.Option(help="Of a source that never ends: what its records are: json, msgpack, avro, text, bytes, ...")
+]
 CREDENTIALS = "Credentials of URLs come from the environment (AWS_*, GOOGLE_*, AZURE_*); docs/storage.md lists them."
 """Stands below the help of commands that take URLs."""
 

@@ -5,11 +5,36 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from headrace.core.errors import UsageError
+from headrace.core.urls import shown_url
+from headrace.data import opening
 from headrace.data.convert.pack import pack
 from headrace.data.convert.plan import PackOptions
+from headrace.data.live.opening import is_log
 from headrace.telemetry.progress import samples_bar
 from headrace.telemetry.terminal import Terminal
+
+
+@dataclass(frozen=True)
+class LogWay:
+    """What is packed of a source that never ends."""
+
+    until: str | None = None
+    decode: str = "json"
+
+    def opened(self, source: str, options: Mapping[str, object]) -> Any:
+        """Returns the dataset of such a source. Raises `UsageError`, `MissingExtraError`."""
+        if self.until is None:
+            what = "a source that never ends cannot be packed"
+            cure = "say where to stop: --until now, --until 100000, or --until 2026-11-01T12:00"
+            raise UsageError.about(what, place="headrace pack", found=shown_url(source), cure=cure)
+
+        until: str | int = self.until
+        if self.until.isdigit():
+            until = int(self.until)
+        return opening.open(source, decode=self.decode, until=until, options=options or None)  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)
@@ -22,6 +47,7 @@ class PackWay:
     target_options: Mapping[str, object] = field(repr=False)
     rows: Mapping[str, str | None] = field(default_factory=dict)
     """Of a database: query, table and key."""
+    log: LogWay = LogWay()
 
 
 def run_pack(
@@ -37,9 +63,12 @@ def run_pack(
 
     allow_bad: the status is 0 all the same.
     """
+    given: Any = source
+    if is_log(source, {}):
+        given = way.log.opened(source, way.source_options)
     with samples_bar("packing") as report:
         made = pack(
-            source,
+            given,
             target,
             options,
             workers=way.workers,

@@ -72,6 +72,11 @@ class LiveSampler(ElasticSampler):
             return None
         return self._running.reads()
 
+    def close(self) -> None:
+        """Ends the epoch that runs: nothing more is read."""
+        if self._running is not None:
+            self._running.close()
+
     def order_of(self, span: Span) -> Permutation:
         """Returns the order of a span."""
         epoch = self.epoch

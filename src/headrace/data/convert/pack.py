@@ -12,17 +12,18 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from headrace.core.errors import DatasetError, HeadraceError, UsageError, wrong_argument
 from headrace.core.machine import cores
+from headrace.core.protocols import is_live
 from headrace.core.urls import shown_url
 from headrace.data.building.pool import Report
 from headrace.data.convert.bucket.packing import PackedPieces, Way, pack_to_bucket, spool_of
 from headrace.data.convert.bucket.target import BucketTarget
 from headrace.data.convert.job import PackJob, run_job
+from headrace.data.convert.packed import NAMED, Packed
 from headrace.data.convert.plan import PackOptions, PackPlan, is_in_folder, is_whole, make_plan
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.given_objects import rows_of
@@ -34,28 +35,7 @@ from headrace.storage.listing import lookup
 from headrace.storage.locations import is_url, local_path, parse
 from headrace.storage.store_options import options_for
 
-NAMED = 20
-"""Bad images that are named; all are counted."""
-
 WANT_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@dataclass(frozen=True)
-class Packed:
-    """What was made. `kept`: pieces that an earlier run had left."""
-
-    target: str
-    format: str
-    samples: int
-    bytes: int
-    files: int
-    kept: int
-    pieces: int
-    seconds: float
-    bad: int = 0
-    """Images that cannot be decoded. They were packed as they are."""
-    bad_samples: tuple[str, ...] = ()
-    """The first of them: number and fault, at most `NAMED`."""
 
 
 USUAL = PackOptions()
@@ -75,8 +55,10 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     table: str | None = None,
     key: str | None = None,
 ) -> Packed:
-    """Converts stored data; see `PackOptions`. Source and target are paths of this machine, or URLs;
-    the source may be a database, as `headrace.open` takes it.
+    """Converts stored data; see `PackOptions`. Source and target are paths of this machine, or URLs.
+
+    The source may be a database, as `headrace.open` takes it, or what `headrace.open` made of a source that never ends,
+    with an end (`until="now"`): its records up to there, in their order.
 
     workers: processes beside this one; 0: as many as are of use.
     trust: also read what could run code when it is opened.
@@ -92,10 +74,16 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     """
     began = time.perf_counter()
     for name, path in (("source", source), ("target", target)):
-        if not isinstance(path, (str, os.PathLike)) and not (name == "source" and is_sql(path)):
+        if not isinstance(path, (str, os.PathLike)) and not (name == "source" and (is_sql(path) or is_live(path))):
             raise wrong_argument(name, path, "a path, or a URL", place="headrace.pack")
     if not is_whole(workers) or workers < 0:
         raise wrong_argument("workers", workers, "0 or more", place="headrace.pack")
+
+    if is_live(source):
+        from headrace.data.live.capture import capture
+
+        _check_plain(options)
+        return capture(source, target, options.format, report or _silent)
 
     place = local_path(target)
     reading: Mapping[str, object] = {}
@@ -181,6 +169,15 @@ def _pack_here(plan: PackPlan, way: Way) -> PackedPieces:
         files = [path]
 
     return PackedPieces(plan, plan.pieces - len(missing), bad, stored_size(files), len(files))
+
+
+def _check_plain(options: PackOptions) -> None:
+    """Raises `UsageError` for options that a log cannot be packed with."""
+    for name in ("columns", "resize", "shards", "shuffle"):
+        value = getattr(options, name)
+        if value is not None:
+            cure = "pack the log first, and what was made of it with these options then"
+            raise wrong_argument(name, value, "nothing: a log is written as it lies", place="headrace.pack", cure=cure)
 
 
 def _silent(done: int, total: int) -> None:

@@ -177,7 +177,7 @@ class ColumnsOfLog(LogDataset):
     def __getitems__(self, keys: SpanKeys | Sequence[SpanKey]) -> list[Any]:
         """See `LogDataset.__getitems__`."""
         checked = self._checked(keys)
-        block = self._block(checked)
+        block = self.block(checked)
         if self._has_one_column:
             field = block.schema.fields[0]
             return [value_of(field, block.columns[field.name], row) for row in range(len(block))]
@@ -194,7 +194,7 @@ class ColumnsOfLog(LogDataset):
             schema = schema_from_text(checked.parts[0][0].schema, self.place)
             return collated(schema, self._decoded(checked), self._ragged, out)
 
-        block = self._block(checked)
+        block = self.block(checked)
         field = block.schema.fields[0]
         return gather.whole(field, block.columns[VALUE], field.dtype, self._ragged, out)
 
@@ -202,8 +202,8 @@ class ColumnsOfLog(LogDataset):
     def _has_one_column(self) -> bool:
         return self._decoding in ("bytes", "text")
 
-    def _block(self, keys: SpanKeys) -> Block:
-        """Returns records, column by column."""
+    def block(self, keys: SpanKeys) -> Block:
+        """Returns records, column by column: those of byte strings and texts have the one column "value"."""
         if self._decoding == "bytes":
             return Block(Schema((BYTES,)), {VALUE: self._taken(BYTES, keys)})
         if self._decoding == "text":

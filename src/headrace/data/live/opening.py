@@ -203,6 +203,18 @@ def is_log(uri: object, live: Mapping[str, Any]) -> bool:
     return _scheme_of(uri, live) is not None
 
 
+def source_of(uri: str, options: Mapping[str, object] | None) -> LogSource:
+    """Returns what a URL of a log names, with usual keywords; of queues and sockets without a journal."""
+    scheme = _scheme_of(uri, {})
+    if scheme is None:
+        raise UsageError.about("this is no source that never ends", place=PLACE, found=shown_url(uri))
+
+    live: dict[str, Any] = {}
+    if "journal" in scheme.keywords:
+        live = {"journal": None, "delivery": "at-most-once"}
+    return scheme.open(Asked(uri, options, None, {}, live))
+
+
 def open_log(
     uri: Any,
     columns: Iterable[str] | None,

@@ -28,7 +28,7 @@ class RowsOfLog(LogDataset):
     def __getitems__(self, keys: SpanKeys | Sequence[SpanKey]) -> list[Any]:
         """See `LogDataset.__getitems__`."""
         samples = []
-        for row in self._block(self._checked(keys)):
+        for row in self.block(self._checked(keys)):
             samples.append({name: own(value) for name, value in row.items()})
         return samples
 
@@ -37,7 +37,7 @@ class RowsOfLog(LogDataset):
 
     def fetch_batch(self, keys: Any, out: BatchMemory) -> dict[str, Any]:
         """Returns the batch of these keys, column by column."""
-        block = self._block(self._checked(keys))
+        block = self.block(self._checked(keys))
         batch: dict[str, Any] = {}
         padder = gather.Padder()
         for field in block.schema:
@@ -46,7 +46,8 @@ class RowsOfLog(LogDataset):
 
         return batch
 
-    def _block(self, keys: SpanKeys) -> Block:
+    def block(self, keys: SpanKeys) -> Block:
+        """Returns rows, column by column. Raises `SampleError`."""
         schema = schema_from_text(keys.parts[0][0].schema, self.place)
         blocks = []
         for _, table, rows in self._tables(keys):
