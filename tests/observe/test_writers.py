@@ -16,6 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from headrace.core.errors import MissingExtraError, UsageError
 from headrace.observe.stats import LoaderStats, StageStats, WorkerStats
 from headrace.observe.writers import OpenMetricsWriter, TensorBoardWriter
+from headrace.telemetry.live_reads import LiveReads
 from headrace.telemetry.recording import MAIN
 
 
@@ -202,3 +203,12 @@ def test_a_missing_library_is_named_with_the_extra(
 def test_the_module_of_writers_needs_neither_tensorboard_nor_prometheus() -> None:
     program = "import sys, headrace.observe.writers; print({'tensorboard', 'prometheus_client'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "set()\n"
+
+
+def test_a_source_tells_how_far_it_is_ahead(tmp_path: Path) -> None:
+    live = LiveReads("kafka://broker/clicks", lag=1200, read_rate=50.0)
+    OpenMetricsWriter(tmp_path / "metrics.prom")(stats(live=live))
+    families = {one.name: one for one in text_string_to_metric_families((tmp_path / "metrics.prom").read_text())}
+    (lag,) = families["headrace_source_lag_records"].samples
+    assert (lag.labels, lag.value) == ({"loader": "train.py:31", "source": "kafka://broker/clicks"}, 1200)
+    assert families["headrace_source_read_rate"].samples[0].value == 50

@@ -386,3 +386,17 @@ def test_passwords_are_never_shown(caplog):
     with pytest.raises(StorageError) as raised:
         read(loader)
     assert "geheim" not in f"{raised.value}{data!r}{loader.state_dict()}{caplog.text}{loader!r}{vars(data)['_source']}"
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def test_figures_of_a_source_that_is_read_out(kafka_mock):
+    kafka_mock.produce("figures", values(range(100)), partition=0)
+    loader = loader_of(headrace.open(kafka_mock.url("figures"), decode="json", idle=1.5))
+    read(loader)
+    live = loader.stats.live
+    assert (live.place, live.records, live.spans, live.partitions) == (kafka_mock.url("figures"), 100, 1, 4)
+    assert live.lag == 0
+    assert live.waited > 0
+    assert "source: 100 records in 1 span" in str(loader.report())
