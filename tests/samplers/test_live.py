@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import StateError
@@ -75,6 +75,7 @@ def batches(one, size, *, drop_last=False, most=None):
 COUNTS = st.lists(st.integers(1, 30), max_size=8)
 
 
+@settings(deadline=None)
 @given(COUNTS, st.integers(1, 7), st.integers(1, 4), st.booleans(), st.integers(0, 9))
 def test_each_sample_goes_to_one_rank(counts, size, ranks, shuffle, seed):
     total = sum(counts)
@@ -85,6 +86,7 @@ def test_each_sample_goes_to_one_rank(counts, size, ranks, shuffle, seed):
     assert sorted(number for part in parts for number in part) == list(range(total))
 
 
+@settings(deadline=None)
 @given(COUNTS, st.integers(1, 7), st.integers(1, 4))
 def test_ranks_have_equally_many_batches(counts, size, ranks):
     shapes = set()
@@ -94,6 +96,7 @@ def test_ranks_have_equally_many_batches(counts, size, ranks):
     assert len(shapes) == 1
 
 
+@settings(deadline=None)
 @given(COUNTS, st.integers(1, 7), st.integers(1, 3), st.integers(1, 3), st.integers(0, 12), st.booleans())
 def test_a_resume_goes_on_with_the_next_sample(counts, size, ranks, later_ranks, steps, shuffle):
     """Also on another number of ranks: the samples of all ranks together, batch by batch."""
@@ -123,6 +126,7 @@ def test_a_resume_goes_on_with_the_next_sample(counts, size, ranks, later_ranks,
     assert before + after == [sorted(batch) for batch in whole]
 
 
+@settings(deadline=None)
 @given(COUNTS, st.integers(1, 7), st.integers(0, 5))
 def test_a_shuffled_span_keeps_its_samples(counts, size, seed):
     one = sampler(counts, shuffle=True, seed=seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.sources.closing import Closing
@@ -46,6 +46,7 @@ def cuts(closing, log, arrivals):
     return spans, taken
 
 
+@settings(deadline=None)
 @given(LOGS, st.integers(1, 25), st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size=25))
 def test_a_log_is_cut_alike_however_it_comes(log, samples, arrivals):
     closing = Closing(samples, 5.0, 10**6)
@@ -55,6 +56,7 @@ def test_a_log_is_cut_alike_however_it_comes(log, samples, arrivals):
     assert taken == {p: len(sizes) for p, sizes in log.items()}
 
 
+@settings(deadline=None)
 @given(LOGS, st.integers(1, 25), st.integers(1, 120))
 def test_a_span_keeps_its_limits(log, samples, nbytes):
     spans, _ = cuts(Closing(samples, 5.0, nbytes), log, [])

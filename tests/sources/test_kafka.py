@@ -29,12 +29,13 @@ def topic(shared_kafka, request):
     """The URL of a topic with three partitions and `COUNT` messages."""
     name = f"{request.node.name.replace('[', '-').replace(']', '')}"[:200]
     shared_kafka.make_topic(name, 3)
-    shared_kafka.produce(name, values(range(COUNT)))
+    for partition in range(3):
+        shared_kafka.produce(name, values(range(partition, COUNT, 3)), partition=partition)
     return shared_kafka.url(name)
 
 
 def open_topic(url, **live):
-    return headrace.open(url, **{"decode": "json", "span": 150, "until": COUNT, **live})
+    return headrace.open(url, **{"decode": "json", "span": 150, "linger": 1.0, "until": COUNT, **live})
 
 
 WORKERS = [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "backend": "thread"}]
@@ -64,7 +65,7 @@ def test_a_resume_goes_on_with_the_next_batch(topic, first, second):
 
 
 def test_an_epoch_goes_on_where_the_one_before_stopped(shared_kafka):
-    shared_kafka.make_topic("goes-on", 2)
+    shared_kafka.make_topic("goes-on", 1)
     shared_kafka.produce("goes-on", values(range(COUNT)))
     endless = headrace.open(shared_kafka.url("goes-on"), decode="json", span=150)
     loader = loader_of(endless, batches_per_epoch=5)

@@ -43,7 +43,7 @@ def check_nc(kind: str) -> None:
 @pytest.mark.parametrize("kind", SOURCES)
 def test_two_ranks_see_each_sample_once_and_in_the_order_of_one(request, tmp_path, kind):
     check_nc(kind)
-    with SOURCES[kind](request, f"{kind}_ranks") as source:
+    with SOURCES[kind](request, f"of_{kind}_ranks") as source:
         whole = undisturbed(source)
         both = Training.of(tmp_path / "both", source.uri, opened(source))
         both.run(workers=1, ranks=2)
@@ -58,7 +58,7 @@ def test_whatever_is_killed_each_sample_comes_once(request, tmp_path, kind, roun
     check_nc(kind)
     seed = int(os.environ.get("SEED", "20"))
     for number in range(rounds):
-        with SOURCES[kind](request, f"{kind}_killed{number}") as source:
+        with SOURCES[kind](request, f"of_{kind}_killed{number}") as source:
             whole = undisturbed(source)
             rng = random.Random(seed + number)
             training = Training.of(tmp_path / str(number), source.uri, opened(source), step_seconds=0.02)

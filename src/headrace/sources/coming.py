@@ -20,8 +20,8 @@ class Coming:
         self.count = 0
         self.nbytes = 0
 
-    def add(self, records: Records, end: int | None) -> int:
-        """Adds records, those before the position `end`. Returns how many these are."""
+    def add(self, records: Records, end: int | None, now: float = 0.0) -> int:
+        """Adds records that have come `now`, those before the position `end`. Returns how many these are."""
         part = self._parts[records.partition]
         part.following = max(part.following, records.following)
         if end is not None and len(records.positions) and records.positions[-1] >= end:
@@ -33,6 +33,7 @@ class Coming:
             sizes = _sizes(records)
             part.chunks.append(records)
             part.sizes.append(sizes)
+            part.came.append(now)
             self.count += count
             self.nbytes += int(sizes.sum())
         return count
@@ -41,6 +42,10 @@ class Coming:
         """Adds a partition that the log did not have before."""
         self._parts[partition] = _Part(position)
         self._parts = dict(sorted(self._parts.items()))
+
+    def oldest(self) -> float:
+        """Returns when the first of the records came that wait; there is one at least."""
+        return min(part.came[0] for part in self._parts.values() if part.came)
 
     def following(self) -> Positions:
         """Returns for each partition the position behind what has come."""
@@ -90,6 +95,7 @@ class _Part:
         self.following = position
         self.chunks: list[Records] = []
         self.sizes: list[Sizes] = []
+        self.came: list[float] = []
 
     def summed_sizes(self) -> Sizes:
         if not self.sizes:
@@ -108,7 +114,7 @@ class _Part:
             nbytes += int(sizes[:within].sum())
             chunks.append(_first(chunk, within))
             if within == len(sizes):
-                del self.chunks[0], self.sizes[0]
+                del self.chunks[0], self.sizes[0], self.came[0]
             else:
                 self.chunks[0] = _rest(chunk, within)
                 self.sizes[0] = sizes[within:]

@@ -83,8 +83,6 @@ class Feed:
         self._look_again = 0.0
         self._heard = 0.0
         """When the last record came, by `time.monotonic`."""
-        self._since = 0.0
-        """When the first of the records came that wait."""
         self._status = FeedStatus(time.monotonic())
         self._said = 0.0
         self._asked = 0.0
@@ -171,7 +169,7 @@ class Feed:
             self._first = spans[0].first
 
         reading.seek(positions)
-        self._heard = self._since = time.monotonic()
+        self._heard = time.monotonic()
         closing = self._options.closing()
         while not self._closed:
             self._say(reading)
@@ -182,6 +180,8 @@ class Feed:
             elif not self._leads:
                 self._wait_to_be_told()
             elif not self._lead(reading, closing):
+                self._said = 0.0
+                self._say(reading)
                 self._send(("ended",))
                 return self._stay()
 
@@ -236,7 +236,9 @@ class Feed:
 
         self._said = now
         lag = self._status.lag
-        if now >= self._asked + ASK_EVERY:
+        if reading.at_end() >= self._coming.starts().keys():
+            lag = 0
+        elif now >= self._asked + ASK_EVERY:
             self._asked = now
             lag = self._lag(reading)
 
@@ -262,6 +264,10 @@ class Feed:
         with self._changed:
             self._changed.wait_for(lambda: self._closed)
 
+    def _clock(self) -> float:
+        """Returns the time by which records get older: not while nothing is read since there is no room."""
+        return time.monotonic() - self._status.full
+
     def _lead(self, reading: Log, closing: Closing) -> bool:
         """Reads on, and closes spans that are full. Returns whether there is more to come."""
         self._look_for_partitions(reading)
@@ -269,7 +275,7 @@ class Feed:
         is_over = self._is_over(reading)
         while self._coming.count and self._left() > 0:
             closing = dataclasses.replace(closing, samples=min(closing.samples, self._left()))
-            waited = time.monotonic() - self._since
+            waited = self._clock() - self._coming.oldest()
             if is_over:
                 waited = closing.linger
 
@@ -316,16 +322,13 @@ class Feed:
             if self._end is not None:
                 end = self._end.get(records.partition, 0)
 
-            had_none = not self._coming.count
             before = self._coming.nbytes
-            count = self._coming.add(records, end)
+            count = self._coming.add(records, end, self._clock())
             if count:
                 status = self._status
                 nbytes = status.nbytes + self._coming.nbytes - before
                 self._status = dataclasses.replace(status, records=status.records + count, nbytes=nbytes)
                 self._heard = now
-                if had_none:
-                    self._since = now
 
     def _skip_gap(self, reading: Log, error: RecordsLostError) -> None:
         """Goes on behind records that the log does not have any more. Raises the error if that is not asked for."""
@@ -364,7 +367,6 @@ class Feed:
             ranges.append(Range(partition, starts[partition], stop))
 
         span = Span(self._number, self._first, sum(counts.values()), tuple(ranges))
-        self._since = time.monotonic()
         self._keep(span, taken)
         self._send(("span", span))
 
