@@ -211,14 +211,10 @@ class KafkaLog:
         # Each runs once for a message, a million times in a few seconds: `map` is what Python does quickest.
         kind = self._kafka.Message
         errors = list(map(kind.error, messages))
+        said = []
         if any(errors):
-            good = []
-            for message, error in zip(messages, errors, strict=True):
-                if error is None:
-                    good.append(message)
-                else:
-                    self._take_error(error, message, found)
-            messages = good
+            said = [message for message, error in zip(messages, errors, strict=True) if error is not None]
+            messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
 
         # A tombstone of a compacted topic has no value.
         values = list(map(kind.value, messages))
@@ -238,16 +234,20 @@ class KafkaLog:
             records.values += values[start:stop]  # type: ignore[operator]
             records.following = offsets[stop - 1] + 1
 
+        for message in said:
+            self._take_error(message.error(), message, found)
         return sum(map(len, values))
 
     def _take_error(self, error: Any, message: Any, found: dict[int, Records]) -> None:
         code = self._kafka.KafkaError
         number = message.partition()
         if error.code() == code._PARTITION_EOF:
-            self._at_end.add(number)
-            # Behind the last message there may be marks of transactions, or messages that are compacted away.
-            records = found.setdefault(number, Records(number, [], [], 0))
-            records.following = max(records.following, message.offset())
+            records = found.setdefault(number, Records(number, [], [], self._following.get(number, 0)))
+            # Otherwise messages have come behind the end that it speaks of. Behind the last message there may be marks
+            # of transactions, or messages that are compacted away.
+            if message.offset() >= records.following:
+                records.following = message.offset()
+                self._at_end.add(number)
         elif error.code() in (code._AUTO_OFFSET_RESET, code.OFFSET_OUT_OF_RANGE):
             raise self._lost(number)
         elif error.code() in (code.UNKNOWN_TOPIC_OR_PART, code._UNKNOWN_PARTITION, code._UNKNOWN_TOPIC):
