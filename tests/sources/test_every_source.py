@@ -62,6 +62,21 @@ def test_a_resume_goes_on_with_the_next_batch(source):
     assert read(again) == after
 
 
+def test_a_resume_behind_a_commit_at_the_end_of_a_span(source):
+    """What was committed may be gone: it must not be read again."""
+    writer = start_writing(source, range(COUNT))
+    loader = loader_of(open_source(source, span=64), batch_size=32)
+    before = read(loader, 4)
+    loader.commit(loader.state_dict())
+    state = loader.state_dict()
+    del loader
+    other = loader_of(open_source(source, span=64), batch_size=32)
+    other.load_state_dict(state)
+    after = read(other)
+    writer.join()
+    assert sorted(flat(before + after)) == list(range(COUNT))
+
+
 def test_records_that_come_later(source):
     writer = start_writing(source, range(32))
     data = open_source(source, span=32, linger=0.5, until=64)

@@ -50,6 +50,18 @@ def test_two_ranks_see_each_sample_once_and_in_the_order_of_one(request, tmp_pat
         assert both.trained() == whole
 
 
+def test_ranks_with_journals_of_their_own_are_refused(request, tmp_path):
+    check_nc("tcp")
+    with SOURCES["tcp"](request, "apart") as source:
+        training = Training.of(tmp_path / "apart", source.uri, {**opened(source), "journal": "RANK"})
+        process = training.start(ranks=2)
+        writer = threading.Thread(target=source.write, args=(range(COUNT),))
+        writer.start()
+        assert training.wait(process) != 0
+        writer.join()
+        assert "the ranks read different logs" in (training.folder / "log").read_text()
+
+
 @pytest.mark.thorough_but(kind="kafka")
 @pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("kind", SOURCES)

@@ -34,7 +34,10 @@ def write(path: Path, content: object) -> None:
 def train(settings: dict[str, object], folder: Path) -> None:
     rank = dist.get_rank() if dist.is_initialized() else 0
     ranks = dist.get_world_size() if dist.is_initialized() else 1
-    data = headrace.open(settings["uri"], **settings["open"])
+    opened = dict(settings["open"])
+    if opened.get("journal") == "RANK":
+        opened["journal"] = str(folder / f"journal-{rank}")
+    data = headrace.open(settings["uri"], **opened)
     loader = headrace.DataLoader(data, batch_size=settings["batch"] // ranks, **settings["loader"])
     checkpoint = folder / "checkpoint.json"
     trained: list[list[int]] = []

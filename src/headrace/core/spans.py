@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -131,6 +131,23 @@ class Beginning:
     """The position behind the last one of the epoch; None: there is none, or it is to be looked up."""
     spans: tuple[Span, ...] = ()
     """Spans that were closed before and are needed again."""
+    after: Span | None = None
+    """The span behind which it goes on, if all of that was delivered; None: there is none, or `spans` say it."""
+
+    @property
+    def known(self) -> tuple[Span, ...]:
+        """The spans that say where the log goes on."""
+        if self.spans or self.after is None:
+            return self.spans
+        return (self.after,)
+
+    def from_position(self, position: int) -> Beginning:
+        """Returns the same without the spans that are over at a place among all samples."""
+        over = [span for span in self.spans if span.stop <= position]
+        after = self.after
+        if over:
+            after = over[-1]
+        return replace(self, spans=self.spans[len(over) :], after=after)
 
 
 class SpanSupply(Protocol):

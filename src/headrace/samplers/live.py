@@ -110,13 +110,13 @@ class LiveSampler(ElasticSampler):
             "source": dict(beginning.identity),
             "begin": _pairs(beginning.begin),
             "end": _pairs(beginning.end),
-            "spans": [span.to_state() for span in beginning.spans],
+            "spans": [span.to_state() for span in beginning.known],
         }
 
     def load_state_dict(self, state_dict: State) -> None:
         """See `ElasticSampler.load_state_dict`."""
         super().load_state_dict(state_dict)
-        self._resumed = _beginning_of(state_dict)
+        self._resumed = _beginning_of(state_dict).from_position(state_dict["position"])
         if self._running is not None:
             self._running.close()
         self._running = None
@@ -183,7 +183,7 @@ class LiveBatches:
         self._spans: list[Span] = []
         self._orders: dict[int, Rows] = {}
         self._total: int | None = None
-        self._first_of_batch: deque[int] = deque()
+        self._needed_after: deque[int] = deque()  # for each batch, the first span that those behind it need
         self._first_number = 0
 
     def __iter__(self) -> LiveBatches:
@@ -218,14 +218,15 @@ class LiveBatches:
 
         keys = SpanKeys(self.supply.feed, tuple(self._parts(np.array(mine, np.int64))))
         self._position = min(stop, self._stop)
-        self._first_of_batch.append(keys.parts[0][0].number)
+        last = keys.parts[-1][0]
+        self._needed_after.append(last.number + (self._position >= last.stop))
         self._drop_spans()
         return keys
 
     def checkpoint(self) -> tuple[int, Beginning]:
         """Returns the position of the next sample, and what is needed to go on there."""
         known = self.beginning
-        spans = tuple(self._spans) or self._beginning.spans
+        spans = tuple(self._spans) or self._beginning.known
         return self._position, Beginning(known.identity, known.begin, known.end, spans)
 
     def listen(self, first: int) -> LiveBatches:
@@ -236,14 +237,14 @@ class LiveBatches:
     def passed(self, position: int) -> None:
         """Is told that the batch with this number has left for the loop. See `epoch.look_ahead.HearsBatches`."""
         left = position - self._first_number
-        span = None
-        while left >= 0 and self._first_of_batch:
-            span = self._first_of_batch.popleft()
+        needed = None
+        while left >= 0 and self._needed_after:
+            needed = self._needed_after.popleft()
             self._first_number += 1
             left -= 1
 
-        if span is not None:
-            self.supply.passed(span)
+        if needed is not None:
+            self.supply.passed(needed)
 
     def wait(self, timeout: float | None) -> None:
         """Waits until there may be a further batch, at most so many seconds; None: as long as it takes."""

@@ -153,12 +153,14 @@ class Feed:
             self._send(("error", error))
 
     def _read(self, reading: Log) -> None:
-        beginning = self._opened(reading)
+        beginning = self._begun = self._opened(reading)
         if not self._leads:
             self._wait_to_be_told()
         spans = list(self._told)
         if spans:
             positions = {part.partition: part.start for part in spans[0].ranges}
+        elif beginning.after is not None:
+            positions = beginning.after.following()
         else:
             positions = dict(beginning.begin or {})
 
@@ -167,6 +169,9 @@ class Feed:
         if spans:
             self._number = spans[0].number
             self._first = spans[0].first
+        elif beginning.after is not None:
+            self._number = beginning.after.number + 1
+            self._first = beginning.after.stop
 
         reading.seek(positions)
         self._heard = time.monotonic()
@@ -209,7 +214,7 @@ class Feed:
         elif end is None and isinstance(until, float) and until <= time.time():
             end = reading.resolve(until)
 
-        opened = Beginning(dict(reading.identity), begin, end, before.spans)
+        opened = dataclasses.replace(before, identity=dict(reading.identity), begin=begin, end=end)
         self._send(("opened", opened))
         return opened
 
@@ -301,6 +306,7 @@ class Feed:
         until = self._options.until
         if self._end is None and isinstance(until, float) and until <= time.time():
             self._end = reading.resolve(until)
+            self._send(("opened", dataclasses.replace(self._begun, end=self._end)))
         if self._end is not None:
             following = self._coming.following()
             return all(following.get(partition, 0) >= end for partition, end in self._end.items())

@@ -56,8 +56,8 @@ class DescribedSupply(LocalSupply):
         super().__init__(source, options, beginning)
         self._describe = describe
         self._schema = ""
-        if beginning.spans:
-            self._schema = beginning.spans[0].schema
+        if beginning.known:
+            self._schema = beginning.known[0].schema
 
     def next_span(self) -> Span | None:
         """See `SpanSupply`."""
@@ -110,6 +110,7 @@ class FollowingSupply(LocalSupply):
 
     def __init__(self, source: LogSource, options: FeedOptions, beginning: Beginning, store: Store, key: str) -> None:
         super().__init__(source, options, replace(beginning, spans=()), leads=False)
+        self._own: Beginning | None = None
         self._store = store
         self._key = key
         self._seen = 0
@@ -132,11 +133,31 @@ class FollowingSupply(LocalSupply):
             raise StorageError.about("rank 0 cannot read the source", found=rest[0], cure=cure)
 
         self.beginning, span = rest
+        self._compare()
         if span is None:
             self._ended = True
             return None
         self.tell(span)
         return span  # type: ignore[no-any-return]
+
+    def _opened(self, beginning: Beginning) -> None:
+        """See `LocalSupply._opened`. Where the epoch begins, rank 0 says."""
+        self._own = beginning
+        self._compare()
+
+    def _compare(self) -> None:
+        """Raises `UsageError` if this rank reads another log than rank 0: positions would mean other records."""
+        theirs = self.beginning.identity
+        if self._own is None or not theirs or self._own.identity == theirs:
+            return
+
+        self.close()
+        cure = "give all ranks the same source; a queue or a socket, one journal= folder that all can read"
+        what = "the ranks read different logs"
+        found = f"{self._own.identity} on this rank"
+        raise UsageError.about(
+            what, place=self._source.place, found=found, expected=f"{theirs}, as on rank 0", cure=cure
+        )
 
     def wait(self, timeout: float | None) -> None:
         """See `SpanSupply`."""

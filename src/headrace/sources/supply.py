@@ -86,8 +86,9 @@ class LocalSupply:
         self._leads = leads
         self._io_process = IO_PROCESS.get()
         self.feed = FeedName(self._io_process.address, f"{os.getpid()}-{next(_NUMBERS)}")
-        self.beginning = replace(beginning, spans=())
+        self.beginning = replace(beginning, spans=(), after=None)
         self._open: deque[Span] = deque(beginning.spans)
+        self._after = beginning.after
         self._came: deque[Span] = deque()
         self._last = -1
         self._ended = False
@@ -148,9 +149,9 @@ class LocalSupply:
     def passed(self, number: int) -> None:
         """See `SpanSupply`."""
         behind = False
-        # The last one stays: it says where the log goes on, should the I/O process be started anew.
-        while len(self._open) > 1 and self._open[0].number < number:
-            self._open.popleft()
+        while self._open and self._open[0].number < number:
+            # Should the I/O process be started anew, it goes on behind that.
+            self._after = self._open.popleft()
             behind = True
 
         if behind:
@@ -167,10 +168,14 @@ class LocalSupply:
         if self._connection is not None:
             self._connection.close()
 
+    def _opened(self, beginning: Beginning) -> None:
+        """Is told where the feed has begun."""
+        self.beginning = beginning
+
     def _follow(self) -> None:
         """Begins the feed, or begins it anew behind what came of it."""
         self._connection = connect(self.feed.address)
-        beginning = replace(self.beginning, spans=tuple(self._open))
+        beginning = replace(self.beginning, spans=tuple(self._open), after=self._after)
         self._send(("follow", self.feed.name, self._source, self._options, beginning, self._leads))
 
     def _connected(self) -> Connection:
@@ -197,7 +202,7 @@ class LocalSupply:
             return
 
         if what == "opened":
-            self.beginning = replace(rest[0], spans=())
+            self._opened(replace(rest[0], spans=(), after=None))
         elif what == "ended":
             self._ended = True
         elif what == "status":
