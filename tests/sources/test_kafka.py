@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import logging
@@ -228,7 +229,7 @@ def test_a_topic_that_was_made_anew(shared_kafka):
     shared_kafka.produce("anew", values(range(100)))
     other = loader_of(headrace.open(url, decode="json", until=100))
     other.load_state_dict(state)
-    with pytest.raises(StateError, match="another log of the same name"):
+    with pytest.raises(StateError, match="another log"):
         read(other)
 
 
@@ -401,3 +402,44 @@ def test_figures_of_a_source_that_is_read_out(kafka_mock):
     assert live.lag == 0
     assert live.waited > 0
     assert "source: 100 records in 1 span" in str(loader.report())
+
+
+def test_a_state_before_the_first_batch_and_behind_the_last_one(topic):
+    loader = loader_of(open_topic(topic))
+    first = loader.state_dict()
+    whole = read(loader)
+    behind = loader.state_dict()
+    second = read(loader)
+    for workers in (0, 2):
+        again = loader_of(open_topic(topic), num_workers=workers)
+        again.load_state_dict(first)
+        assert read(again) == whole
+        later = loader_of(open_topic(topic), num_workers=workers)
+        later.load_state_dict(behind)
+        assert read(later) == second
+
+
+def test_a_state_of_another_topic_is_not_committed(topic, shared_kafka):
+    shared_kafka.make_topic("another", 3)
+    shared_kafka.produce("another", values(range(30)))
+    loader = loader_of(open_topic(topic))
+    read(loader, 12)
+    other = loader_of(open_topic(shared_kafka.url("another"), until=30))
+    with pytest.raises(StateError, match="another log"):
+        other.commit(loader.state_dict())
+    assert shared_kafka.committed("another") == {}
+
+
+def test_a_loader_that_is_dropped_leaves_nothing_open(topic):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        loader = loader_of(open_topic(topic))
+        read(loader, 1)
+        del loader
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
+
+
+def test_a_loader_can_be_copied_in_the_middle(topic):
+    loader = loader_of(open_topic(topic))
+    read(loader, 2)
+    assert sorted(flat(read(copy.deepcopy(loader)))) == list(range(COUNT))

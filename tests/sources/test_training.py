@@ -50,15 +50,13 @@ def test_two_ranks_see_each_sample_once_and_in_the_order_of_one(request, tmp_pat
         assert both.trained() == whole
 
 
+@pytest.mark.thorough
 def test_ranks_with_journals_of_their_own_are_refused(request, tmp_path):
-    check_nc("tcp")
-    with SOURCES["tcp"](request, "apart") as source:
+    with SOURCES["rabbitmq"](request, "apart") as source:
         training = Training.of(tmp_path / "apart", source.uri, {**opened(source), "journal": "RANK"})
         process = training.start(ranks=2)
-        writer = threading.Thread(target=source.write, args=(range(COUNT),))
-        writer.start()
+        source.write(range(COUNT))
         assert training.wait(process) != 0
-        writer.join()
         assert "the ranks read different logs" in (training.folder / "log").read_text()
 
 

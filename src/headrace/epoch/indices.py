@@ -135,14 +135,20 @@ class MapIndices:
 
     def is_at_end(self) -> bool:
         """Tells whether the sampler has nothing left. What it gives instead is kept for `take`."""
-        if self._peeked is not None:
-            return False
-        try:
-            self._peeked = self.take()
-        except StopIteration:
-            return True
-        except NothingYetError:
-            return False
+        while self._peeked is None:
+            try:
+                self._peeked = self.take()
+            except StopIteration:
+                return True
+            except NothingYetError:
+                pass
+            else:
+                break
+
+            # Data without an end are never at it.
+            if not isinstance(self._indices, LiveBatches) or self._indices.endless:
+                break
+            self._indices.wait(None)
         return False
 
     def wait(self, timeout: float | None) -> None:

@@ -143,7 +143,7 @@ class Opening:
                 offset = position_in(resume["sampler"], offset)
             elif drawn_from is not None:
                 self._redraw(drawn_from, draws.now, resume["batches"])
-            else:
+            elif resume["batches"]:
                 self.indices = islice(self.indices, resume["batches"], None)
 
             # The dataset has a state of its own in each worker: as many replicas go on as there were, whatever workers

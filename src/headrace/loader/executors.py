@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.core.allocator import keep_freed_memory
 from headrace.core.per_process import PerProcess
+from headrace.core.protocols import is_live
 from headrace.epoch.draws import resumable
 from headrace.loader.options import AskedArguments
 from headrace.loader.read_ahead import remote_reading
@@ -35,7 +36,7 @@ def has_workers(loader: AskedArguments[Any], session: Session) -> bool:
 def decided_backend(loader: AskedArguments[Any], session: Session) -> Backend:
     """Returns where batches will be made. "auto" is decided here, once, by loading a few samples."""
     if loader.backend == "auto" and session.backend is None:
-        if session.tuner is not None:
+        if session.tuner is not None or is_live(loader.dataset):
             session.backend = "process"  # of which there may be none
         elif loader.num_workers > 0:
             session.backend = choose(loader).backend

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from headrace.core.counter import stream_key
 from headrace.core.spans import Beginning, NothingYetError, Rows, Span, SpanKey, SpanKeys, SpanSupply, everything
+from headrace.core.world import World
 from headrace.samplers.permutation import Permutation
 from headrace.samplers.positions import Uneven, local_range
-from headrace.samplers.sampler import ElasticSampler, State
+from headrace.samplers.sampler import ORDER, ElasticSampler, State
 
 KEPT_ORDER = 1 << 20
 """Samples of a span up to which its order is computed at once and kept; 8 bytes each."""
@@ -63,8 +67,15 @@ class LiveSampler(ElasticSampler):
         position = self._begin()["position"]
         beginning = self._resumed
         supply = functools.partial(self._supply_of, beginning, self.epoch)
-        self._running = LiveBatches(self, supply, position, beginning, size, drop_last=drop_last)
-        return self._running
+        epoch = self.epoch
+        if self.endless:
+            epoch = 0
+        # The batches do not hold the sampler: a loader that is dropped is to close its connections at once.
+        order = SpanOrder(self.shuffle, functools.partial(stream_key, self.seed, ORDER), epoch)
+        running = LiveBatches(order, supply, position, beginning, Dealt(size, self.world, self.uneven, drop_last))
+        running.endless = self.endless
+        self._running = running
+        return running
 
     def reads(self) -> Any:
         """Returns what was read of the epoch; None: nothing yet. See `SpanSupply.reads`."""
@@ -76,13 +87,6 @@ class LiveSampler(ElasticSampler):
         """Ends the epoch that runs: nothing more is read."""
         if self._running is not None:
             self._running.close()
-
-    def order_of(self, span: Span) -> Permutation:
-        """Returns the order of a span."""
-        epoch = self.epoch
-        if self.endless:
-            epoch = 0
-        return Permutation(span.count, self._stream(span.number, epoch))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -134,6 +138,10 @@ class LiveSampler(ElasticSampler):
             found = f"position {state['position']}"
             self._refuse("this state is damaged", found, f"one from {spans[0].first} to {spans[-1].stop}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what reads: a copy begins where this one would begin anew."""
+        return {**vars(self), "_running": None, "_resumed": self._same_records()}
+
     def _identity(self) -> State:
         return {"seed": self.seed, "shuffle": self.shuffle}
 
@@ -157,29 +165,51 @@ class LiveSampler(ElasticSampler):
         return {"position": self.checkpoint()[1]}
 
 
+@dataclass(frozen=True)
+class SpanOrder:
+    """The order of the samples of each span of an epoch."""
+
+    shuffles: bool
+    key: Callable[[int, int], int]
+    """Returns the key of a span's permutation, of its number and the epoch's."""
+    epoch: int
+
+    def permutation(self, span: Span) -> Permutation:
+        """Returns the order of a span."""
+        return Permutation(span.count, self.key(span.number, self.epoch))
+
+
+class Dealt(NamedTuple):
+    """How samples are dealt out."""
+
+    size: int
+    """Samples of a batch of one rank."""
+    world: World
+    uneven: Uneven
+    drop_last: bool
+
+
 class LiveBatches:
     """The batches of one epoch. Raises `NothingYetError` where the next one is not there yet."""
 
     def __init__(
         self,
-        sampler: LiveSampler,
+        order: SpanOrder,
         supply: Callable[[], SpanSupply],
         position: int,
         beginning: Beginning,
-        size: int,
-        *,
-        drop_last: bool,
+        dealt: Dealt,
     ) -> None:
         """supply: begins at `beginning`, when the first batch is asked for. position: of the first sample, over all
         ranks."""
         self._open = supply
         self._supply: SpanSupply | None = None
         self._beginning = beginning
-        self._sampler = sampler
-        self._world = sampler.world
+        self.endless = False
+        """Whether there is no end."""
+        self._order = order
+        self._size, self._world, self._uneven, self._drop_last = dealt
         self._position = position
-        self._size = size
-        self._drop_last = drop_last
         self._spans: list[Span] = []
         self._orders: dict[int, Rows] = {}
         self._total: int | None = None
@@ -282,7 +312,7 @@ class LiveBatches:
         """Returns the positions of this rank in a batch of all ranks."""
         if self._total is None or stop <= self._total:
             return range(first + self._world.rank, stop, self._world.size)
-        return local_range(first, self._total, self._world, self._sampler.uneven)[: self._size]
+        return local_range(first, self._total, self._world, self._uneven)[: self._size]
 
     def _parts(self, positions: Rows) -> Iterator[tuple[Span, Rows]]:
         for span in self._spans:
@@ -297,13 +327,13 @@ class LiveBatches:
             yield last, self._rows(last, (beyond - last.first) % last.count)
 
     def _rows(self, span: Span, places: Rows) -> Rows:
-        if not self._sampler.shuffle:
+        if not self._order.shuffles:
             return places
         if span.count > KEPT_ORDER:
-            return self._sampler.order_of(span).at(places)
+            return self._order.permutation(span).at(places)
 
         if span.number not in self._orders:
-            self._orders[span.number] = self._sampler.order_of(span).at(everything(span.count))
+            self._orders[span.number] = self._order.permutation(span).at(everything(span.count))
         return self._orders[span.number][places]
 
     def _drop_spans(self) -> None:
@@ -323,10 +353,9 @@ class Waiting:
 
     def __next__(self) -> SpanKeys:
         while True:
-            try:
+            with contextlib.suppress(NothingYetError):
                 return next(self._batches)
-            except NothingYetError:
-                self._batches.wait(None)
+            self._batches.wait(None)
 
 
 def _pairs(positions: dict[int, int] | None) -> list[list[int]] | None:

@@ -51,7 +51,7 @@ class AmqpAddress:
 
     def __post_init__(self) -> None:
         if self.port and not self.name:
-            cure = "write the queue behind the host, or give queue="
+            cure = "write the queue behind the host: amqp://host/queue"
             raise UsageError.about("a URL without a queue", place=self.server, cure=cure)
         unknown = {name for name, _ in parse_qsl(urlsplit(self.url).query)} - SETTINGS
         if unknown:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,14 +195,7 @@ class Feed:
     def _opened(self, reading: Log) -> Beginning:
         """Returns where the epoch begins and ends, and tells it."""
         before = self._beginning
-        for name, value in before.identity.items():
-            found = reading.identity.get(name, "")
-            if value and found and value != found:
-                place = self._source.place
-                what = "this state belongs to another log of the same name"
-                cure = "load it where it was saved, or begin anew without it"
-                raise StateError.about(what, place=place, found=f"{name} {found}", expected=value, cure=cure)
-
+        check_identity(self._source.place, before.identity, reading.identity)
         begin = before.begin
         if begin is None:
             begin = reading.resolve(self._options.start)
@@ -437,3 +430,13 @@ class Feed:
         self._number = span.number + 1
         self._first = span.stop
         self._changed.notify_all()
+
+
+def check_identity(place: str, known: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Raises `StateError` if a state is of another log than the one that was found."""
+    for name, value in known.items():
+        other = found.get(name, "")
+        if value and other and value != other:
+            what = "this state belongs to another log"
+            cure = "load it where it was saved, or begin anew without it"
+            raise StateError.about(what, place=place, found=f"{name} {other}", expected=value, cure=cure)

@@ -2,6 +2,7 @@
 
 - `00000000000000000000.journal`, ...: segments, named by the number of their first record
 - `journal.json`: version and id of the journal
+- `source`: what is received there; messages of another source do not belong into the same journal
 - `lock`: locked by the process that writes
 - `durable`: eight bytes, the number behind the last record that is on the disk; written after each sync
 - `trim`: eight bytes, up to where readers need nothing any more; the writer deletes what is behind
@@ -18,7 +19,7 @@ import uuid
 import weakref
 from pathlib import Path
 
-from headrace.core.errors import FormatError, StorageError
+from headrace.core.errors import FormatError, StorageError, UsageError
 from headrace.sources.journal_segments import VERSION, first_number
 from headrace.storage.cache.locks import NoLocks, lock_file
 
@@ -26,6 +27,7 @@ NUMBER = 8
 """Bytes of a number in `durable` and `trim`."""
 
 DESCRIPTION = "journal.json"
+SOURCE = "source"
 LOCK = "lock"
 DURABLE = "durable"
 TRIM = "trim"
@@ -50,7 +52,9 @@ def make_folder(folder: Path) -> str:
 def _check_empty(folder: Path) -> None:
     # A journal without its description was tampered with; other data may be somebody's only copy.
     names = (path.name for path in folder.iterdir())
-    others = [name for name in names if name not in (LOCK, DURABLE, TRIM) and DESCRIPTION not in name]
+    others = [
+        name for name in names if name not in (LOCK, DURABLE, TRIM) and SOURCE not in name and DESCRIPTION not in name
+    ]
     if others:
         found = f"a folder with {len(others):,} other files"
         expected = "an empty folder, or one of a journal"
@@ -68,6 +72,25 @@ def _describe(folder: Path) -> None:
     finally:
         aside.unlink()
     sync_folder(folder)
+
+
+def check_source(folder: Path, place: str) -> None:
+    """Raises `UsageError` if a journal holds messages of another source than `place`. Raises `OSError`."""
+    path = folder / SOURCE
+    if not path.exists():
+        aside = folder / f"{SOURCE}.{uuid.uuid4().hex}"
+        write_synced(aside, place.encode())
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, path)
+        finally:
+            aside.unlink()
+
+    found = path.read_text()
+    if found != place:
+        what = "this journal holds messages of another source"
+        cure = "give each source a journal= of its own; messages that are not needed any more: delete the folder"
+        raise UsageError.about(what, place=folder, found=found, expected=place, cure=cure)
 
 
 def id_of(folder: Path) -> str:

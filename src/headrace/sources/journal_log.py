@@ -11,7 +11,7 @@ from headrace.core.errors import wrong_argument
 from headrace.sources import receiving
 from headrace.sources.file_watch import FileWatch
 from headrace.sources.journal import KEPT_IDS, Duplicates, JournalWriter
-from headrace.sources.journal_folder import DURABLE
+from headrace.sources.journal_folder import DURABLE, check_source
 from headrace.sources.journal_reader import JournalReader
 from headrace.sources.log import Positions, Records, Start
 from headrace.sources.memory_journal import MemoryJournal
@@ -89,7 +89,9 @@ class JournalLog:
     def _readable(self) -> JournalReader | MemoryJournal:
         if self._receiving is not None and isinstance(self._receiving.journal, MemoryJournal):
             return self._receiving.journal
-        return JournalReader(Path(self._source.journal or ""))
+        folder = Path(self._source.journal or "")
+        check_source(folder, self._source.place)
+        return JournalReader(folder)
 
     @property
     def receives(self) -> bool:

@@ -133,6 +133,10 @@ class FollowingSupply(LocalSupply):
             raise StorageError.about("rank 0 cannot read the source", found=rest[0], cure=cure)
 
         self.beginning, span = rest
+        # Of another log, the records of the span would never come.
+        while self._own is None and not self._ended:
+            self._is_readable(None)
+            self._receive()
         self._compare()
         if span is None:
             self._ended = True

@@ -44,7 +44,7 @@ class RedisAddress:
         if parts.scheme not in ("redis", "rediss"):
             raise wrong_argument("url", f"{parts.scheme}://...", '"redis://host/stream" or "rediss://host/stream"')
         if self.server and not self.key:
-            cure = "write the stream's key behind the host, or give stream="
+            cure = "write the stream's key behind the host: redis://host/stream"
             raise UsageError.about("a URL without a stream", place=self.server, cure=cure)
         unknown = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - {"db"}
         if unknown or not dict(parse_qsl(parts.query)).get("db", "0").isdigit():

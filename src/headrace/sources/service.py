@@ -6,7 +6,7 @@ A client names this module when it connects; see `headrace.storage.io_process`. 
         ("told", span), ("passed", number)                of that feed
         and it is sent ("opened", beginning), ("span", span), ("ended",), ("error", error)
     ("memory", feed, source, options, span)               is answered by ("memory",) and a descriptor, or by an error
-    ("commit", source, positions)                         is answered by ("done",) or ("error", error)
+    ("commit", source, positions, identity)                      is answered by ("done",) or ("error", error)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from headrace.core.errors import StorageError
 from headrace.core.spans import Beginning, Span
-from headrace.sources.feed import Feed
+from headrace.sources.feed import Feed, check_identity
 from headrace.sources.feed_options import FeedOptions
 from headrace.sources.log import LogSource, Positions
 from headrace.storage import wire
@@ -114,10 +114,11 @@ class _Client:
         finally:
             os.close(descriptor)
 
-    def _commit(self, source: LogSource, positions: Positions) -> None:
+    def _commit(self, source: LogSource, positions: Positions, identity: dict[str, str]) -> None:
         try:
             reading = source.open()
             try:
+                check_identity(source.place, identity, reading.identity)
                 reading.commit(positions)
             finally:
                 reading.close()

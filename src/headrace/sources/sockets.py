@@ -217,7 +217,7 @@ class SocketReceiver:
         """Ends a connection whose frames are wrong. That of a server is an error, one of many clients is not."""
         self._forget(connection)
         expected = f"frames as frame={self._source.frame!r} says"
-        cure = "correct frame=, or raise largest_frame="
+        cure = "correct frame=, or have the sender cut what it sends into smaller frames"
         error = StorageError.about(
             "a connection has wrong frames", place=self._source.place, found=found, expected=expected, cure=cure
         )

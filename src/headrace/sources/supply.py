@@ -219,11 +219,14 @@ class LocalSupply:
                 self._open.append(span)
 
 
-def commit(source: LogSource, positions: dict[int, int]) -> None:
-    """Tells a source that all before these positions is done with. Raises `StorageError`."""
+def commit(source: LogSource, positions: dict[int, int], identity: dict[str, str]) -> None:
+    """Tells a source that all before these positions is done with. Raises `StorageError`, `StateError`.
+
+    identity: of the log to which the positions belong.
+    """
     io_process = IO_PROCESS.get()
     connection = connect(io_process.address)
-    wire.send(connection.socket, ("commit", source, positions))
+    wire.send(connection.socket, ("commit", source, positions, identity))
     what, *rest = wire.receive(connection.socket)
     connection.close()
     if what == "error":

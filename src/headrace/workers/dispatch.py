@@ -160,7 +160,7 @@ class Dispatcher(Generic[Result]):
         """Tells whether nothing is left of the epoch. Waits for the first batch of an iterable dataset."""
         window = self.window
         if self._epoch.is_map:
-            return not self.starved and window.finished and self._epoch.is_at_end()
+            return window.finished and self._epoch.is_at_end()
 
         while not window.finished and not any(True for _ in window.undelivered()):
             carrier.collect()

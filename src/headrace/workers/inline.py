@@ -192,10 +192,9 @@ class InlineExecutor:
     def _take(self) -> tuple[int, Any]:
         """Returns the next index, and waits for it if it has to."""
         while True:
-            try:
+            with contextlib.suppress(NothingYetError):
                 return self._epoch.take()
-            except NothingYetError:
-                self._epoch.wait(None)
+            self._epoch.wait(None)
 
     def _make(self, replica: int, index: object) -> Any:
         host = self._host

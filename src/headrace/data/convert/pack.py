@@ -80,10 +80,7 @@ def pack(  # noqa: PLR0913 - two places, each with its options
         raise wrong_argument("workers", workers, "0 or more", place="headrace.pack")
 
     if is_live(source):
-        from headrace.data.live.capture import capture
-
-        _check_plain(options)
-        return capture(source, target, options.format, report or _silent)
+        return _captured(source, target, options, report or _silent)
 
     place = local_path(target)
     reading: Mapping[str, object] = {}
@@ -171,13 +168,17 @@ def _pack_here(plan: PackPlan, way: Way) -> PackedPieces:
     return PackedPieces(plan, plan.pieces - len(missing), bad, stored_size(files), len(files))
 
 
-def _check_plain(options: PackOptions) -> None:
-    """Raises `UsageError` for options that a log cannot be packed with."""
+def _captured(log: Any, target: str | os.PathLike[str], options: PackOptions, report: Report) -> Packed:
+    """Packs a log. Raises what `capture` raises, and `UsageError` for options that a log cannot be packed with."""
+    from headrace.data.live.capture import capture
+
     for name in ("columns", "resize", "shards", "shuffle"):
         value = getattr(options, name)
         if value is not None:
             cure = "pack the log first, and what was made of it with these options then"
             raise wrong_argument(name, value, "nothing: a log is written as it lies", place="headrace.pack", cure=cure)
+
+    return capture(log, target, options.format, report)
 
 
 def _silent(done: int, total: int) -> None:

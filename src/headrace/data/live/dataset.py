@@ -98,7 +98,7 @@ class LogDataset(Dataset[Any]):
         for span in spans:
             if span.stop <= sampler["position"]:
                 positions = span.following()
-        commit(self._source, positions)
+        commit(self._source, positions, sampler["source"])
 
     def path_of_sample(self, key: Any) -> str | None:
         """Returns the place of a sample, such as `kafka://host/topic/3@1042`: partition and position."""

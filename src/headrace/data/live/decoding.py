@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -134,16 +135,22 @@ def _field_of(name: str, values: Sequence[Any], place: str) -> Field | None:
     """Returns the field of values; None if they are of no kind that a batch can hold."""
     try:
         widened = _widened(values)
-        return field_of(name, widened, place)
-    except (FormatError, ValueError, IndexError):
+        field = field_of(name, widened, place)
+    except (FormatError, ValueError, IndexError, OverflowError):
         return None
+
+    # torch has no batches of such numbers; and of larger ones NumPy makes floats, which are others.
+    whole = any(isinstance(value, int) and abs(value) >= 1 << 63 for value in values)
+    if field.dtype == np.uint64 or whole or not name:
+        return None
+    return field
 
 
 def _widened(values: Sequence[Any]) -> Sequence[Any]:
-    """Returns values with all numbers as floats if some are: 1 and 1.5 are of one field."""
+    """Returns values with all numbers as floats if some are: 1 and 1.5 are of one field, and null is NaN there."""
     kinds = set(map(type, values))
-    if kinds == {int, float}:
-        return list(map(float, values))
+    if float in kinds and kinds <= {int, float, type(None)}:
+        return _without_nulls(values)
     if kinds != {list}:
         return values
 
@@ -153,6 +160,10 @@ def _widened(values: Sequence[Any]) -> Sequence[Any]:
             return [array.astype(np.float64) for array in arrays]
         return [array.astype(np.int64) for array in arrays]
     return values
+
+
+def _without_nulls(values: Sequence[Any]) -> list[Any]:
+    return [math.nan if value is None else float(value) for value in values]
 
 
 def block_of(schema: Schema, samples: Sequence[Any]) -> Block:
@@ -232,8 +243,10 @@ def _unlike(field: Field, found: object) -> SampleError:
 def _numbers(field: Field, values: Sequence[Any]) -> npt.NDArray[Any] | None:
     """Returns numbers of one shape, all at once; None if they are not that."""
     try:
+        if field.dtype.kind == "f" and not field.shape and None in values:
+            values = _without_nulls(values)
         array = np.asarray(values)
-    except ValueError:
+    except (ValueError, TypeError):
         return None
     if array.shape != (len(values), *field.shape):
         return None

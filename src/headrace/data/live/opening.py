@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +19,7 @@ from headrace.sources.journal import Duplicates
 from headrace.sources.log import LogSource, Start
 from headrace.sources.receivers import ReceiverSource
 from headrace.sources.sql.recognition import is_sql
+from headrace.storage.cache.limit import bytes_in
 from headrace.storage.fetcher import default_budget
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 PLACE = "headrace.open"
 
 WITH_FIELDS = ("json", "msgpack", "avro", "arrow")
+
+LEAST_JOURNAL = 1_000_000
+"""Bytes that a journal must be able to hold: less may not have room for a single message."""
 
 SPAN = 50_000
 LINGER = 5.0
@@ -143,6 +148,8 @@ def _with_journal(messages: ReceiverSource, asked: Asked) -> LogSource:
     live = asked.live
     journal = live.get("journal")
     delivery = live.get("delivery")
+    if journal is not None and not (isinstance(journal, (str, os.PathLike)) and os.fsdecode(journal)):
+        raise wrong_argument("journal", journal, "a folder of this machine", place=PLACE)
     if journal is not None and is_url(journal):
         raise wrong_argument("journal", shown_url(os.fsdecode(journal)), "a folder of this machine", place=PLACE)
     if delivery not in (None, "at-most-once"):
@@ -156,9 +163,12 @@ def _with_journal(messages: ReceiverSource, asked: Asked) -> LogSource:
         )
         raise UsageError.about(what, place=messages.place, found=found, cure=cure)
 
+    limit = live.get("journal_bytes")
+    if limit is not None and bytes_in(limit, "journal_bytes") < LEAST_JOURNAL:
+        raise wrong_argument("journal_bytes", limit, "1MB or more", place=PLACE)
     if journal is not None:
         journal = str(Path(os.fsdecode(journal)).absolute())
-    return JournalSource(messages, journal, live.get("journal_bytes"), live.get("duplicates", "keep"))
+    return JournalSource(messages, journal, limit, live.get("duplicates", "keep"))
 
 
 def _sql(asked: Asked) -> LogSource:
@@ -234,6 +244,8 @@ def open_log(
     from headrace.data.live.decoding import checked_decoding
     from headrace.data.live.rows import RowsOfLog
 
+    if options is not None and not isinstance(options, Mapping):
+        raise wrong_argument("options", options, "a dict of settings", place=PLACE)
     shown = shown_url(os.fsdecode(uri)) if isinstance(uri, (str, os.PathLike)) else repr(uri)
     _check_known(live, (*EVERYWHERE, *scheme.keywords), shown)
     if options and not scheme.takes_options:
@@ -283,7 +295,9 @@ def check_columns(columns: Iterable[str], decoding: object) -> None:
 def decodes_images(uri: object, decode: object, live: Mapping[str, object]) -> bool:
     """Returns what `decode=` says of stored data. Raises `UsageError` for keywords of sources that never end."""
     if not isinstance(decode, bool):
-        raise wrong_argument("decode", decode, "True or False, for stored data", place=PLACE)
+        found = f"decode={decode!r} for {shown_url(uri) if isinstance(uri, str) else repr(uri)}"
+        what = "decode= takes such words for sources that never end"
+        raise UsageError.about(what, place=PLACE, found=found, expected=f"True or False, or one of {_schemes()}")
 
     given = {name: value for name, value in live.items() if not (name == "follow" and value is False)}
     if not given:
@@ -297,9 +311,12 @@ def decodes_images(uri: object, decode: object, live: Mapping[str, object]) -> b
     shown = repr(uri)
     if isinstance(uri, str):
         shown = shown_url(uri)
-    schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-    expected = f"a source that never ends: {schemes}, or a database with follow=True"
+    expected = f"a source that never ends: {_schemes()}"
     raise UsageError.about(f"{names} is for data that never end", place=PLACE, found=shown, expected=expected)
+
+
+def _schemes() -> str:
+    return ", ".join(f"{scheme}://" for scheme in SCHEMES) + ", or a database with follow=True"
 
 
 def _feed_of(live: Mapping[str, Any]) -> FeedOptions:
@@ -352,14 +369,14 @@ def _seconds(name: str, given: Any, expected: str) -> float:
             return datetime.datetime.fromisoformat(given).timestamp()
         except ValueError as error:
             raise wrong_argument(name, given, "a time such as '2026-11-01T12:00'", place=PLACE) from error
-    if isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 0:
+    if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given < math.inf:
         return float(given)
     raise wrong_argument(name, given, expected, place=PLACE)
 
 
 def _positive(name: str, given: Any, *, whole: bool = False) -> Any:
     is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    if not is_number or not given > 0 or (whole and given != int(given)):
+    if not is_number or not 0 < given < math.inf or (whole and given != int(given)):
         kind = "a whole number above 0" if whole else "a number above 0"
         raise wrong_argument(name, given, kind, place=PLACE)
     return given
