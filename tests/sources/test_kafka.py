@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.core.errors import RecordsLostError, StateError, StorageError, UsageError
+from headrace.core.errors import RecordsLostError, SampleError, StateError, StorageError, UsageError
 from headrace.sources.kafka import KafkaSource
 from headrace.storage.io_client import IO_PROCESS
 from tests.sources.loading import flat, ids_of, loader_of, read, values
@@ -372,8 +372,25 @@ def test_keywords_of_live_data_with_stored_data(tmp_path):
         headrace.open("kafka://host/t", untl="now")
 
 
+@pytest.mark.parametrize("given", [{"format": "csv"}, {"cache_dir": "cache"}, {"trust": True, "dtype": "uint8"}])
+def test_keywords_of_stored_data_with_live_data(given):
+    with pytest.raises(UsageError, match="stored data"):
+        headrace.open("kafka://host/t", decode="json", **given)
+
+
+def test_records_of_which_none_can_be_decoded(shared_kafka):
+    shared_kafka.make_topic("other-form", 1)
+    shared_kafka.produce("other-form", [b"<xml/>", b"<xml/>"])
+    url = shared_kafka.url("other-form")
+    with pytest.raises(SampleError, match=r"unexpected character.* 2 records") as raised:
+        read(loader_of(headrace.open(url, decode="json", until=2)))
+    assert f"{url}/0@0" in str(raised.value)
+
+
 def test_a_log_has_no_length_and_no_numbers(topic):
     data = open_topic(topic)
+    with pytest.raises(UsageError, match="sampler"):
+        headrace.DataLoader(data, sampler=range(10))
     loader = loader_of(data)
     with pytest.raises(TypeError, match="len"):
         len(loader)

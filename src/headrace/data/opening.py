@@ -16,7 +16,7 @@ from headrace.data.formats.registry import open_flat_reader, open_reader
 from headrace.data.gather import RaggedAs
 from headrace.data.live.dataset import LogDataset
 from headrace.data.live.decoding import Decode, Decoding
-from headrace.data.live.opening import LiveOptions, decodes_images, is_log, open_log
+from headrace.data.live.opening import LiveOptions, decodes_images, is_log, open_log, refuse_stored
 from headrace.data.stored import StoredDataset
 from headrace.data.tokens import TokenWindows
 from headrace.storage.store_options import options_for
@@ -119,6 +119,11 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         raise wrong_argument("ragged", ragged, "'pad', 'nested' or 'list'", place="headrace.open")
 
     if is_log(uri, live):
+        stored = {
+            "format": format, "trust": trust or None, "dtype": dtype, "window": window, "stride": stride,
+            "cache_dir": cache_dir, "cache_limit": cache_limit,
+        }  # fmt: skip
+        refuse_stored(uri, stored)
         table_of = {"query": query, "table": table, "key": key}
         return open_log(uri, columns, decode, ragged, options, table_of, live)
     decode = decodes_images(uri, decode, live)

@@ -14,16 +14,17 @@ import numpy as np
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError, explain, wrong_argument
 from headrace.core.lengths import known_length
 from headrace.core.machine import cores
-from headrace.core.protocols import is_stateful
+from headrace.core.protocols import is_live, is_stateful
 from headrace.core.sharding import splits_itself
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe
 from headrace.core.world import local_world_size
 from headrace.faults.policy import ErrorAction, OnError
 from headrace.faults.quarantine import Excluded, excluded_numbers
 from headrace.loader.reporting import OnStats
+from headrace.samplers.live import LiveSampler
 
 AskedBackend = Literal["process", "thread", "inline", "auto"]
 
@@ -168,6 +169,8 @@ def check_samples(dataset: object, sampler: object, batch_sampler: object) -> No
 
     With fewer lengths, labels or weights than samples, the rest would never come, without a word.
     """
+    if is_live(dataset):
+        _check_order_of_log(sampler, batch_sampler)
     if batch_sampler is not None:
         given = batch_sampler
     else:
@@ -192,6 +195,17 @@ def check_samples(dataset: object, sampler: object, batch_sampler: object) -> No
                 cure="give the sampler one length, label or weight for each sample of this dataset, in its order",
             )
             raise UsageError(message)
+
+
+def _check_order_of_log(sampler: object, batch_sampler: object) -> None:
+    """Raises `UsageError` for an order of the user's over a log: its records have no numbers."""
+    for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+        # A framework that builds a loader anew gives it the sampler of the old one.
+        inner = getattr(given, "sampler", given)
+        if given is not None and not isinstance(inner, LiveSampler):
+            cure = "leave it out; shuffle=True shuffles span by span"
+            expected = "nothing: a log never ends, and has an order of its own"
+            raise wrong_argument(name, given, expected, place="headrace.DataLoader", cure=cure)
 
 
 class Automatic(NamedTuple):

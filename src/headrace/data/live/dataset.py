@@ -233,14 +233,19 @@ class ColumnsOfLog(LogDataset):
 
         rows = np.arange(min(LOOKED_AT, span.count), dtype=np.int64)
         samples = []
+        failures = []
         for key in SpanKeys(feed, ((span, rows),)):
             try:
                 samples += self._decoded(SpanKeys.of([key]))
             except Exception as error:  # noqa: BLE001 - who makes the batch says what becomes of it
-                log.debug("%s", error)
+                failures.append((key, error))
 
         if not samples:
-            return ""
+            first, reason = failures[0]
+            what = "none of the first records can be decoded"
+            found = f"{type(reason).__name__}: {reason}; so are {len(failures):,} records in all"
+            expected = f"decode={self._decoding!r}"
+            raise SampleError.about(what, place=self.path_of_sample(first), found=found, expected=expected) from reason
         schema, left_out = schema_of(samples, self.place)
         if schema is None:
             what = "records are no mappings of names to values"

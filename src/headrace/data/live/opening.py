@@ -292,6 +292,15 @@ def check_columns(columns: Iterable[str], decoding: object) -> None:
         raise UsageError.about("columns= is for records with fields", place=PLACE, found=found, expected=expected)
 
 
+def refuse_stored(uri: object, given: Mapping[str, object]) -> None:
+    """Raises `UsageError` for keywords of stored data, given with a source that never ends; None: it was not given."""
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        shown = shown_url(os.fsdecode(uri)) if isinstance(uri, (str, os.PathLike)) else repr(uri)
+        what = f"{', '.join(f'{name}=' for name in names)} is for stored data"
+        raise UsageError.about(what, place=PLACE, found=shown, expected="a path, or a URL of a store")
+
+
 def decodes_images(uri: object, decode: object, live: Mapping[str, object]) -> bool:
     """Returns what `decode=` says of stored data. Raises `UsageError` for keywords of sources that never end."""
     if not isinstance(decode, bool):
