@@ -154,6 +154,26 @@ def test_data_without_an_end_go_on_whatever_the_epoch_is_called():
     assert before + [numbers(keys) for keys in running] == batches(sampler([40, 40], shuffle=True, endless=True), 8)
 
 
+def test_a_number_that_is_said_again_in_mid_epoch_changes_nothing():
+    one = sampler([40, 40], shuffle=True)
+    one.set_epoch(1)
+    whole = batches(one, 8)
+    one.set_epoch(1)
+    running = Waiting(one.key_batches(8, drop_last=False))
+    before = [numbers(next(running)) for _ in range(3)]
+    one.set_epoch(1)
+    assert one.state_dict()["position"] == 24
+    assert before + [numbers(keys) for keys in running] == whole
+
+
+def test_another_number_in_mid_epoch_is_for_the_next_one():
+    one = sampler([40, 40], shuffle=True)
+    running = Waiting(one.key_batches(8, drop_last=False))
+    before = [numbers(next(running)) for _ in range(3)]
+    one.set_epoch(1)
+    assert sorted(flat(before + [numbers(keys) for keys in running])) == list(range(80))
+
+
 def test_spans_that_are_over_leave_the_state():
     one = sampler([10, 10, 10])
     running = Waiting(one.key_batches(5, drop_last=False))

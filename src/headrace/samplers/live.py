@@ -55,7 +55,10 @@ class LiveSampler(ElasticSampler):
         """See `ElasticSampler.set_epoch`. Data without an end go on: they have one epoch only."""
         if self.endless:
             self.epoch = epoch
-        else:
+            return
+
+        # Frameworks say the number of an epoch once more when it has begun.
+        if epoch != self.epoch or self._running is None or not self._running.is_going:
             super().set_epoch(epoch)
 
     def __iter__(self) -> Iterator[SpanKey]:
@@ -121,8 +124,6 @@ class LiveSampler(ElasticSampler):
         """See `ElasticSampler.load_state_dict`."""
         super().load_state_dict(state_dict)
         self._resumed = _beginning_of(state_dict).from_position(state_dict["position"])
-        if self._running is not None:
-            self._running.close()
         self._running = None
 
     def check_state(self, state: Any) -> None:
@@ -150,8 +151,7 @@ class LiveSampler(ElasticSampler):
         if not state["position"]:
             # A further epoch of data with an end is made of the same records.
             self._resumed = self._same_records()
-        if self._running is not None:
-            self._running.close()
+        # Whoever still iterates goes on: its connection is closed when it is dropped.
         self._running = None
 
     def _same_records(self) -> Beginning:
@@ -218,6 +218,11 @@ class LiveBatches:
 
     def __iter__(self) -> LiveBatches:
         return self
+
+    @property
+    def is_going(self) -> bool:
+        """Whether batches were drawn, and not all of them."""
+        return self._supply is not None and (self._total is None or self._position < self._total)
 
     @property
     def supply(self) -> SpanSupply:
