@@ -18,6 +18,7 @@ MATRIX_TESTS := \
 	tests/data/test_stream.py tests/data/formats/test_round_trip.py tests/data/formats/test_other_libraries.py \
 	tests/data/formats/test_other_stores.py tests/storage/test_fetcher.py tests/storage/test_io_process.py \
 	tests/storage/test_nginx.py tests/storage/test_seaweed.py tests/transforms/test_adapters.py tests/shared_memory/test_codec.py \
+	tests/sources/test_kafka.py tests/sources/test_decoding.py tests/sources/test_every_source.py \
 	tests/observe/test_writers.py tests/cli/test_inspect.py tests/cli/test_run.py tests/cli/test_wrong_calls.py
 MATRIX_MARKS := not stress and not clients
 LOWEST := .venv-matrix/lowest

@@ -10,6 +10,8 @@ import headrace
 from headrace.core.errors import DatasetError, UsageError
 from tests.sources.loading import values
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("confluent_kafka")
 
 

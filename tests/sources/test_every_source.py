@@ -37,6 +37,7 @@ def start_writing(source, numbers):
     return writer
 
 
+@pytest.mark.thorough_but(source=["kafka", "redis", "tcp", "sqlite"], workers=2)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_record_comes_once(source, workers):
     writer = start_writing(source, range(COUNT))
@@ -45,6 +46,7 @@ def test_each_record_comes_once(source, workers):
     assert sorted(flat(found)) == list(range(COUNT))
 
 
+@pytest.mark.thorough_but(source=["kafka", "tcp"])
 def test_a_resume_goes_on_with_the_next_batch(source):
     writer = start_writing(source, range(COUNT))
     loader = loader_of(open_source(source))
@@ -62,6 +64,7 @@ def test_a_resume_goes_on_with_the_next_batch(source):
     assert read(again) == after
 
 
+@pytest.mark.thorough_but(source=["kafka", "tcp"])
 def test_a_resume_behind_a_commit_at_the_end_of_a_span(source):
     """What was committed may be gone: it must not be read again."""
     writer = start_writing(source, range(COUNT))
@@ -77,6 +80,7 @@ def test_a_resume_behind_a_commit_at_the_end_of_a_span(source):
     assert sorted(flat(before + after)) == list(range(COUNT))
 
 
+@pytest.mark.thorough_but(source=["kafka", "tcp"])
 def test_records_that_come_later(source):
     writer = start_writing(source, range(32))
     data = open_source(source, span=32, linger=0.5, until=64)
@@ -90,6 +94,7 @@ def test_records_that_come_later(source):
     assert sorted(flat(later)) == list(range(32, 64))
 
 
+@pytest.mark.thorough_but(source=["kafka", "tcp"])
 def test_nothing_shown_has_a_password(source):
     data = open_source(source)
     shown = f"{data!r}{loader_of(data)!r}{data.place}"

@@ -10,9 +10,12 @@ import pytest
 from headrace.sources.journal_reader import JournalReader
 from tests import programs
 
+pytestmark = pytest.mark.thorough
+
 KILLED = """
 import os, random, sys
 from headrace.sources.journal import JournalWriter
+
 folder, first, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(seed)
 writer = JournalWriter(folder, limit=4_000_000)

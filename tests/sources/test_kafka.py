@@ -117,6 +117,7 @@ def test_an_empty_topic_has_no_batches(shared_kafka):
     assert read(loader_of(headrace.open(shared_kafka.url("empty"), decode="json", idle=0.3))) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("start,expected", [("latest", []), ({0: 15}, list(range(15, 20)))])
 def test_start(kafka_mock, start, expected):
     kafka_mock.produce("start", values(range(20)), partition=0)
@@ -124,6 +125,7 @@ def test_start(kafka_mock, start, expected):
     assert sorted(flat(read(loader_of(data)))) == expected
 
 
+@pytest.mark.thorough
 def test_until_now_on_a_broker_that_knows_its_ends(kafka_mock):
     kafka_mock.produce("now", values(range(50)), partition=0)
     data = headrace.open(kafka_mock.url("now"), decode="json", until="now")
@@ -176,6 +178,7 @@ def test_a_worker_is_killed(topic):
     assert loader.faults.restarts == 1
 
 
+@pytest.mark.thorough
 def test_a_broker_that_stands_still_is_waited_for(kafka_broker):
     kafka_broker.make_topic("still", 2)
     kafka_broker.produce("still", values(range(COUNT)))
@@ -191,6 +194,7 @@ def test_a_broker_that_stands_still_is_waited_for(kafka_broker):
     assert sorted(found) == list(range(COUNT))
 
 
+@pytest.mark.thorough
 def test_messages_that_the_broker_has_dropped(kafka_mock):
     """The mock cluster keeps 5 MB of a partition."""
     url = kafka_mock.url("dropped")
@@ -246,6 +250,7 @@ class Growing(KafkaSource):
         return log
 
 
+@pytest.mark.thorough
 def test_partitions_that_are_added(shared_kafka, tmp_path):
     shared_kafka.make_topic("added", 3)
     shared_kafka.produce("added", values(range(64)), partition=0)
@@ -265,6 +270,7 @@ def test_partitions_that_are_added(shared_kafka, tmp_path):
     assert [part[0] for part in span["ranges"]] == [0, 1, 2]
 
 
+@pytest.mark.thorough
 def test_a_message_of_64_mb(kafka_broker):
     large = b"y" * (64 << 20)
     kafka_broker.make_topic("large")
@@ -334,6 +340,7 @@ def test_commit_is_seen_by_the_brokers_own_tools(shared_kafka):
 # -- wrong calls -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_no_broker():
     with pytest.raises(StorageError, match=r"kafka://127\.0\.0\.1:1/t"):
         read(loader_of(headrace.open("kafka://127.0.0.1:1/t", decode="json", options={"socket.timeout.ms": 1000})))
@@ -398,6 +405,7 @@ def test_a_log_has_no_length_and_no_numbers(topic):
         data[0]
 
 
+@pytest.mark.thorough
 def test_passwords_are_never_shown(caplog):
     caplog.set_level(logging.DEBUG)
     data = headrace.open("kafka://127.0.0.1:1/t", options={"sasl.password": "geheim", "socket.timeout.ms": 500})
@@ -410,6 +418,7 @@ def test_passwords_are_never_shown(caplog):
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_figures_of_a_source_that_is_read_out(kafka_mock):
     kafka_mock.produce("figures", values(range(100)), partition=0)
     loader = loader_of(headrace.open(kafka_mock.url("figures"), decode="json", idle=1.5))

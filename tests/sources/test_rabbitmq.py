@@ -25,6 +25,8 @@ from tests import programs
 from tests.servers.rabbitmq import RabbitMQ
 from tests.sources.reading import LIMIT, bytes_in, opened, take, until
 
+pytestmark = pytest.mark.thorough
+
 pika = pytest.importorskip("pika")
 
 DURABLE = 2

@@ -21,6 +21,8 @@ from headrace.testing.leaks import no_leaks
 from tests.servers.redis import Redis
 from tests.sources.reading import LIMIT, opened, take, until
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("redis")
 
 

@@ -60,7 +60,7 @@ def test_ranks_with_journals_of_their_own_are_refused(request, tmp_path):
         assert "the ranks read different logs" in (training.folder / "log").read_text()
 
 
-@pytest.mark.thorough_but(kind="kafka")
+@pytest.mark.thorough_but(kind="kafka", rounds=1)
 @pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("kind", SOURCES)
 @pytest.mark.timeout(3000)

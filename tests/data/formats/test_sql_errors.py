@@ -20,6 +20,8 @@ from headrace.data.formats.sql_ahead import predicted
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import PASSWORD, Postgres
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def lite(tmp_path: Path) -> Path:

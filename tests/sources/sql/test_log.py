@@ -18,6 +18,8 @@ from headrace.sources.sql.log import SQLLog, SQLSource
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import PASSWORD, Postgres
 
+pytestmark = pytest.mark.thorough
+
 LIMIT = 1 << 20
 
 
