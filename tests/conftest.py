@@ -15,18 +15,27 @@ LIGHT_FIRST = ("conformance", "epoch", "loader", "workers", "batches", "shared_m
 """Folders whose tests start many workers and import little."""
 
 
+WITH_CLIENTS = ("tests/sources/", "test_sql", "cli/test_logs", "test_live_examples")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the cases that `make test` leaves out, and puts those that fork in front of those that import much.
 
     To fork a process takes time by its size: 30 ms with torch alone, 70 ms with all that the tests import.
     """
     mark_thorough(items)
-    items.sort(key=is_heavy)
+    items.sort(key=lambda item: (is_heavy(item), has_clients(item)))
 
 
 def is_heavy(item: pytest.Item) -> bool:
     """Tells whether a test lies in a folder whose tests import large libraries."""
     return item.path.relative_to(Path(__file__).parent).parts[0] not in LIGHT_FIRST
+
+
+def has_clients(item: pytest.Item) -> bool:
+    """Tells whether a test uses clients of brokers and databases: their threads open and close connections for a while
+    after it, which tests that count descriptors would see."""
+    return any(name in item.nodeid for name in WITH_CLIENTS)
 
 
 def pytest_collection_finish() -> None:

@@ -124,7 +124,7 @@ def test_families_have_help_type_and_unit(tmp_path: Path) -> None:
     assert all(family.documentation for family in found.values())
     assert {family.type for family in found.values()} == {"counter", "gauge"}
     units = {name: family.unit for name, family in found.items() if family.unit}
-    assert set(units.values()) == {"seconds", "bytes", "ratio"}
+    assert set(units.values()) == {"seconds", "bytes", "ratio", "records"}
     assert all(name.endswith(f"_{unit}") for name, unit in units.items())
     counters = {name for name, family in found.items() if family.type == "counter"}
     assert {"headrace_batches", "headrace_bytes", "headrace_stage_seconds", "headrace_restarts"} <= counters

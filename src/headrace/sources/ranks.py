@@ -86,6 +86,11 @@ class LeadingSupply(DescribedSupply):
         self._key = key
         self._posted = 0
 
+    def _opened(self, beginning: Beginning) -> None:
+        """See `LocalSupply._opened`. The others learn which log it is, also if no record comes."""
+        super()._opened(beginning)
+        self._post(("opened", beginning))
+
     def next_span(self) -> Span | None:
         """See `SpanSupply`."""
         try:
@@ -122,12 +127,12 @@ class FollowingSupply(LocalSupply):
         if self._ended:
             return None
 
-        key = f"{self._key}/{self._seen}"
-        if not self._store.check([key]):
-            raise NothingYetError
+        what, *rest = self._posted()
+        while what == "opened":
+            (self.beginning,) = rest
+            self._compare()
+            what, *rest = self._posted()
 
-        what, *rest = pickle.loads(self._store.get(key))
-        self._seen += 1
         if what == "error":
             cure = "see what rank 0 says"
             raise StorageError.about("rank 0 cannot read the source", found=rest[0], cure=cure)
@@ -143,6 +148,16 @@ class FollowingSupply(LocalSupply):
             return None
         self.tell(span)
         return span  # type: ignore[no-any-return]
+
+    def _posted(self) -> tuple[Any, ...]:
+        """Returns what rank 0 has posted next. Raises `NothingYetError`."""
+        key = f"{self._key}/{self._seen}"
+        if not self._store.check([key]):
+            raise NothingYetError
+
+        message: tuple[Any, ...] = pickle.loads(self._store.get(key))
+        self._seen += 1
+        return message
 
     def _opened(self, beginning: Beginning) -> None:
         """See `LocalSupply._opened`. Where the epoch begins, rank 0 says."""
