@@ -1,9 +1,10 @@
-"""Descriptors that are closed when the object that owns them is collected."""
+"""Descriptors: files in memory without a name, and what closes a descriptor with the object that owns it."""
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import weakref
 from typing import Any
 
@@ -23,3 +24,11 @@ def _close_in(pid: int, fd: int) -> None:
     # A forked child has copies of the owner and of the descriptor, whose number it may have given to another file.
     if os.getpid() == pid and not sys.is_finalizing():
         os.close(fd)
+
+
+def nameless_file() -> int:
+    """Returns the descriptor of a new, empty file in memory; the caller owns it. Raises OSError."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("headrace", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -15,14 +15,13 @@ import contextlib
 import mmap
 import os
 import sys
-import tempfile
 from multiprocessing import reduction
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.descriptors import close_with
+from headrace.core.descriptors import close_with, nameless_file
 from headrace.core.errors import TransportError, explain
 
 if sys.platform != "win32":
@@ -206,14 +205,6 @@ def largest_file() -> int:
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
     return limit // mmap.PAGESIZE * mmap.PAGESIZE
-
-
-def nameless_file() -> int:
-    """Returns the descriptor of a new, empty file in memory; the caller owns it. Raises OSError."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("headrace", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 def _no_room() -> TransportError:

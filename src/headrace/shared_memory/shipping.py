@@ -21,8 +21,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import torch
 
+from headrace.core.descriptors import nameless_file
 from headrace.shared_memory.codec import ObjectPickler
-from headrace.shared_memory.memory import Bytes, nameless_file
+from headrace.shared_memory.memory import Bytes
 
 ALIGNMENT = 64
 """Of arrays in the file, in bytes."""

@@ -392,7 +392,8 @@ class Feed:
             self._keep(span, taken)
         with self._changed:
             self._told.popleft()
-            self._count(span)
+            if not taken:
+                self._count(span)
         if self._leads:
             self._send(("span", span))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import socket
 import threading
 from typing import Any
@@ -83,7 +82,7 @@ class _Client:
     def _follow(self, name: str, source: LogSource, options: FeedOptions, beginning: Beginning, leads: bool) -> None:
         def send(message: tuple[Any, ...]) -> None:
             if message[0] == "error":
-                message = ("error", _picklable(message[1]))
+                message = ("error", wire.picklable(message[1]))
             self._send(message)
 
         self._name = name
@@ -104,7 +103,7 @@ class _Client:
             descriptor = again.memory_of(span)
             if descriptor is None:
                 error = again.error or StorageError(f"{source.place}: span {span.number} is not to be had")
-                self._send(("error", _picklable(error)))
+                self._send(("error", wire.picklable(error)))
                 return
 
         try:
@@ -123,7 +122,7 @@ class _Client:
             finally:
                 reading.close()
         except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
-            self._send(("error", _picklable(error)))
+            self._send(("error", wire.picklable(error)))
             return
 
         self._send(("done",))
@@ -140,12 +139,3 @@ def _read_again(name: str, source: LogSource, options: FeedOptions, span: Span) 
         while len(_AGAIN) > READ_AGAIN:
             _AGAIN.pop(next(iter(_AGAIN))).close()
         return feed
-
-
-def _picklable(error: Exception) -> Exception:
-    """Returns an error as it is, or one that says the same and can be sent."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - pickling may raise anything
-        return StorageError(f"{type(error).__name__}: {error}")
-    return error

@@ -1,14 +1,13 @@
 """A span in memory that processes share: an Arrow file without a name.
 
 It has the columns `partition` and `position`, and those of the records: `value`, of sources whose records are bytes, or
-the source's own. Rows lie in the order of `samplers.spans`. The memory is free when the last process has closed it.
+the source's own. Rows lie in the order of `core.spans`. The memory is free when the last process has closed it.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.core.descriptors import nameless_file
 from headrace.sources.log import Records
 
 PARTITION = "__partition"
@@ -60,7 +60,7 @@ def write(table: pa.Table) -> int:
     with pa.ipc.new_file(counted, table.schema) as writer:
         writer.write_table(table)
 
-    descriptor = _nameless_file()
+    descriptor = nameless_file()
     try:
         os.ftruncate(descriptor, counted.size())
         # Mapped: what is written goes there at once, rather than over a buffer of a file.
@@ -73,10 +73,3 @@ def write(table: pa.Table) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _nameless_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("headrace-span", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

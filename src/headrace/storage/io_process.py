@@ -20,7 +20,6 @@ import contextlib
 import importlib
 import itertools
 import os
-import pickle
 import select
 import shutil
 import signal
@@ -31,7 +30,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from headrace.core.errors import StorageError
 from headrace.storage import stores, wire
 from headrace.storage.fetcher import Fetcher
 from headrace.storage.sources import bring
@@ -93,19 +91,10 @@ class _Connection:
         try:
             data = self._fetcher.read(ranges)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
-            wire.send(self._connection, ("error", _picklable(error)))
+            wire.send(self._connection, ("error", wire.picklable(error)))
             return
 
         wire.send(self._connection, ("data", [len(part) for part in data]), data)
-
-
-def _picklable(error: Exception) -> Exception:
-    """Returns an error as it is, or one that says the same and can be sent."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - pickling may raise anything
-        return StorageError(f"{type(error).__name__}: {error}")
-    return error
 
 
 def _end_with_parent(parent: int, folder: str) -> None:

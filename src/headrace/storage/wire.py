@@ -11,6 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.core.errors import StorageError
+
 LENGTH = struct.Struct("<I")
 AT_ONCE = 512
 """Buffers that one call of the system sends at most; Linux takes 1,024."""
@@ -49,3 +51,12 @@ def receive_into(connection: socket.socket, out: memoryview) -> None:
         if count == 0:
             raise EOFError("the other end of the socket is gone")
         done += count
+
+
+def picklable(error: Exception) -> Exception:
+    """Returns an error as it is, or one that says the same and can be sent."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - pickling may raise anything
+        return StorageError(f"{type(error).__name__}: {error}")
+    return error
