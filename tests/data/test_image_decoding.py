@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from headrace.core.errors import MissingExtraError, SampleError
 from headrace.data.image_folder import load_rgb
 from headrace.transforms import decoders, decoding
 from tests.data.pictures import ORANGE, save
+from tests.open_files import open_files
 
 
 @pytest.fixture
@@ -83,9 +83,8 @@ def test_exif_orientation_is_not_applied(tmp_path: Path) -> None:
 def test_reading_leaves_no_file_open_and_keeps_no_hold_on_it(tmp_path: Path) -> None:
     paths = [save(tmp_path / name) for name in ("x.png", "x.jpg", "x.tif")]
     Image.new("L", (9, 9)).save(tmp_path / "x.gif", save_all=True, append_images=[Image.new("L", (9, 9), 9)])
-    before = os.listdir("/proc/self/fd")  # noqa: PTH208
     images = [load_rgb(str(path)) for path in [*paths, tmp_path / "x.gif"]]
-    assert len(before) == len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    assert open_files(tmp_path) == []
     paths[0].write_bytes(b"")
     assert images[0].getpixel((15, 11)) == ORANGE
 

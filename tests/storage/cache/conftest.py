@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from headrace.storage.cache import DiskCache
+from tests.open_files import open_files
 
 Opener = Callable[..., DiskCache]
-
-
-def open_descriptors() -> set[str]:
-    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
 
 
 @pytest.fixture
@@ -26,7 +23,6 @@ def said() -> list[str]:
 @pytest.fixture
 def open_cache(tmp_path: Path, said: list[str]) -> Iterator[Opener]:
     """Opens caches, by default in one folder; they are closed after the test."""
-    before = open_descriptors()
     opened: list[DiskCache] = []
 
     def opener(limit: int | str | None = None, *, folder: Path | None = None, **more: Any) -> DiskCache:
@@ -37,5 +33,4 @@ def open_cache(tmp_path: Path, said: list[str]) -> Iterator[Opener]:
     yield opener
     for cache in opened:
         cache.close()
-    # Connections to stores that earlier tests have used may be closed meanwhile.
-    assert open_descriptors() <= before
+    assert open_files(tmp_path) == []
