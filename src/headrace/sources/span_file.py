@@ -6,7 +6,6 @@ the source's own. Rows lie in the order of `core.spans`. The memory is free when
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -56,19 +55,11 @@ def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 def write(table: pa.Table) -> int:
     """Writes a table into new shared memory. Returns its descriptor, which belongs to the caller. Raises `OSError`."""
-    counted = pa.MockOutputStream()
-    with pa.ipc.new_file(counted, table.schema) as writer:
-        writer.write_table(table)
-
     descriptor = nameless_file()
     try:
-        os.ftruncate(descriptor, counted.size())
-        # Mapped: what is written goes there at once, rather than over a buffer of a file.
-        with mmap.mmap(descriptor, counted.size()) as memory:
-            sink = pa.FixedSizeBufferWriter(pa.py_buffer(memory))
-            with pa.ipc.new_file(sink, table.schema) as writer:
-                writer.write_table(table)
-            del sink, writer
+        # Written, not mapped: the kernel takes new pages in one call, rather than by a fault for each of them.
+        with pa.OSFile(f"/dev/fd/{descriptor}", "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
     except BaseException:
         os.close(descriptor)
         raise

@@ -147,11 +147,11 @@ class LogDataset(Dataset[Any]):
         for span, table, rows in self._tables(keys):
             column: Any = from_arrow(BYTES, table.column(VALUE), self.place)
             starts, lengths = column.pieces(rows)
-            memory = memoryview(column.values)
+            pieces = map(slice, starts.tolist(), (starts + lengths).tolist())
             first = len(samples)
             try:
-                for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-                    samples.append(decode(memory[start : start + length]))
+                # What was decoded before an error is in the list.
+                samples.extend(map(decode, map(memoryview(column.values).__getitem__, pieces)))
             except Exception as error:
                 key = SpanKey(keys.feed, span, int(rows[len(samples) - first]))
                 error.add_note(f"headrace: raised while decoding {self.path_of_sample(key)}")
