@@ -9,6 +9,8 @@ of a key, a float and a whole number, and those named "arrays" 32 floats more (i
 workers. The bare loop counts the rows of `fetch_record_batch` of ADBC over the same query, and makes nothing of them.
 torch's loader has the IterableDataset that people write: a server-side cursor of psycopg, or a cursor of sqlite3.
 
+SQLite is compared with a bare loop of sqlite3, `fetchmany(5000)`, as well.
+
 Connections stand before anything is measured, and headrace is kept from holding the table in memory, apart from the
 line "in memory". In a first epoch every batch of each loader is compared with the source.
 """
@@ -97,6 +99,16 @@ def bare(connection: Any, query: str, expected: int) -> None:
         raise SystemExit("the bare loop lacks rows")
 
 
+def bare_sqlite3(connection: sqlite3.Connection, query: str, expected: int) -> None:
+    """The same over sqlite3."""
+    cursor = connection.execute(query)
+    count = 0
+    while rows := cursor.fetchmany(5000):
+        count += len(rows)
+    if count != expected:
+        raise SystemExit("the bare loop lacks rows")
+
+
 def held(url: str, table: str, rows: int) -> headrace.data.stored.StoredDataset:
     """The table, once all of it lies in memory."""
     data = headrace.open(url, table=table, key="id")
@@ -126,6 +138,8 @@ def measure(where: str, url: str, adbc: Any, connection: Any, rows: int, rounds:
             compare(loader, rows, has_array)
 
         loops: dict[str, Loop] = {"bare ADBC loop": lambda query=query: bare(adbc, query, rows)}
+        if isinstance(connection, sqlite3.Connection):
+            loops["bare sqlite3 loop"] = lambda query=query: bare_sqlite3(connection, query, rows)
         for name, loader in loaders.items():
             loops[name] = lambda loader=loader: exhaust(loader)
 
@@ -134,6 +148,8 @@ def measure(where: str, url: str, adbc: Any, connection: Any, rows: int, rounds:
             ("headrace, in order", "torch over a cursor"),
             ("headrace, shuffled", "torch over a cursor"),
         ]
+        if "bare sqlite3 loop" in loops:
+            pairs.append(("headrace, in order", "bare sqlite3 loop"))
         rates = all_in_turn(loops, rows, rounds)
         title = f"{where}, {table}, {rows:,} rows, batches of {BATCH}"
         show_rates(title, "rows/s", rates, pairs)

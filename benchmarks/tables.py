@@ -75,6 +75,13 @@ PLANS = {
     "bucket": Plan(("remote.py",), ("remote.py --samples 100 --rounds 1",), 4),
     "line": Plan(("remote_line.py",), ("remote_line.py --samples 200 --rounds 1 --rate 1e10",), 15),
     "cache": Plan(("remote_cache.py --rounds 15",), ("remote_cache.py --samples 100 --rounds 1",), 2),
+    "databases": Plan(("sql.py",), ("sql.py sqlite --rows 4096 --rounds 1",), 2),
+    "kafka": Plan(("live.py",), ("live.py rates --messages 20000 --rounds 1",), 5),
+    "journal": Plan(
+        ("journal.py --only tcp rabbitmq disk",),
+        ("journal.py --only tcp disk --messages 2000 --rounds 1",),
+        5,
+    ),
     "faults": Plan(("faults.py",), ("faults.py --batches 2 --rounds 2",), 3),
     "auto": Plan(("auto.py",), ("auto.py --seconds 0.2 --cold 2",), 10),
 }
