@@ -18,7 +18,7 @@ import pytest
 
 SLOW_STARTS = ("spawn", "forkserver")
 
-CASES = 4
+CASES = 2
 """How many cases of a test are quick, if it does not say itself which."""
 
 CHOSEN_ALREADY = ("thorough", "thorough_but", "quick", "stress", "clients")

@@ -168,6 +168,7 @@ def test_a_worker_that_is_killed_loses_nothing(twice: Make) -> None:
     assert all(map(same, found, expected))
 
 
+@pytest.mark.thorough
 def test_secrets_are_in_no_state_repr_or_error(twice: Make, faulty_server: FaultyServer) -> None:
     options = {**faulty_server.s3_options, "access_key_id": "AKIASECRET", "secret_access_key": "veryhidden"}
     options.pop("skip_signature")

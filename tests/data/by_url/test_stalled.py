@@ -47,6 +47,7 @@ def dataset(faulty_server: FaultyServer, tmp_path: Path, monkeypatch: pytest.Mon
     return headrace.open("s3://b/rows.npy", options=faulty_server.s3_options)
 
 
+@pytest.mark.thorough
 def test_without_workers(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = endpoint()
     assert isinstance(reading, Fetcher)

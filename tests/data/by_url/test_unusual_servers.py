@@ -151,6 +151,7 @@ print(len(list(headrace.DataLoader(data, batch_size=4, num_workers=1))))
 """
 
 
+@pytest.mark.thorough
 def test_the_io_process_of_workers_tells_it_on_stderr(faulty_server: FaultyServer) -> None:
     """In a program of its own: the I/O process that tests share writes to where another of them has begun it."""
     for number in range(8):
