@@ -26,7 +26,10 @@ def cuts(closing, log, arrivals):
         while True:
             coming = {p: sums(log[p][taken[p] : read[p]]) for p in log}
             at_end = {p for p in log if read[p] == len(log[p])}
-            cut = closing.cut(coming, at_end, waited)
+            ending = closing
+            if not spans:
+                ending = closing.of_first(sum(map(len, coming.values())), at_end=at_end == log.keys())
+            cut = ending.cut(coming, at_end, waited)
             if cut is None:
                 return
             spans.append(cut)
@@ -36,11 +39,11 @@ def cuts(closing, log, arrivals):
     for partition, count in arrivals:
         if partition in log:
             read[partition] = min(read[partition] + count, len(log[partition]))
-            close(0.0)
+            close(1.0)
 
     for partition in log:
         read[partition] = len(log[partition])
-        close(0.0)
+        close(1.0)
 
     close(9.0)
     return spans, taken
@@ -85,6 +88,15 @@ def test_a_partition_that_gives_nothing_holds_up_the_others_until_their_bytes_ar
     closing = Closing(1000, 5.0, 100)
     assert closing.cut({0: sums([10] * 19), 1: sums([])}, set(), 0.0) is None
     assert closing.cut({0: sums([10] * 20), 1: sums([])}, set(), 0.0) == {0: 10, 1: 0}
+
+
+@pytest.mark.parametrize("count,at_end,linger", [(100, True, 0.5), (99, True, 5.0), (100, False, 5.0)])
+def test_the_first_span_of_an_epoch_is_closed_soon_if_the_log_is_read(count, at_end, linger):
+    assert Closing(1000, 5.0, 10**6).of_first(count, at_end=at_end).linger == linger
+
+
+def test_the_first_span_of_an_epoch_lingers_no_longer_than_others():
+    assert Closing(1000, 0.1, 10**6).of_first(100, at_end=True).linger == 0.1
 
 
 def test_nothing_makes_no_span():

@@ -94,6 +94,16 @@ def test_records_that_come_later(source):
     assert sorted(flat(later)) == list(range(32, 64))
 
 
+@pytest.mark.thorough_but(source=["kafka", "redis"])
+def test_the_first_batch_does_not_wait_for_the_span_to_fill(source):
+    """With `linger=` as long as this, it would never come."""
+    writer = start_writing(source, range(COUNT))
+    data = open_source(source, span=50_000, linger=1e9, until=100_000)
+    first = next(iter(loader_of(data, batch_size=50)))
+    writer.join()
+    assert len(set(ids_of(first))) == 50
+
+
 @pytest.mark.thorough_but(source=["kafka", "tcp"])
 def test_nothing_shown_has_a_password(source):
     data = open_source(source)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -283,18 +282,6 @@ def test_once_all_is_read_a_message_as_large_as_the_limit_has_room(tmp_path: Pat
     write(writer, [large])
     assert all_in(tmp_path, 1) == [large]
     writer.close()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("this user may not mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_on_a_full_disk_it_stands_still_and_goes_on_when_there_is_space(small_disk: Path) -> None:

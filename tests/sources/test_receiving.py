@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,3 +148,36 @@ def test_a_message_that_never_fits_is_an_error(tmp_path: Path) -> None:
     source = source_of(Broker(True, [bytes(20_000)]), tmp_path, 10_000)
     with opened(source) as log, pytest.raises(StorageError, match="cannot hold a message"):
         log.poll(10, LIMIT)
+
+
+def test_a_disk_with_room_for_some_messages_takes_these_and_goes_on_when_there_is_more(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "headrace")
+    other = small_disk / "other"
+    other.write_bytes(bytes(600_000))
+    sent = numbers(0, 60, 10_000)
+    with opened(source_of(Broker(True, sent), small_disk / "journal")) as log:
+        until(lambda: "disk is full" in caplog.text)
+        assert 40 <= log.ends()[0] < 60
+        other.unlink()
+        assert take(log, 60) == sent
+
+
+def test_a_disk_without_room_for_the_first_message_is_an_error(small_disk: Path) -> None:
+    sent = numbers(0, 3, 2_000_000)
+    folder = small_disk / "journal"
+    with opened(source_of(Broker(True, sent), folder)) as log, pytest.raises(StorageError) as raised:
+        take(log, 1)
+    text = str(raised.value)
+    assert f"place:    {folder}" in text
+    assert "found:    1,0" in text  # bytes free, of a megabyte
+    assert "expected: 2,000,024 bytes at least" in text
+    assert "cure:     free space" in text
+
+
+def test_a_disk_without_room_for_a_journal_is_an_error(small_disk: Path) -> None:
+    (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+    with pytest.raises(StorageError, match="0 bytes free") as raised:
+        source_of(Broker(True), small_disk / "journal").open()
+    assert "free space on this disk" in str(raised.value)

@@ -61,15 +61,15 @@ def test_lines_of_a_server_that_comes_up_later_goes_and_comes_back(port: int, jo
     with opened(source) as log:
         for turn in range(3):
             with nc("-l", "127.0.0.1", port) as server:
-                send(server, b"%d one\n%d two\r\n\n" % (turn, turn))
-                assert take(log, 3) == [b"%d one" % turn, b"%d two" % turn, b""]
+                send(server, b"%d one\n\n%d two\r\n\r\n%d three\n\n" % (turn, turn, turn))
+                assert take(log, 3) == [b"%d one" % turn, b"%d two" % turn, b"%d three" % turn]
         assert log.ends() == {0: 9}
         assert log.at_end() == {0}
     with opened(source) as log:
         log.seek(log.resolve("earliest"))
-        assert take(log, 9)[3:6] == [b"1 one", b"1 two", b""]
+        assert take(log, 9)[3:6] == [b"1 one", b"1 two", b"1 three"]
         log.seek({0: 7})
-        assert take(log, 2) == [b"2 two", b""]
+        assert take(log, 2) == [b"2 two", b"2 three"]
 
 
 def test_several_clients_at_once_are_listened_to(port: int, journal: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -11,11 +11,12 @@ import numpy as np
 from headrace.batches.fetch_map import MapFetcher, note, note_length
 from headrace.batches.index import Careful, Positions, split
 from headrace.core.errors import SampleError, explain
+from headrace.core.spans import SpanKey
 from headrace.core.unseeded import Unseeded
 from headrace.faults.bad_sample import BadSample, Stage
 from headrace.faults.classify import is_never_skipped
 from headrace.faults.handler import FaultHandler
-from headrace.faults.replacements import word_of
+from headrace.faults.replacements import of_its_span, word_of
 
 ROUNDS = 8
 """How often a batch is collated anew, with other samples in the place of those that could not be collated."""
@@ -183,7 +184,12 @@ class GuardedFetcher:
         else:
             last_resort = self._latest
 
-        for key in chain(policy.replacements.candidates(*words, batch=others), last_resort):
+        if isinstance(entry.key, SpanKey):
+            candidates: Iterator[Any] = of_its_span(entry.key, *words, batch=others)
+        else:
+            candidates = policy.replacements.candidates(*words, batch=others)
+
+        for key in chain(candidates, last_resort):
             tried += 1
             try:
                 found = self._try_instead(entry, key, keys, beside)
@@ -195,7 +201,14 @@ class GuardedFetcher:
             self._handler.losses.append(bad.settled("replace", key))
             return found
 
-        raise _found_none(bad, tried, drawn=policy.replacements.size > 0) from error
+        if isinstance(entry.key, SpanKey):
+            whence = "of its span"
+        elif policy.replacements.size:
+            whence = "drawn at random"
+        else:
+            whence = "of its batch, since the sampler is not known"
+
+        raise _found_none(bad, tried, whence) from error
 
     def _one_at_least(self, keys: Sequence[Any]) -> list[Entry]:
         """Returns a batch of one for a batch whose samples are all skipped, so that ranks stay in step."""
@@ -264,13 +277,8 @@ class GuardedFetcher:
         return self._plain.collate(samples[0], positions, keys[0])
 
 
-def _found_none(bad: BadSample, tried: int, *, drawn: bool) -> SampleError:
-    """Returns the error for a bad sample in whose place `tried` others failed, too. drawn: of all samples."""
-    if drawn:
-        whence = "drawn at random"
-    else:
-        whence = "of its batch, since the sampler is not known"
-
+def _found_none(bad: BadSample, tried: int, whence: str) -> SampleError:
+    """Returns the error for a bad sample in whose place `tried` others failed, too. whence: where those came from."""
     place = f"key {bad.key!r}"
     if bad.path:
         place += f" ({bad.path})"

@@ -1,14 +1,22 @@
-"""URLs where a path may stand: how they are told from paths, and the refusal of those who take paths only."""
+"""URLs where a path may stand: how they are told from paths, and the refusal of those who take paths only.
+
+Also what can be seen of the URL of a server before anybody connects.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from urllib.parse import urlsplit
 
 from headrace.core.errors import UsageError, explain
 from headrace.core.hidden import hide_secrets, without_user, without_values
 
 URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>//?)(?P<rest>.*)", re.DOTALL)
+
+HOST_AND_PORT = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?P<colon>:)?(?P<port>(?<=:).*)?", re.DOTALL)
+
+MOST_PORTS = 65535
 
 
 def is_url(path: object) -> bool:
@@ -47,6 +55,37 @@ def shown_url(url: str) -> str:
         rest = without_values(scheme, rest)
 
     return f"{scheme}://{rest}"
+
+
+def check_server(url: str, place: str, expected: str, *, needs_host: bool = True) -> None:
+    """Raises `UsageError` for a URL of a server in which a host is missing, or a port that is given is none.
+
+    place: the function that was given it. expected: what its URLs look like. Several hosts have commas between them.
+    """
+    try:
+        servers = urlsplit(url).netloc.rpartition("@")[2]
+    except ValueError:
+        servers = "["  # of an address of IPv6 that is not complete
+
+    wrong = ""
+    for server in servers.split(","):
+        match = HOST_AND_PORT.fullmatch(server)
+        if match is None:
+            wrong = "this URL has no host that can be read"
+        elif needs_host and not match["host"]:
+            wrong = "this URL has no host"
+        elif match["colon"] and not _is_port(match["port"]):
+            wrong = "this URL has a wrong port"
+
+    if wrong:
+        cure = f"correct host and port, a number from 1 to {MOST_PORTS}"
+        if "@" in url:
+            cure += "; a password with other signs than letters and digits is to be quoted: %2F is a slash"
+        raise UsageError.about(wrong, place=place, found=shown_url(url), expected=expected, cure=cure)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= len(str(MOST_PORTS)) and 0 < int(text) <= MOST_PORTS
 
 
 def refuse_url(path: object, place: str, cure: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from headrace.core.counter import stream_key
+from headrace.core.spans import SpanKey
 from headrace.samplers.kept import KeptSampler
 
 TRIES = 32
@@ -35,28 +36,43 @@ class Replacements(NamedTuple):
             yield from _shuffled(list(batch), *words)
             return
 
-        # In a dataset not much larger than a batch, nearly every candidate is in the batch already; a sample that comes
-        # twice is better than none.
-        if self.size > 4 * len(batch):
-            held = set(map(repr, batch))
-        else:
-            held = set()
-
-        given = 0
-        for attempt in range(4 * TRIES):
-            # Off uniform by at most size / 2**64.
-            number = stream_key(SPARE, *words, attempt) % self.size
+        def key_of(number: int) -> int:
             if self.keys is None:
-                key = number
-            else:
-                key = int(self.keys[number])
+                return number
+            return int(self.keys[number])
 
-            if repr(key) not in held:
-                given += 1
-                yield key
+        yield from _drawn(self.size, key_of, *words, batch=batch)
 
-            if given == TRIES:
-                return
+
+def of_its_span(bad: SpanKey, *words: int, batch: Sequence[Any]) -> Iterator[SpanKey]:
+    """Yields up to `TRIES` keys of the span of a bad sample at random, as `Replacements.candidates` does."""
+
+    def key_of(row: int) -> SpanKey:
+        return SpanKey(bad.feed, bad.span, row)
+
+    for key in _drawn(bad.span.count, key_of, *words, batch=batch):
+        if key.row != bad.row:
+            yield key
+
+
+def _drawn(size: int, key_of: Callable[[int], Any], *words: int, batch: Sequence[Any]) -> Iterator[Any]:
+    # In a dataset not much larger than a batch, nearly every candidate is in the batch already; a sample that comes
+    # twice is better than none.
+    if size > 4 * len(batch):
+        held = set(map(repr, batch))
+    else:
+        held = set()
+
+    given = 0
+    for attempt in range(4 * TRIES):
+        # Off uniform by at most size / 2**64.
+        key = key_of(stream_key(SPARE, *words, attempt) % size)
+        if repr(key) not in held:
+            given += 1
+            yield key
+
+        if given == TRIES:
+            return
 
 
 def _shuffled(keys: list[Any], *words: int) -> Iterator[Any]:

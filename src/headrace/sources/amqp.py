@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +12,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from headrace.core.errors import StorageError, UsageError, wrong_argument
 from headrace.core.extras import extra
+from headrace.core.urls import check_server, shown_url
 from headrace.sources.receivers import Away
+
+PLACE = "headrace.open"
+FORM = "amqp://host:5672/queue"
 
 PORTS = {"amqp": 5672, "amqps": 5671}
 
@@ -50,13 +55,22 @@ class AmqpAddress:
     """The queue, if the URL has no path."""
 
     def __post_init__(self) -> None:
-        if self.port and not self.name:
-            cure = "write the queue behind the host: amqp://host/queue"
-            raise UsageError.about("a URL without a queue", place=self.server, cure=cure)
-        unknown = {name for name, _ in parse_qsl(urlsplit(self.url).query)} - SETTINGS
+        check_server(self.url, PLACE, FORM)
+        scheme = urlsplit(self.url).scheme
+        if scheme not in PORTS:
+            raise wrong_argument("url", f"{scheme}://...", '"amqp://host/queue" or "amqps://host/queue"')
+        if not self.name:
+            cure = "write the queue behind the host"
+            what = "this URL has no queue"
+            raise UsageError.about(what, place=PLACE, found=shown_url(self.url), expected=FORM, cure=cure)
+
+        unknown = {name for name, _ in parse_qsl(urlsplit(self.url).query, keep_blank_values=True)} - SETTINGS
         if unknown:
+            found = ", ".join(sorted(unknown))
+            cure = "correct what stands behind the question mark, or leave it out"
+            what = "this URL has a wrong setting"
             expected = "?vhost= and ?prefetch="
-            raise UsageError.about("wrong URL", place=self.place, found=", ".join(sorted(unknown)), expected=expected)
+            raise UsageError.about(what, place=f"{PLACE}({self.place})", found=found, expected=expected, cure=cure)
         if self.prefetch is not None and self.prefetch < 1:
             raise wrong_argument("prefetch", self.prefetch, "a whole number above 0")
 
@@ -69,7 +83,7 @@ class AmqpAddress:
     def server(self) -> str:
         """The server, without user and password."""
         parts = urlsplit(self.url)
-        host = parts.hostname or "localhost"
+        host = parts.hostname or ""
         if ":" in host:
             host = f"[{host}]"
         return f"{parts.scheme}://{host}:{self.port}"
@@ -83,12 +97,7 @@ class AmqpAddress:
     def port(self) -> int:
         """The port of the server."""
         parts = urlsplit(self.url)
-        if parts.scheme not in PORTS:
-            raise wrong_argument("url", f"{parts.scheme}://...", '"amqp://host/queue" or "amqps://host/queue"')
-        try:
-            return parts.port or PORTS[parts.scheme]
-        except ValueError:
-            raise wrong_argument("url", f"{parts.scheme}://...", "a port that is a number") from None
+        return parts.port or PORTS[parts.scheme]
 
     @property
     def prefetch(self) -> int | None:
@@ -96,7 +105,7 @@ class AmqpAddress:
         text = dict(parse_qsl(urlsplit(self.url).query)).get("prefetch")
         if text is None:
             return None
-        if not text.isdigit():
+        if not text.isdecimal():
             raise wrong_argument("prefetch", text, "a whole number above 0")
         return int(text)
 
@@ -110,7 +119,7 @@ class AmqpAddress:
         if parts.scheme == "amqps":
             options = pika.SSLOptions(ssl.create_default_context(), parts.hostname)
         return pika.ConnectionParameters(
-            host=parts.hostname or "localhost",
+            host=parts.hostname or "",
             port=self.port,
             virtual_host=dict(parse_qsl(parts.query)).get("vhost", "/"),
             credentials=pika.PlainCredentials(user, password, erase_on_connect=False),
@@ -127,13 +136,11 @@ class AmqpAddress:
         """Returns the error of a broker that refuses for good; the caller raises it."""
         return StorageError.about("the broker refuses", place=self.place, found=found, cure=cure)
 
-    def silent(self, found: str) -> StorageError:
-        """Returns the error of a broker that has not answered for long; the caller raises it."""
-        return StorageError.about("the broker does not answer", place=self.place, found=found)
-
     def connect(self) -> Any:
         """Returns an open connection. Raises `Away`; `StorageError` if the server refuses for good."""
         pika = extra("pika", "rabbitmq")
+        # Pika logs a page of errors for each try; what matters of them is raised.
+        logging.getLogger("pika").setLevel(logging.CRITICAL)
         with translated(self):
             return pika.BlockingConnection(self.parameters())
 

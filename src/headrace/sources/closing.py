@@ -7,7 +7,7 @@ records, as far as it has them. So a log that does not change is cut into the sa
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,12 @@ FORCED = 2
 """How many times the bytes of a span may come before it is closed with what is there: one partition may be far ahead
 of another that gives nothing."""
 
+SOON = 0.5
+"""Seconds for which the first span of an epoch lingers where it may be closed soon."""
+
+ENOUGH = 100
+"""Records with which it may: by so many it is told what samples look like."""
+
 
 @dataclass(frozen=True)
 class Closing:
@@ -27,6 +33,16 @@ class Closing:
     samples: int
     linger: float
     nbytes: int
+
+    def of_first(self, count: int, *, at_end: bool) -> Closing:
+        """Returns when the first span of an epoch is closed, for which the first batch waits: soon, if that is enough.
+
+        count: how many records have come. at_end: whether these are all that the log has for now. Otherwise the time
+        in which they come would say where the span ends.
+        """
+        if not at_end or count < ENOUGH:
+            return self
+        return replace(self, linger=min(self.linger, SOON))
 
     def cut(self, coming: Mapping[int, Sizes], at_end: Collection[int], waited: float) -> dict[int, int] | None:
         """Returns how many records of each partition make the span; None: it stays open.

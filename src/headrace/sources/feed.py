@@ -20,6 +20,7 @@ from headrace.sources.closing import Closing
 from headrace.sources.coming import Coming
 from headrace.sources.feed_options import FeedOptions
 from headrace.sources.log import Log, LogSource, Positions, Records
+from headrace.sources.outage import answer_of
 
 log = logging.getLogger("headrace")
 
@@ -134,7 +135,7 @@ class Feed:
 
     def _run(self) -> None:
         try:
-            reading = self._source.open()
+            reading = answer_of(self._source.open, self._source.place, self._pause)
             try:
                 self._read(reading)
             finally:
@@ -152,8 +153,13 @@ class Feed:
         if not self._closed:
             self._send(("error", error))
 
+    def _pause(self, seconds: float) -> bool:
+        """Waits. Returns whether the feed was closed."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed, seconds)
+
     def _read(self, reading: Log) -> None:
-        beginning = self._begun = self._opened(reading)
+        beginning = self._begun = answer_of(lambda: self._opened(reading), self._source.place, self._pause)
         if not self._leads:
             self._wait_to_be_told()
         spans = list(self._told)
@@ -272,16 +278,20 @@ class Feed:
         self._take_in(reading, closing.linger)
         is_over = self._is_over(reading)
         while self._coming.count and self._left() > 0:
-            closing = dataclasses.replace(closing, samples=min(closing.samples, self._left()))
-            waited = self._clock() - self._coming.oldest()
+            coming = self._coming
+            at_end = reading.at_end()
+            ending = dataclasses.replace(closing, samples=min(closing.samples, self._left()))
+            if not self._number:
+                ending = ending.of_first(coming.count, at_end=at_end >= coming.starts().keys())
+
+            waited = self._clock() - coming.oldest()
             if is_over:
-                waited = closing.linger
+                waited = ending.linger
 
             # To see whether it is full takes a look at all that waits.
-            coming = self._coming
-            if coming.count < closing.samples and coming.nbytes < closing.nbytes and waited < closing.linger:
+            if coming.count < ending.samples and coming.nbytes < ending.nbytes and waited < ending.linger:
                 break
-            counts = closing.cut(coming.sizes(), reading.at_end(), waited)
+            counts = ending.cut(coming.sizes(), at_end, waited)
             if counts is None:
                 break
             self._close_span(counts)

@@ -52,7 +52,7 @@ def too_large(size: int, largest: int) -> FrameError:
 
 
 class Lines:
-    """A record is a line, without its end: "\\n" or "\\r\\n"."""
+    """A record is a line, without its end: "\\n" or "\\r\\n". Empty lines are none: they keep connections alive."""
 
     def __init__(self, largest: int) -> None:
         self._largest = largest
@@ -66,7 +66,7 @@ class Lines:
         return self._size
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Returns the lines that these bytes end."""
+        """Returns the lines that these bytes end, without the empty ones."""
         lines = data.split(b"\n")
         rest = lines.pop()
         if lines:
@@ -80,6 +80,8 @@ class Lines:
             if len(lines[0]) > self._largest:
                 self.error = too_large(len(lines[0]), self._largest)
                 return []
+            if b"" in lines:
+                lines = [line for line in lines if line]
 
         if rest:
             self._begun.append(rest)

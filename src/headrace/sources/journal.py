@@ -8,7 +8,6 @@ loss of power. Design and figures: docs/design/0016-journal.md.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -39,7 +38,6 @@ SEGMENTS = 8
 
 KEPT_IDS = 100_000
 flush = getattr(os, "fdatasync", os.fsync)
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 Duplicates = Literal["keep", "drop"]
 
@@ -77,6 +75,9 @@ class JournalWriter:
 
         self.full: str | None = None
         """Why the last `append` or `sync` has not taken everything, in words."""
+
+        self.disk_is_full = False
+        """Whether that is the disk."""
 
         self._duplicates = duplicates
         self._kept_ids = kept_ids
@@ -190,6 +191,7 @@ class JournalWriter:
         message that will never fit.
         """
         self.full = None
+        self.disk_is_full = False
         if self._offset >= self._segment and not self._next_segment():
             return 0
 
@@ -275,14 +277,23 @@ class JournalWriter:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._offset)
             self._next = begun
-            if error.errno not in NO_SPACE:
+            if error.errno not in files.NO_SPACE:
                 raise files.cannot_write(self.folder, error) from error
-            self.full = f"the disk is full ({error.strerror})"
+            self._note_full_disk(error)
             return False
 
         self._offset += length
         self._sizes[-1] = self._offset
         return True
+
+    def _note_full_disk(self, error: OSError) -> None:
+        self.full = f"the disk is full ({error.strerror})"
+        self.disk_is_full = True
+
+    def no_room(self, payload: bytes) -> StorageError:
+        """Returns the error of a disk that has no room for a message; the caller raises it."""
+        needed = RECORD.size + len(payload)
+        return files.no_space(self.folder, f"{needed:,} bytes at least, for a message")
 
     def _next_segment(self) -> bool:
         """Begins another segment. Returns False if the one before is not synced, or if the disk is full."""
@@ -292,9 +303,9 @@ class JournalWriter:
         try:
             self._begin_file()
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in files.NO_SPACE:
                 raise files.cannot_write(self.folder, error) from error
-            self.full = f"the disk is full ({error.strerror})"
+            self._note_full_disk(error)
             return False
 
         self._firsts.append(self._next)
@@ -315,10 +326,10 @@ class JournalWriter:
         except OSError as error:
             # The kernel may have dropped the pages, and a second sync would report success: written anew, or given up.
             self._take_back()
-            if error.errno not in NO_SPACE:
+            if error.errno not in files.NO_SPACE:
                 raise files.cannot_write(self.folder, error) from error
-            self.full = f"the disk is full ({error.strerror})"
-            raise DiskFull(self.full) from error
+            self._note_full_disk(error)
+            raise DiskFull(str(error)) from error
 
         self._synced = self._next
         self._synced_offset = self._offset
@@ -386,7 +397,7 @@ class JournalWriter:
         try:
             files.replace_synced(self.folder / files.IDS, packed_ids(list(self._ids)))
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in files.NO_SPACE:
                 raise
             return False
         return True

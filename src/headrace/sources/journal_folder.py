@@ -12,9 +12,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import shutil
 import uuid
 import weakref
 from pathlib import Path
@@ -22,6 +24,8 @@ from pathlib import Path
 from headrace.core.errors import FormatError, StorageError, UsageError
 from headrace.sources.journal_segments import VERSION, first_number
 from headrace.storage.cache.locks import NoLocks, lock_file
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 NUMBER = 8
 """Bytes of a number in `durable` and `trim`."""
@@ -75,22 +79,29 @@ def _describe(folder: Path) -> None:
 
 
 def check_source(folder: Path, place: str) -> None:
-    """Raises `UsageError` if a journal holds messages of another source than `place`. Raises `OSError`."""
+    """Raises `UsageError` if a journal holds messages of another source than `place`. Raises `StorageError`."""
     path = folder / SOURCE
-    if not path.exists():
-        aside = folder / f"{SOURCE}.{uuid.uuid4().hex}"
-        write_synced(aside, place.encode())
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.link(aside, path)
-        finally:
-            aside.unlink()
+    try:
+        if not path.exists():
+            _note_source(path, place)
+        found = path.read_text()
+    except OSError as error:
+        raise cannot_write(folder, error) from error
 
-    found = path.read_text()
     if found != place:
         what = "this journal holds messages of another source"
         cure = "give each source a journal= of its own; messages that are not needed any more: delete the folder"
         raise UsageError.about(what, place=folder, found=found, expected=place, cure=cure)
+
+
+def _note_source(path: Path, place: str) -> None:
+    aside = path.with_name(f"{SOURCE}.{uuid.uuid4().hex}")
+    try:
+        write_synced(aside, place.encode())
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def id_of(folder: Path) -> str:
@@ -117,8 +128,18 @@ def segments_in(folder: Path) -> list[int]:
 
 def cannot_write(folder: Path, error: OSError) -> StorageError:
     """Returns the error of a journal that cannot be written; the caller raises it."""
+    if error.errno in NO_SPACE:
+        return no_space(folder, "some kilobytes, with which a journal begins")
     cure = "mend the disk, or give another folder as journal="
     return StorageError.about("cannot write the journal", place=folder, found=error, cure=cure)
+
+
+def no_space(folder: Path, needed: str) -> StorageError:
+    """Returns the error of a disk without room for a journal; the caller raises it. needed: bytes, in words."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    found = f"{shutil.disk_usage(there).free:,} bytes free"
+    cure = "free space on this disk, or give a folder on another one as journal="
+    return StorageError.about("the disk is full", place=folder, found=found, expected=needed, cure=cure)
 
 
 def write_synced(path: Path, data: bytes) -> None:

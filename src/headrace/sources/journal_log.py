@@ -60,13 +60,20 @@ class JournalSource:
         return JournalLog(self)
 
     def open_journal(self) -> JournalWriter | MemoryJournal:
-        """Opens the journal to write. Raises `StorageError`, `FormatError`."""
+        """Opens the journal to write. Raises `StorageError`, `FormatError`, `UsageError`."""
         limit = None
         if self.journal_bytes is not None:
             limit = bytes_in(self.journal_bytes, "journal_bytes")
         if self.journal is None:
             return MemoryJournal(self.place, limit or IN_MEMORY, self.duplicates, self.kept_ids)
-        return JournalWriter(self.journal, limit=limit, duplicates=self.duplicates, kept_ids=self.kept_ids)
+        journal = JournalWriter(self.journal, limit=limit, duplicates=self.duplicates, kept_ids=self.kept_ids)
+        try:
+            # Before messages take what room there is on the disk.
+            check_source(journal.folder, self.place)
+        except BaseException:
+            journal.close()
+            raise
+        return journal
 
 
 class JournalLog:

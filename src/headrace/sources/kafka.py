@@ -17,8 +17,9 @@ import numpy as np
 
 from headrace.core.errors import RecordsLostError, StorageError, UsageError, wrong_argument
 from headrace.core.extras import extra
-from headrace.core.urls import shown_url
+from headrace.core.urls import check_server, shown_url
 from headrace.sources.log import Positions, Records, Start
+from headrace.sources.outage import no_answer
 
 log = logging.getLogger("headrace")
 
@@ -35,10 +36,15 @@ LARGEST = 100_000_000
 """Bytes of the largest message, as brokers may be set up to take them."""
 
 ANSWER = 10.0
-"""Seconds within which a broker must answer what is asked at the beginning."""
+"""Seconds within which a broker must answer what it is asked."""
+
+FIRST_ANSWER = (1.0, 3.0, 6.0)
+"""The same for the first question, in parts: between them librdkafka tells whether the broker refuses."""
 
 ID_ANSWER = 1.0
 """Seconds for the id of a topic, which brokers before Kafka 2.8 do not know."""
+
+CURE = "see whether the address is right and the broker runs; options= takes settings of librdkafka"
 
 OF_REGISTRY = "schema.registry."
 """Begins the names of options that are not of the broker."""
@@ -65,10 +71,13 @@ class KafkaSource:
         if "@" in brokers:
             cure = 'options={"sasl.username": ..., "sasl.password": os.environ[...], "security.protocol": "SASL_SSL"}'
             what = "user and password do not belong into the URL of a Kafka broker"
-            raise UsageError.about(what, place=shown, cure=cure)
+            raise UsageError.about(what, place="headrace.open", found=shown, expected="options=", cure=cure)
         if not brokers or not topic or "/" in topic or "?" in topic:
             expected = "kafka://host:9092/topic, with commas between several hosts"
-            raise UsageError.about("no topic of a broker", place="headrace.open", found=shown, expected=expected)
+            cure = "write host, port and topic, and settings into options="
+            what = "no topic of a broker"
+            raise UsageError.about(what, place="headrace.open", found=shown, expected=expected, cure=cure)
+        check_server(url, "headrace.open", "kafka://host:9092/topic")
 
         given = {name: value for name, value in (options or {}).items() if not name.startswith(OF_REGISTRY)}
         for name in sorted(OF_OURS & {*given}):
@@ -103,7 +112,7 @@ class KafkaLog:
 
         try:
             asked = self._ask_for_id()
-            metadata = self._metadata(ANSWER)
+            metadata = self._metadata()
             self._partitions = sorted(metadata.topics[source.topic].partitions)
             self.identity = {"topic": source.topic, "topic_id": _answer(asked)}
         except BaseException:
@@ -275,18 +284,36 @@ class KafkaLog:
 
     # -- what brokers are asked ----------------------------------------------------------------------------------------
 
-    def _metadata(self, timeout: float) -> Any:
+    def _metadata(self) -> Any:
         """Returns the metadata of the topic, which is there."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + ANSWER / 2
         while True:
-            metadata = self._asked(lambda: self._consumer.list_topics(self._source.topic, timeout=timeout))
+            metadata = self._first_answer()
             error = metadata.topics[self._source.topic].error
             if error is None:
                 return metadata
             # A topic that was just made is not everywhere yet.
-            if time.monotonic() >= deadline - timeout / 2 or not error.retriable():
+            if time.monotonic() >= deadline or not error.retriable():
                 raise self._error("there is no such topic", error, "create it, or correct its name")
             time.sleep(0.2)
+
+    def _first_answer(self) -> Any:
+        # Whoever waits for the broker says so.
+        self._said_away = True
+        metadata = None
+        for timeout in FIRST_ANSWER[:-1]:
+            try:
+                metadata = self._consumer.list_topics(self._source.topic, timeout=timeout)
+                break
+            except self._kafka.KafkaException:
+                self._consumer.poll(0)
+            if self._refused is not None:
+                raise self._error("the broker refuses this", self._refused)
+
+        if metadata is None:
+            metadata = self._asked(lambda: self._consumer.list_topics(self._source.topic, timeout=FIRST_ANSWER[-1]))
+        self._said_away = False
+        return metadata
 
     def _ask_for_id(self) -> Any:
         """Asks for the id of the topic: one that was deleted and made anew has another one."""
@@ -308,7 +335,7 @@ class KafkaLog:
         except self._kafka.KafkaException as error:
             if self._refused is not None:
                 raise self._error("the broker refuses this", self._refused) from None
-            raise self._error("the broker does not answer", error) from None
+            raise self._silence(error.args[0]) from None
 
     def _checked(self, start: Mapping[int, int]) -> Positions:
         for number, position in start.items():
@@ -353,13 +380,18 @@ class KafkaLog:
         error.earliest = low
         return error
 
+    def _silence(self, error: Any) -> StorageError:
+        code = self._kafka.KafkaError
+        what = "the broker does not answer"
+        if error.code() not in (code._TRANSPORT, code._ALL_BROKERS_DOWN, code._TIMED_OUT, code._RESOLVE):
+            return self._error(what, error)
+        return no_answer(what, self._source.place, f"{error.name()}: {error.str()}", CURE)
+
     def _error(self, what: str, error: Any, cure: str | None = None) -> StorageError:
         if isinstance(error, self._kafka.KafkaException):
             error = error.args[0]
-        if cure is None:
-            cure = "see whether the address is right and the broker runs; options= takes settings of librdkafka"
         found = f"{error.name()}: {error.str()}"
-        return StorageError.about(what, place=self._source.place, found=found, cure=cure)
+        return StorageError.about(what, place=self._source.place, found=found, cure=cure or CURE)
 
 
 def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:

@@ -19,6 +19,9 @@ class MemoryJournal:
     When it is full, the records go that all readers have read. One thread may write while others read.
     """
 
+    disk_is_full = False
+    """It has no disk."""
+
     def __init__(self, place: str, limit: int, duplicates: Duplicates = "keep", kept_ids: int = KEPT_IDS) -> None:
         """place: of the source, for errors. limit: bytes."""
         self.identity = uuid.uuid4().hex

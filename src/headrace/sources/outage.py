@@ -1,17 +1,29 @@
-"""What is said while a source is away, and how long to wait before it is tried again. It is tried for ever."""
+"""What is said while a source is away, and how long to wait before it is tried again.
+
+Reading that has begun is tried again for ever. Where an epoch begins, an answer is waited for a minute: a server may
+take as long to start; after that its address is more likely to be wrong.
+"""
 
 from __future__ import annotations
 
 import logging
 import random
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
+from headrace.core.errors import StorageError
 from headrace.storage.retrying import RetryLimits
+
+T = TypeVar("T")
 
 LOGGER = logging.getLogger("headrace")
 
 SILENT = 3.0
 """Seconds for which a source may be away before anything is said: most outages pass in less."""
+
+AWAY = 60.0
+"""Seconds for which an answer is waited for where an epoch begins."""
 
 BACK_OFF = RetryLimits(first_wait=0.1, longest_wait=5.0)
 STEADY = 30
@@ -21,12 +33,46 @@ _JITTER = random.Random()
 """Apart from the random numbers of the user's program."""
 
 
+class NoAnswer(StorageError):
+    """The server of a source does not answer, which may pass by itself."""
+
+    said = ""
+    """What its client says, without secrets."""
+
+
+def no_answer(what: str, place: str, said: object, cure: str) -> NoAnswer:
+    """Returns the error of a server that does not answer; the caller raises it."""
+    error = NoAnswer.about(what, place=place, found=said, cure=cure)
+    error.said = str(said)
+    return error
+
+
+def answer_of(ask: Callable[[], T], place: str, pause: Callable[[float], bool]) -> T:
+    """Returns what `ask` returns, which is called again while the server does not answer. Raises `NoAnswer` in the end.
+
+    pause: waits so many seconds; tells whether to give up.
+    """
+    outage = SourceOutage(place, f"{AWAY:.0f} s are over")
+    deadline = time.monotonic() + AWAY
+    while True:
+        try:
+            answer = ask()
+        except NoAnswer as error:
+            seconds = outage.wait_after(error.said)
+            if time.monotonic() + seconds > deadline or pause(seconds):
+                raise
+        else:
+            outage.ended()
+            return answer
+
+
 class SourceOutage:
     """For how long a source has been away, and what was said of it. One thread uses it."""
 
-    def __init__(self, place: str) -> None:
-        """place: of the source, without secrets."""
+    def __init__(self, place: str, until: str = "it is back") -> None:
+        """place: of the source, without secrets. until: how long it is tried again, in words."""
         self._place = place
+        self._until = until
         self._failures = 0
         self._since = 0.0
         self._said = False
@@ -40,8 +86,8 @@ class SourceOutage:
         spent = time.monotonic() - self._since
         if spent > SILENT and not self._said:
             self._said = True
-            text = "%s has been away for %.0f s (%s). It is tried again until it is back."
-            LOGGER.warning(text, self._place, spent, what)
+            text = "%s has been away for %.0f s (%s). It is tried again until %s."
+            LOGGER.warning(text, self._place, spent, what, self._until)
         return BACK_OFF.wait(min(self._failures, STEADY), _JITTER.random())
 
     def ended(self) -> None:

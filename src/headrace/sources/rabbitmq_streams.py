@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from headrace.sources.amqp import OFFSET, AmqpAddress, translated
 from headrace.sources.amqp_consumer import AmqpConsumer, Delivery, say_goodbye
 from headrace.sources.following import Fetched, Following
 from headrace.sources.log import Positions, Records, Start
-from headrace.sources.outage import SourceOutage
+from headrace.sources.outage import no_answer
 from headrace.sources.receivers import Away
 
 QUIET = 0.1
@@ -25,9 +25,6 @@ QUIET = 0.1
 
 LOOK = 4096
 """Messages that a look may bring: those of the broker's largest chunk."""
-
-AWAY = 30.0
-"""Seconds for which a question is asked again while the broker is away."""
 
 
 @dataclass(frozen=True)
@@ -103,19 +100,13 @@ class RabbitStreamLog:
         self._following.close()
 
 
-def _asked(address: AmqpAddress, question: Any) -> int:
-    """Asks, and asks again while the broker is away, for some time. Raises `StorageError`."""
-    outage = SourceOutage(address.place)
-    deadline = time.monotonic() + AWAY
-    while True:
-        try:
-            answer: int = question(address)
-            return answer
-        except Away as away:
-            wait = outage.wait_after(str(away))
-            if time.monotonic() + wait > deadline:
-                raise address.silent(str(away)) from away
-            time.sleep(wait)
+def _asked(address: AmqpAddress, question: Callable[[AmqpAddress], int]) -> int:
+    """Returns the answer to a question. Raises `StorageError`, also if the broker is away."""
+    try:
+        return question(address)
+    except Away as away:
+        cure = "see whether the address is right and the broker runs"
+        raise no_answer("the broker does not answer", address.place, away, cure) from away
 
 
 def first_of(address: AmqpAddress) -> int:

@@ -30,6 +30,17 @@ class Messages:
     tokens: Sequence[object] | None = None
     """Of each message what `ack` is told; None: the source knows no acks."""
 
+    def before(self, count: int) -> Messages:
+        """Returns the first `count` messages, or all where there are fewer."""
+        if count >= len(self.payloads):
+            return self
+        return Messages(
+            self.payloads[:count],
+            None if self.ids is None else self.ids[:count],
+            None if self.redelivered is None else self.redelivered[:count],
+            None if self.tokens is None else self.tokens[:count],
+        )
+
     def behind(self, count: int) -> Messages:
         """Returns the messages behind the first `count`."""
         return Messages(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ class Receiving:
         self._closing = threading.Event()
         self._waiting = Messages([])
         self._said_full = False
+        self._has_written = False
         self._thread = threading.Thread(target=self._run, name="headrace-receiving", daemon=True)
         self._thread.start()
 
@@ -74,20 +76,21 @@ class Receiving:
     def _store(self) -> None:
         """Writes what waits, flushes it to the disk, and acks it. Waits for room if there is none."""
         self.journal.trim_as_asked()
+        most = sys.maxsize
         while self._waiting.payloads and not self._closing.is_set():
-            messages = self._waiting
-            taken = self.journal.append(messages.payloads, messages.ids, messages.redelivered)
-            try:
-                self.journal.sync()
-            except DiskFull:
-                taken = 0
-
+            messages = self._waiting.before(most)
+            taken = self._written(messages)
             if taken:
-                self._waiting = messages.behind(taken)
+                most = sys.maxsize
+                self._waiting = self._waiting.behind(taken)
                 with self.news:
                     self.news.notify_all()
                 if messages.tokens is not None:
                     self._receiver.ack(messages.tokens[taken - 1])
+            elif self.journal.disk_is_full and len(messages.payloads) > 1:
+                # A disk has room for all of what is written at once, or for nothing of it.
+                most = len(messages.payloads) // 2
+                continue
 
             if self._waiting.payloads and self.journal.full is not None:
                 self._say_full(self.journal.full)
@@ -97,6 +100,22 @@ class Receiving:
         if self._said_full and not self._waiting.payloads:
             self._said_full = False
             LOGGER.warning("The journal of %s has room again.", self.source.place)
+
+    def _written(self, messages: Messages) -> int:
+        """Writes messages. Returns how many are safe. Raises `StorageError` if there is no room, and never was any."""
+        taken = self.journal.append(messages.payloads, messages.ids, messages.redelivered)
+        try:
+            self.journal.sync()
+        except DiskFull:
+            taken = 0
+
+        # A journal that has records waits until they are read, and their space freed.
+        journal = self.journal
+        has_nothing = not taken and not self._has_written and journal.first == journal.durable
+        if isinstance(journal, JournalWriter) and journal.disk_is_full and has_nothing and len(messages.payloads) == 1:
+            raise journal.no_room(messages.payloads[0])
+        self._has_written = self._has_written or taken > 0
+        return taken
 
     def _say_full(self, why: str) -> None:
         if not self._said_full:

@@ -18,11 +18,15 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from headrace.core.errors import StorageError, UsageError, wrong_argument
 from headrace.core.extras import extra
+from headrace.core.urls import check_server, shown_url
 from headrace.sources.receivers import Away
 
 SEQUENCE_BITS = 22
 MOST_MILLISECONDS = 1 << (63 - SEQUENCE_BITS)
 VALUE_FIELDS = (b"data", b"value")
+
+PLACE = "headrace.open"
+FORM = "redis://host:6379/stream"
 
 PORT = 6379
 CONNECTING = 5.0
@@ -40,15 +44,23 @@ class RedisAddress:
     """The stream's key, if the URL has no path."""
 
     def __post_init__(self) -> None:
+        check_server(self.url, PLACE, FORM)
         parts = urlsplit(self.url)
         if parts.scheme not in ("redis", "rediss"):
             raise wrong_argument("url", f"{parts.scheme}://...", '"redis://host/stream" or "rediss://host/stream"')
-        if self.server and not self.key:
-            cure = "write the stream's key behind the host: redis://host/stream"
-            raise UsageError.about("a URL without a stream", place=self.server, cure=cure)
-        unknown = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - {"db"}
-        if unknown or not dict(parse_qsl(parts.query)).get("db", "0").isdigit():
-            raise UsageError.about("wrong URL", place=self.place, expected="?db=, a whole number, and no other setting")
+        if not self.key:
+            cure = "write the stream's key behind the host"
+            what = "this URL has no stream"
+            raise UsageError.about(what, place=PLACE, found=shown_url(self.url), expected=FORM, cure=cure)
+
+        settings = dict(parse_qsl(parts.query, keep_blank_values=True))
+        number = settings.pop("db", "0")
+        if settings or not number.isdecimal():
+            found = ", ".join(sorted(settings)) or "?db="
+            expected = "?db=, a whole number, and no other setting"
+            cure = "correct what stands behind the question mark, or leave it out"
+            what = "this URL has a wrong setting"
+            raise UsageError.about(what, place=f"{PLACE}({self.place})", found=found, expected=expected, cure=cure)
 
     @property
     def key(self) -> str:
@@ -59,13 +71,10 @@ class RedisAddress:
     def server(self) -> str:
         """The server, without user and password."""
         parts = urlsplit(self.url)
-        host = parts.hostname or "localhost"
+        host = parts.hostname or ""
         if ":" in host:
             host = f"[{host}]"
-        try:
-            return f"{parts.scheme}://{host}:{parts.port or PORT}"
-        except ValueError:
-            raise wrong_argument("url", f"{parts.scheme}://...", "a port that is a number") from None
+        return f"{parts.scheme}://{host}:{parts.port or PORT}"
 
     @property
     def place(self) -> str:
@@ -82,7 +91,7 @@ class RedisAddress:
         backoff = extra("redis.backoff", "redis")
         parts = urlsplit(self.url)
         return redis.Redis(
-            host=parts.hostname or "localhost",
+            host=parts.hostname or "",
             port=parts.port or PORT,
             username=unquote(parts.username) if parts.username else None,
             password=unquote(parts.password) if parts.password else None,

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.core.errors import StorageError, wrong_argument
+from headrace.core.errors import wrong_argument
 from headrace.sources.following import Following
 from headrace.sources.log import Positions, Records, Start
+from headrace.sources.outage import no_answer
 from headrace.sources.receivers import Away
 from headrace.sources.redis_address import SEQUENCE_BITS, RedisAddress, id_at
 from headrace.sources.redis_reading import RedisFetcher
@@ -52,8 +53,8 @@ class RedisStreamLog:
         try:
             return self._address.asked(lambda: self._client.execute_command(*command))
         except Away as away:
-            what = "the server does not answer"
-            raise StorageError.about(what, place=self._address.place, found=away) from away
+            cure = "see whether the address is right and the server runs"
+            raise no_answer("the server does not answer", self._address.place, away, cure) from away
 
     def partitions(self) -> Sequence[int]:
         """Returns the one partition."""

@@ -16,10 +16,13 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from headrace.core.errors import StorageError, UsageError, wrong_argument
-from headrace.core.urls import shown_url
+from headrace.core.urls import check_server, shown_url
 from headrace.sources.frames import LARGEST, Frame, FrameError, Frames, frames
 from headrace.sources.receivers import Away, Messages
 from headrace.storage.cache.limit import bytes_in
+
+PLACE = "headrace.open"
+FORM = "tcp://host:port or unix:///path"
 
 LOGGER = logging.getLogger("headrace")
 
@@ -63,18 +66,22 @@ class SocketSource:
 
     def address(self) -> tuple[str, int] | str:
         """Returns host and port, or the path of a socket file. Raises `UsageError`."""
+        # Who listens may leave the host out: at all addresses of the machine.
+        check_server(self.url, PLACE, FORM, needs_host=False)
         parts = urlsplit(self.url)
-        try:
-            port = parts.port
-        except ValueError:
-            port = None
+        shown = shown_url(self.url)
         if parts.username is not None or parts.password is not None:
-            raise wrong_argument("url", shown_url(self.url), "no user and password: sockets know none")
-        if parts.scheme == "tcp" and port is not None and (parts.hostname or self.listens):
-            return parts.hostname or "", port
-        if parts.scheme == "unix" and not parts.netloc and parts.path:
+            expected = "no user and password: sockets know none"
+            cure = "leave them out, and connect only where others cannot"
+            raise UsageError.about("wrong address of a socket", place=PLACE, found=shown, expected=expected, cure=cure)
+
+        is_plain = parts.path in ("", "/") and "," not in parts.netloc
+        if parts.scheme == "tcp" and is_plain and parts.port is not None and (parts.hostname or self.listens):
+            return parts.hostname or "", parts.port
+        if parts.scheme == "unix" and not parts.netloc and parts.path not in ("", "/"):
             return unquote(parts.path)
-        raise wrong_argument("url", shown_url(self.url), '"tcp://host:port" or "unix:///path"')
+        cure = "write host and port, or three slashes and the path of the socket file"
+        raise UsageError.about("wrong address of a socket", place=PLACE, found=shown, expected=FORM, cure=cure)
 
     @property
     def listens(self) -> bool:
@@ -82,7 +89,10 @@ class SocketSource:
         query = dict(parse_qsl(urlsplit(self.url).query, keep_blank_values=True))
         others = set(query) - {"listen"}
         if others:
-            raise UsageError.about("wrong URL", place=self.place, found=", ".join(sorted(others)), expected="?listen")
+            found = ", ".join(sorted(others))
+            cure = "correct what stands behind the question mark, or leave it out"
+            what = "this URL has a wrong setting"
+            raise UsageError.about(what, place=f"{PLACE}({self.place})", found=found, expected="?listen", cure=cure)
         return self.listen or "listen" in query
 
     def receiver(self) -> SocketReceiver:

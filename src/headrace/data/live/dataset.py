@@ -207,19 +207,30 @@ class ColumnsOfLog(LogDataset):
         if self._decoding == "bytes":
             return Block(Schema((BYTES,)), {VALUE: self._taken(BYTES, keys)})
         if self._decoding == "text":
-            column = self._taken(BYTES, keys)
-            return Block(Schema((TEXT,)), {VALUE: column})
+            return Block(Schema((TEXT,)), {VALUE: self._texts(keys)})
 
         schema = schema_from_text(keys.parts[0][0].schema, self.place)
         samples = self._decoded(keys)
         return block_of(schema, samples)
 
+    def _texts(self, keys: SpanKeys) -> Column:
+        """Returns records as texts. Raises `UnicodeDecodeError`, which names the first that is none."""
+        try:
+            return self._taken(TEXT, keys)
+        except pa.ArrowInvalid:
+            self._decoded(keys)
+            raise
+
     def _taken(self, field: Field, keys: SpanKeys) -> Column:
+        """Returns records as byte strings or texts. Raises `ArrowInvalid` for texts that are no UTF-8."""
         columns: list[Any] = []
         for _, table, rows in self._tables(keys):
             # Arrow copies byte strings one by one, which is quicker than an index for each byte.
             wanted = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
-            columns.append(from_arrow(field, table.column(field.name).chunk(0).take(wanted), self.place))
+            taken = table.column(VALUE).chunk(0).take(wanted)
+            if field.kind == "text":
+                taken = taken.cast(pa.large_string())
+            columns.append(from_arrow(field, taken, self.place))
 
         if len(columns) == 1:
             only: Column = columns[0]

@@ -21,12 +21,13 @@ from headrace.data.formats.columns.block import column_from, field_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.gather import RaggedAs
 from headrace.data.live.avro import AvroDecoder
+from headrace.sources.closing import ENOUGH
 
 Decoding = Literal["bytes", "text", "json", "msgpack", "npy", "arrow", "avro"]
 
 Decode = Callable[[bytes], Any]
 
-LOOKED_AT = 100
+LOOKED_AT = ENOUGH
 """Records of the first span by which it is decided what samples look like."""
 
 

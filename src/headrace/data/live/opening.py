@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -36,6 +37,9 @@ LEAST_JOURNAL = 1_000_000
 SPAN = 50_000
 LINGER = 5.0
 SPAN_BYTES = 64 << 20
+
+MOST_SECONDS = 253_402_300_800.0
+"""Since 1970: the year 10000, behind which no time can be written."""
 
 Moment = str | float | datetime.datetime
 
@@ -72,7 +76,8 @@ class LiveOptions(TypedDict, total=False):
     duplicates: Duplicates
     """What becomes of messages that a broker delivers again and that have no id: "keep" (if not given) or "drop"."""
     frame: Frame
-    """What a record is on a socket: "lines" (if not given), "length" (four bytes in front) or "arrow" (a row)."""
+    """What a record is on a socket: "lines" (if not given; empty ones are passed over), "length" (four bytes in front)
+    or "arrow" (a row)."""
     listen: bool
     """Whether to wait for clients at the address of a socket, rather than to connect to it."""
     stream: bool
@@ -103,6 +108,14 @@ class Scheme:
     open: Callable[[Asked], LogSource]
     keywords: tuple[str, ...] = ()
     takes_options: bool = False
+    many_partitions: bool = False
+
+    @property
+    def positions(self) -> str:
+        """What positions for `start=` look like, in words."""
+        if self.many_partitions:
+            return "positions by partition, such as {0: 1500, 1: 1720}"
+        return "a position of the one partition, such as {0: 1500}"
 
 
 def _kafka(asked: Asked) -> LogSource:
@@ -184,7 +197,7 @@ _SOCKET = Scheme(_socket, (*OF_A_JOURNAL, "frame", "listen"))
 _SQL = Scheme(_sql, ("follow", "settle", "xid"))
 
 SCHEMES: dict[str, Scheme] = {
-    "kafka": Scheme(_kafka, takes_options=True),
+    "kafka": Scheme(_kafka, takes_options=True, many_partitions=True),
     "redis": _REDIS,
     "rediss": _REDIS,
     "amqp": _RABBITMQ,
@@ -252,7 +265,9 @@ def open_log(
         expected = "nothing: this source has no settings but those of its URL"
         raise wrong_argument("options", sorted(options), expected, place=PLACE)
 
-    feed = _feed_of(live)
+    if columns is not None:
+        columns = _checked_columns(columns)
+    feed = _feed_of(live, _start_of(live.get("start", "earliest"), scheme, live))
     source = scheme.open(Asked(uri, options, columns, table, live))
     if scheme is _SQL:
         if decode is not True:
@@ -268,8 +283,10 @@ def open_log(
         kind = LogDataset
     else:
         kind = ColumnsOfLog
-    if columns is not None:
-        check_columns(columns, decoding)
+    if columns is not None and decoding not in WITH_FIELDS:
+        found = f"decode={decoding!r}"
+        expected = f"one of {', '.join(map(repr, WITH_FIELDS))}"
+        raise UsageError.about("columns= is for records with fields", place=PLACE, found=found, expected=expected)
     return kind(source, feed, decoding, columns=columns, ragged=ragged, options=options)
 
 
@@ -282,14 +299,19 @@ def _check_known(live: Mapping[str, Any], known: Iterable[str], shown: str) -> N
             raise TypeError(f"headrace.open() got an unexpected keyword argument {name!r}")
 
 
-def check_columns(columns: Iterable[str], decoding: object) -> None:
-    """Raises `UsageError` for columns of records that have none."""
-    if isinstance(columns, str) or not isinstance(columns, Iterable):
-        raise wrong_argument("columns", columns, "a list of names", place=PLACE)
-    if decoding not in WITH_FIELDS:
-        found = f"decode={decoding!r}"
-        expected = f"one of {', '.join(map(repr, WITH_FIELDS))}"
-        raise UsageError.about("columns= is for records with fields", place=PLACE, found=found, expected=expected)
+def _checked_columns(columns: object) -> tuple[str, ...]:
+    """Returns names of columns. Raises `UsageError` for what cannot be that; whether there are such, records say."""
+    expected = "a list of names, each once"
+    if isinstance(columns, (str, bytes, Mapping)) or not isinstance(columns, Iterable):
+        raise wrong_argument("columns", columns, expected, place=PLACE)
+
+    names = tuple(columns)
+    for name in names:
+        if not isinstance(name, str) or not name or names.count(name) > 1:
+            raise wrong_argument("columns", names, expected, place=PLACE, found=repr(name))
+    if not names:
+        raise wrong_argument("columns", columns, expected, place=PLACE)
+    return names
 
 
 def refuse_stored(uri: object, given: Mapping[str, object]) -> None:
@@ -328,7 +350,7 @@ def _schemes() -> str:
     return ", ".join(f"{scheme}://" for scheme in SCHEMES) + ", or a database with follow=True"
 
 
-def _feed_of(live: Mapping[str, Any]) -> FeedOptions:
+def _feed_of(live: Mapping[str, Any], start: Start) -> FeedOptions:
     most = None
     until: float | Literal["now"] | None = None
     given = live.get("until")
@@ -353,7 +375,7 @@ def _feed_of(live: Mapping[str, Any]) -> FeedOptions:
         linger=_positive("linger", live.get("linger", LINGER)),
         nbytes=min(SPAN_BYTES, budget // 4),
         budget=budget,
-        start=_start_of(live.get("start", "earliest")),
+        start=start,
         until=until,
         most=most,
         idle=idle,
@@ -361,26 +383,51 @@ def _feed_of(live: Mapping[str, Any]) -> FeedOptions:
     )
 
 
-def _start_of(given: Any) -> Start:
-    if given in ("earliest", "latest"):
-        return str(given)
+def _start_of(given: Any, scheme: Scheme, live: Mapping[str, Any]) -> Start:
+    """Returns where to begin. Raises `UsageError`; which partitions a topic has, its broker says."""
+    if isinstance(given, str) and given in ("earliest", "latest"):
+        return given
     if isinstance(given, Mapping):
-        return dict(given)
-    return _seconds("start", given, "'earliest', 'latest', a time, or positions by partition")
+        return _positions(given, scheme)
+
+    knows_times = scheme not in (_SOCKET, _SQL) and (scheme is not _RABBITMQ or bool(live.get("stream")))
+    if knows_times:
+        return _seconds("start", given, f"'earliest', 'latest', a time, or {scheme.positions}")
+    cure = "this source knows no times: give a position"
+    raise wrong_argument("start", given, f"'earliest', 'latest', or {scheme.positions}", place=PLACE, cure=cure)
+
+
+def _positions(given: Mapping[Any, Any], scheme: Scheme) -> dict[int, int]:
+    positions = {}
+    for partition, position in given.items():
+        for number in (partition, position):
+            if isinstance(number, bool) or not hasattr(number, "__index__") or not 0 <= number < 1 << 63:
+                expected = f"{scheme.positions}: whole numbers of 0 or more"
+                raise wrong_argument("start", dict(given), expected, place=PLACE)
+        positions[operator.index(partition)] = operator.index(position)
+
+    if not positions or (not scheme.many_partitions and [*positions] != [0]):
+        raise wrong_argument("start", dict(given), scheme.positions, place=PLACE)
+    return positions
 
 
 def _seconds(name: str, given: Any, expected: str) -> float:
     """Returns a time as seconds since 1970. A `datetime` without a zone is of this machine's."""
-    if isinstance(given, datetime.datetime):
-        return given.timestamp()
+    seconds = given
     if isinstance(given, str) and re.match(r"\d{4}-\d\d-\d\d", given):
         try:
-            return datetime.datetime.fromisoformat(given).timestamp()
-        except ValueError as error:
-            raise wrong_argument(name, given, "a time such as '2026-11-01T12:00'", place=PLACE) from error
-    if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given < math.inf:
-        return float(given)
-    raise wrong_argument(name, given, expected, place=PLACE)
+            given = datetime.datetime.fromisoformat(given)
+        except ValueError:
+            raise wrong_argument(name, given, "a time such as '2026-11-01T12:00'", place=PLACE) from None
+    if isinstance(given, datetime.datetime):
+        seconds = given.timestamp()
+
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < MOST_SECONDS:
+        return float(seconds)
+    cure = None
+    if isinstance(seconds, (int, float)) and seconds >= MOST_SECONDS:
+        cure = "give seconds since 1970, not milliseconds"
+    raise wrong_argument(name, given, expected, place=PLACE, cure=cure)
 
 
 def _positive(name: str, given: Any, *, whole: bool = False) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.errors import HeadraceError, StorageError
+from headrace.sources.outage import no_answer
 from headrace.sources.sql.answers import Answer
 from headrace.sources.sql.relation import Relation, SelectedColumn
 from headrace.sources.sql.sessions import Session
@@ -32,6 +33,9 @@ AT_ONCE = 3
 
 WRONG_QUERIES = ("ProgrammingError", "DataError", "NotSupportedError", "IntegrityError")
 """Errors of PEP 249 that no other connection would mend."""
+
+NO_ANSWER = ("OperationalError", "InterfaceError")
+"""Errors of PEP 249 for a server that does not answer."""
 
 _OPENED: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -127,12 +131,11 @@ class Database:
         found = self._shown(error, connecting=True)
         if tries > 1:
             found = f"{found} ({tries} tries in {seconds:.0f} s)"
-        return StorageError.about(
-            "cannot connect to the database",
-            place=self.place,
-            found=found,
-            cure="see that the server runs, and correct host, port, user, password and the name of the database",
-        )
+        what = "cannot connect to the database"
+        cure = "see that the server runs, and correct host, port, user, password and the name of the database"
+        if not _is_final(error) and (type(error).__name__ in NO_ANSWER or isinstance(error, OSError)):
+            return no_answer(what, self.place, found, cure)
+        return StorageError.about(what, place=self.place, found=found, cure=cure)
 
     def _refused(self, error: Exception, query: str) -> StorageError:
         return StorageError.about(

@@ -14,12 +14,15 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.core.errors import DatasetNotFoundError, UsageError
 from headrace.core.extras import extra
-from headrace.core.urls import shown_url
+from headrace.core.urls import check_server, shown_url
 from headrace.sources.sql.dialect import Dialect
 from headrace.sources.sql.recognition import SCHEME, is_engine, is_function
 from headrace.sources.sql.sessions import PostgresSession, RowSession, Session, SQLiteSession
 
 PLACE = "headrace.open"
+
+WITH_PORT = ("postgresql", "postgres", "mysql", "mariadb")
+"""Databases whose URLs have host and port."""
 
 
 class Target(Protocol):
@@ -59,6 +62,8 @@ def _target_of_url(url: str) -> Target:
         raise UsageError.about("this is no database", place=PLACE, found=shown_url(url), expected=expected)
 
     base = match["base"].lower()
+    if base in WITH_PORT and _is_plain(url):
+        check_server(url, PLACE, f"{base}://host:port/database", needs_host=False)
     if match["driver"] is None and base in ("postgresql", "postgres") and _is_installed("adbc_driver_postgresql"):
         return PostgresTarget(url)
     if base == "sqlite" and match["driver"] is None:
@@ -68,6 +73,15 @@ def _target_of_url(url: str) -> Target:
     if match["driver"] is None and base in ("mysql", "mariadb") and not _is_installed("MySQLdb"):
         url = f"{base}+pymysql{url[match.end('base') :]}"
     return AlchemyTarget(url)
+
+
+def _is_plain(url: str) -> bool:
+    """Tells whether host and port stand where they seem to: some drivers take passwords with slashes, unquoted."""
+    try:
+        authority = urlsplit(url).netloc
+    except ValueError:
+        return False
+    return "@" in authority or "@" not in url
 
 
 def _is_installed(module: str) -> bool:
