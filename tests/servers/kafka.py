@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.servers import processes
+from tests.servers.seaweed import ACCESS_KEY, SECRET_KEY, Seaweed
 
 MOCK = """
 import sys, time
@@ -37,6 +38,18 @@ class Broker:
     """Host and port."""
 
     process: subprocess.Popen[bytes] = field(repr=False)
+    command: list[str] = field(default_factory=list, repr=False)
+    log: Path = Path("/dev/null")
+
+    def kill(self) -> None:
+        """Ends it at once, as a crash does. What it had in memory is gone."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def start(self) -> None:
+        """Starts it again, on the same port."""
+        port = int(self.address.rpartition(":")[2])
+        self.process = processes.start(self.command, self.log, lambda: answers(port))
 
     def url(self, topic: str) -> str:
         return f"kafka://{self.address}/{topic}"
@@ -67,8 +80,15 @@ class Broker:
         found = asked[group].result(30).topic_partitions
         return {one.partition: one.offset for one in found if one.topic == topic}
 
-    def produce(self, topic: str, values: list[bytes], partition: int = -1, key: bytes | None = None) -> None:
-        """Writes messages, and waits until they are there."""
+    def produce(
+        self,
+        topic: str,
+        values: list[bytes],
+        partition: int = -1,
+        key: bytes | None = None,
+        times: list[int] | None = None,
+    ) -> None:
+        """Writes messages, and waits until they are there. times: of each, in milliseconds since 1970."""
         from confluent_kafka import Producer
 
         failed = []
@@ -78,10 +98,11 @@ class Broker:
                 failed.append(error)
 
         producer = Producer({"bootstrap.servers": self.address, "linger.ms": 5, "message.max.bytes": 100_000_000})
-        for value in values:
+        for number, value in enumerate(values):
+            time = times[number] if times else 0
             while True:
                 try:
-                    producer.produce(topic, value, key=key, partition=partition, on_delivery=delivered)
+                    producer.produce(topic, value, key=key, partition=partition, on_delivery=delivered, timestamp=time)
                     break
                 except BufferError:
                     producer.poll(0.1)
@@ -106,8 +127,8 @@ def answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def command_of(folder: Path, tansu: Path, port: int, *more: str) -> list[str]:
-    """Returns the command that runs a broker on a port. It keeps all in memory."""
+def command_of(folder: Path, tansu: Path, port: int, *more: str, storage: str = "memory://tansu/") -> list[str]:
+    """Returns the command that runs a broker on a port. storage: where it keeps messages, if not in memory."""
     # The package does not mark it as a program.
     copy = folder / "tansu"
     if not copy.exists():
@@ -117,7 +138,7 @@ def command_of(folder: Path, tansu: Path, port: int, *more: str) -> list[str]:
     address = f"tcp://127.0.0.1:{port}"
     return [
         str(copy), "broker", "--listener-url", address, "--advertised-listener-url", address,
-        "--storage-engine", "memory://tansu/", *more,
+        "--storage-engine", storage, *more,
     ]  # fmt: skip
 
 
@@ -128,6 +149,28 @@ def running(folder: Path, tansu: Path, *more: str) -> Iterator[Broker]:
     command = command_of(folder, tansu, port, *more)
     with processes.program(command, folder / "tansu.log", lambda: answers(port)) as process:
         yield Broker(f"127.0.0.1:{port}", process)
+
+
+@contextlib.contextmanager
+def durable_running(folder: Path, tansu: Path, server: Seaweed, bucket: str) -> Iterator[Broker]:
+    """Runs Tansu until the block ends; it keeps messages in a bucket of SeaweedFS, so that it may be killed."""
+    port = processes.free_ports(1)[0]
+    settings = {
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_ENDPOINT": server.url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    command = command_of(folder, tansu, port, storage=f"s3://{bucket}/")
+    command = ["env", *(f"{name}={value}" for name, value in settings.items()), *command]
+    log = folder / "tansu.log"
+    process = processes.start(command, log, lambda: answers(port))
+    broker = Broker(f"127.0.0.1:{port}", process, command, log)
+    try:
+        yield broker
+    finally:
+        processes.end(broker.process)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.servers.processes import free_ports, start
@@ -23,7 +24,9 @@ class MariaDB:
     """A running server."""
 
     port: int
-    process: subprocess.Popen[bytes] = field(repr=False)
+    folder: Path
+    command: list[str] = field(repr=False)
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
     def url(self) -> str:
@@ -43,6 +46,15 @@ class MariaDB:
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
+
+    def start(self) -> None:
+        """Starts it, with what it had."""
+        self.process = start(as_user(self.command), self.folder / "log", lambda: _answers(self.port))
+
+    def kill(self) -> None:
+        """Ends it at once, as a crash does."""
+        if self.process is not None:
+            end_by(self.process, signal.SIGKILL)
 
 
 def find_mariadb() -> str | None:
@@ -65,19 +77,21 @@ def running(server: str) -> Iterator[MariaDB]:
             raise RuntimeError(f"mariadb-install-db: {done.stdout[-2000:]}{done.stderr[-2000:]}")
         first = folder / "first.sql"
         first.write_text(
-            "create database train character set utf8mb4;\n"
-            f"create user reader@'127.0.0.1' identified by '{PASSWORD}';\n"
+            "create database if not exists train character set utf8mb4;\n"
+            f"create user if not exists reader@'127.0.0.1' identified by '{PASSWORD}';\n"
             "grant all on train.* to reader@'127.0.0.1';\n"
         )
         first.chmod(0o644)
         command = [server, "--no-defaults", f"--datadir={data}", "--bind-address=127.0.0.1", f"--port={port}"]
         command += [f"--socket={folder / 'socket'}", f"--pid-file={folder / 'pid'}", f"--init-file={first}"]
-        command += ["--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--skip-log-bin"]
-        process = start(as_user(command), folder / "log", lambda: _answers(port))
+        command += ["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M", "--skip-log-bin"]
+        running = MariaDB(port, folder, command)
+        running.start()
         try:
-            yield MariaDB(port, process)
+            yield running
         finally:
-            end_by(process, signal.SIGTERM)
+            if running.process is not None:
+                end_by(running.process, signal.SIGTERM)
 
 
 def _answers(port: int) -> bool:

@@ -61,7 +61,7 @@ class Postgres:
         """Ends the server at once, and all connections with it, as a crash does."""
         end_by(self.process, signal.SIGQUIT)
 
-    def start_again(self) -> None:
+    def start(self) -> None:
         """Starts it again, on the same port, with the same data."""
         self.process = _started(self.programs, self.folder, self.port)
 

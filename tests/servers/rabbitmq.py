@@ -106,10 +106,20 @@ class RabbitMQ:
             if number == signal.SIGKILL:
                 self.process.wait(10)
 
+    def kill(self) -> None:
+        """Ends it at once, as a crash does."""
+        self.send_signal(signal.SIGKILL)
+
     def restart(self) -> None:
         """Kills and starts it."""
-        self.send_signal(signal.SIGKILL)
+        self.kill()
         self.start()
+
+    def ctl(self, *arguments: str) -> str:
+        """Runs a command of `rabbitmqctl`, the broker's own tool, and returns what it prints: a second or two."""
+        command = [str(SCRIPTS / "rabbitmqctl"), "--quiet", *arguments]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout
 
     def stop(self) -> None:
         """Ends it. What it had is in a temporary folder: it need not say goodbye."""

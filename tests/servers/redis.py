@@ -44,6 +44,11 @@ class Redis:
         done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=True)
         return done.stdout.strip()
 
+    def sent(self) -> int:
+        """Returns the bytes that the server has sent to all its clients."""
+        lines = dict(line.split(":", 1) for line in self.cli("info", "stats").splitlines() if ":" in line)
+        return int(lines["total_net_output_bytes"])
+
     def answers(self) -> bool:
         """Tells whether it serves."""
         with contextlib.suppress(subprocess.SubprocessError):
@@ -72,6 +77,10 @@ class Redis:
             self.process.send_signal(number)
             if number == signal.SIGKILL:
                 self.process.wait(10)
+
+    def kill(self) -> None:
+        """Ends it at once, as a crash does."""
+        self.send_signal(signal.SIGKILL)
 
     def stop(self) -> None:
         """Ends it."""

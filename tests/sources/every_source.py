@@ -50,13 +50,15 @@ def stopping(pid: Callable[[], int]) -> Hurt:
 
 
 @contextlib.contextmanager
-def kafka(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
-    broker = request.getfixturevalue("kafka_broker")
-    broker.make_topic(name, 3)
+def kafka(
+    request: pytest.FixtureRequest, name: str, partitions: int = 3, fixture: str = "kafka_broker"
+) -> Iterator[Source]:
+    broker = request.getfixturevalue(fixture)
+    broker.make_topic(name, partitions)
 
     def write(numbers: range) -> None:
-        for partition in range(3):
-            broker.produce(name, values(numbers[partition::3]), partition=partition)
+        for partition in range(partitions):
+            broker.produce(name, values(numbers[partition::partitions]), partition=partition)
 
     yield Source(broker.url(name), write, {"decode": "json"}, stopping(lambda: broker.process.pid))
 
@@ -94,7 +96,11 @@ def rabbitmq(request: pytest.FixtureRequest, name: str, *, stream: bool = False)
             channel.confirm_delivery()
             for number, value in zip(numbers, values(numbers), strict=True):
                 properties = pika.BasicProperties(delivery_mode=2, message_id=str(number))
-                channel.basic_publish("", name, value, properties)
+                while True:
+                    # A stream is there again a moment after its broker.
+                    with contextlib.suppress(pika.exceptions.UnroutableError):
+                        channel.basic_publish("", name, value, properties, mandatory=True)
+                        break
 
     opened: dict[str, Any] = {"decode": "json", "journal": str(folder / f"journal-{name}")}
     if stream:
@@ -144,7 +150,7 @@ def postgres(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
     import sqlalchemy
 
     server = request.getfixturevalue("own_postgres")
-    engine = sqlalchemy.create_engine(server.alchemy_url)
+    engine = sqlalchemy.create_engine(server.alchemy_url, poolclass=sqlalchemy.NullPool)
     columns = [
         sqlalchemy.Column("key", sqlalchemy.BigInteger, sqlalchemy.Identity(), primary_key=True),
         sqlalchemy.Column("id", sqlalchemy.Integer, nullable=False),
@@ -159,7 +165,7 @@ def postgres(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
 
     def hurt(rng: random.Random) -> None:
         server.kill()
-        server.start_again()
+        server.start()
 
     query = f'select key, id, x from "{name}"'
     try:
@@ -173,7 +179,8 @@ def mariadb(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
     import sqlalchemy
 
     server = request.getfixturevalue("shared_mariadb")
-    engine = sqlalchemy.create_engine(f"mysql+pymysql://{server.url.removeprefix('mariadb://')}")
+    url = f"mysql+pymysql://{server.url.removeprefix('mariadb://')}"
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
     with engine.begin() as connection:
         text = f"create table `{name}` (k bigint auto_increment primary key, id int not null, x double not null)"
         connection.execute(sqlalchemy.text(text))

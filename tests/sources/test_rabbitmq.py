@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import pickle
 import signal
+import socket
 import time
 import uuid
 from collections.abc import Sequence
@@ -14,12 +16,14 @@ from typing import Any
 
 import pytest
 
+import headrace
 from headrace.core.errors import RecordsLostError, StorageError, UsageError
 from headrace.sources.amqp import AmqpAddress
 from headrace.sources.journal import JournalWriter
 from headrace.sources.journal_log import JournalSource
 from headrace.sources.rabbitmq import RabbitQueue
 from headrace.sources.rabbitmq_streams import RabbitStreamSource
+from headrace.sources.receivers import Away
 from headrace.testing.leaks import no_leaks
 from tests import programs
 from tests.servers.rabbitmq import RabbitMQ
@@ -193,6 +197,14 @@ def test_a_broker_that_is_killed_and_started_again(
     assert waiting_in(shared_rabbitmq, name) == 0
 
 
+def test_a_server_that_accepts_and_says_nothing_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.sources.amqp.CONNECTING", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = AmqpAddress(f"amqp://127.0.0.1:{server.getsockname()[1]}/q")
+        with pytest.raises(Away, match="Timeout"):
+            address.connect()
+
+
 def test_a_full_journal_leaves_messages_with_the_broker(shared_rabbitmq: RabbitMQ, name: str, journal: str) -> None:
     declare(shared_rabbitmq, name)
     bodies = [b"%d " % number + bytes(2000) for number in range(1000)]
@@ -277,6 +289,43 @@ def test_urls_that_mean_nothing_are_refused_without_their_password(url: str) -> 
     with pytest.raises(UsageError) as caught:
         AmqpAddress(url)
     assert "word" not in str(caught.value)
+
+
+def told_by_rabbitmqctl(broker: RabbitMQ, name: str) -> tuple[int, int]:
+    """Returns the messages of a queue, and how many of these were delivered and not acked yet."""
+    queues = json.loads(broker.ctl("list_queues", "name", "messages", "messages_unacknowledged", "--formatter", "json"))
+    (found,) = [queue for queue in queues if queue["name"] == name]
+    return found["messages"], found["messages_unacknowledged"]
+
+
+def test_rabbitmqctl_shows_what_the_journal_does_not_have_yet(
+    shared_rabbitmq: RabbitMQ, name: str, journal: str
+) -> None:
+    declare(shared_rabbitmq, name)
+    bodies = [b"%d " % number + bytes(2000) for number in range(1000)]
+    publish(shared_rabbitmq, name, bodies)
+    data = headrace.open(
+        f"{shared_rabbitmq.url}/{name}", journal=journal, journal_bytes="1MB", span=50, linger=0.5, until=1000
+    )
+    loader = headrace.DataLoader(data, batch_size=50)
+    batches = iter(loader)
+    read = [bytes(value) for value in next(batches)]
+    # The journal is full with about half of them; what the broker has sent ahead is not acked.
+    until(lambda: told_by_rabbitmqctl(shared_rabbitmq, name)[1] > 0)
+    messages, unacked = told_by_rabbitmqctl(shared_rabbitmq, name)
+    assert 400 < messages < 950
+    assert unacked <= messages
+
+    for _ in range(5):
+        read += [bytes(value) for value in next(batches)]
+    loader.commit(loader.state_dict())
+    until(lambda: told_by_rabbitmqctl(shared_rabbitmq, name)[0] < messages)
+
+    for batch in batches:
+        read += [bytes(value) for value in batch]
+        loader.commit(loader.state_dict())
+    assert read == bodies
+    until(lambda: told_by_rabbitmqctl(shared_rabbitmq, name) == (0, 0))
 
 
 # -- streams ---------------------------------------------------------------------------------------------------------

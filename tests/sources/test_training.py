@@ -12,7 +12,8 @@ import pytest
 import headrace
 from tests.sources.every_source import SOURCES, Source
 from tests.sources.loading import flat, read
-from tests.sources.training import Training
+from tests.sources.training import Training, end
+from tests.telemetry.busy_machine import busy_cores
 
 COUNT = 480
 
@@ -58,6 +59,21 @@ def test_ranks_with_journals_of_their_own_are_refused(request, tmp_path):
         source.write(range(COUNT))
         assert training.wait(process) != 0
         assert "the ranks read different logs" in (training.folder / "log").read_text()
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_a_resume_beside_programs_that_take_all_cores(request, tmp_path):
+    with SOURCES["kafka"](request, "busy") as source:
+        whole = undisturbed(source)
+        training = Training.of(tmp_path / "busy", source.uri, opened(source), checkpoint_every=1)
+        with busy_cores(each=1):
+            for count in (4, 15):
+                process = training.start(workers=2)
+                training.wait_for_batches(process, count)
+                end(process)
+            training.run(workers=2)
+        assert training.trained() == whole
 
 
 @pytest.mark.thorough_but(kind="kafka", rounds=1)

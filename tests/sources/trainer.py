@@ -54,7 +54,7 @@ def train(settings: dict[str, object], folder: Path) -> None:
         trained.append(gathered(ids_of(batch), ranks))
         time.sleep(settings.get("step_seconds", 0))
         if step % every == 0:
-            save(checkpoint, loader, trained, rank, ranks)
+            save(checkpoint, loader, trained, rank, ranks, commit=settings.get("commit", True))
 
     save(checkpoint, loader, trained, rank, ranks)
     if rank == 0:
@@ -73,7 +73,9 @@ def gathered(ids: list[int], ranks: int) -> list[int]:
     return together
 
 
-def save(checkpoint: Path, loader: headrace.DataLoader, trained: list[list[int]], rank: int, ranks: int) -> None:
+def save(
+    checkpoint: Path, loader: headrace.DataLoader, trained: list[list[int]], rank: int, ranks: int, commit: bool = True
+) -> None:
     state = loader.state_dict()
     if ranks > 1:
         states: list[object] = [None] * ranks
@@ -81,7 +83,8 @@ def save(checkpoint: Path, loader: headrace.DataLoader, trained: list[list[int]]
         state = headrace.merge_states(states)
     if rank == 0:
         write(checkpoint, {"state": state, "trained": trained})
-        loader.commit(state)
+        if commit:
+            loader.commit(state)
 
 
 def main() -> None:

@@ -67,6 +67,15 @@ class Training:
             end(process)
             raise AssertionError(f"it hangs: {self.said()}") from None
 
+    def wait_for_batches(self, process: subprocess.Popen[bytes], count: int) -> None:
+        """Waits until a checkpoint of a run has so many batches."""
+        deadline = time.monotonic() + PATIENCE
+        while not (self.folder / "checkpoint.json").exists() or len(self.trained()) < count:
+            if process.poll() is not None or time.monotonic() > deadline:
+                end(process)
+                raise AssertionError(self.said())
+            time.sleep(0.01)
+
     @property
     def is_done(self) -> bool:
         return (self.folder / "done").exists()

@@ -30,8 +30,8 @@ MOST_PREFETCH = 2000
 HELD = 64 << 20
 """Bytes of messages that the broker may send ahead, about."""
 
-HEARTBEAT = 30
-"""Seconds of silence after which broker or client take the other one for dead."""
+HEARTBEAT = 15
+"""Seconds of silence after which broker or client take the other one for dead. pika may take 40: it looks every 20."""
 
 OFFSET = "x-stream-offset"
 """The argument and the header of streams."""
@@ -149,6 +149,8 @@ class AmqpAddress:
 def translated(address: AmqpAddress) -> Iterator[None]:
     """Makes `Away` or `StorageError` of what pika raises inside."""
     exceptions = extra("pika.exceptions", "rabbitmq")
+    # A broker that stands still accepts a connection and then says nothing, which is no AMQPError.
+    connecting = extra("pika.adapters.utils.connection_workflow", "rabbitmq")
     refused = (
         exceptions.AuthenticationError,
         exceptions.ProbableAuthenticationError,
@@ -164,7 +166,7 @@ def translated(address: AmqpAddress) -> Iterator[None]:
         if _is_final(error.reply_code, text):
             raise address.refused(text, "check the queue's name, its type and the user's rights") from None
         raise Away(text) from error
-    except (exceptions.AMQPError, OSError) as error:
+    except (exceptions.AMQPError, connecting.AMQPConnectorException, OSError) as error:
         if isinstance(error, StorageError):
             raise
         raise Away(_words(error)) from error

@@ -143,8 +143,11 @@ class KafkaLog:
         try:
             topics = self._consumer.list_topics(self._source.topic, timeout=ANSWER).topics
         except self._kafka.KafkaException:
-            return self._partitions  # the broker is away: what it had is waited for
+            # What it had is waited for. A broker that stands still keeps its connections: librdkafka tells nothing.
+            self._is_away()
+            return self._partitions
 
+        self._is_back()
         found = topics[self._source.topic]
         if found.error is None:
             self._partitions = sorted(found.partitions)
@@ -351,7 +354,11 @@ class KafkaLog:
         code = self._kafka.KafkaError
         if error.code() in (code._AUTHENTICATION, code.SASL_AUTHENTICATION_FAILED, code._SSL) or error.fatal():
             self._refused = error
-        elif error.code() == code._ALL_BROKERS_DOWN and not self._said_away:
+        elif error.code() == code._ALL_BROKERS_DOWN:
+            self._is_away()
+
+    def _is_away(self) -> None:
+        if not self._said_away:
             self._said_away = True
             log.warning("%s: no broker answers; reading goes on when one does", self._source.place)
 

@@ -6,10 +6,12 @@ take as long to start; after that its address is more likely to be wrong.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from headrace.core.errors import StorageError
@@ -29,26 +31,29 @@ BACK_OFF = RetryLimits(first_wait=0.1, longest_wait=5.0)
 STEADY = 30
 """Failures behind which the wait is the longest one."""
 
+OVERDUE = 10.0
+"""Seconds for which a question may go without an answer before anything is said."""
+
 _JITTER = random.Random()
 """Apart from the random numbers of the user's program."""
 
 
-class NoAnswer(StorageError):
+class NoAnswerError(StorageError):
     """The server of a source does not answer, which may pass by itself."""
 
     said = ""
     """What its client says, without secrets."""
 
 
-def no_answer(what: str, place: str, said: object, cure: str) -> NoAnswer:
+def no_answer(what: str, place: str, said: object, cure: str) -> NoAnswerError:
     """Returns the error of a server that does not answer; the caller raises it."""
-    error = NoAnswer.about(what, place=place, found=said, cure=cure)
+    error = NoAnswerError.about(what, place=place, found=said, cure=cure)
     error.said = str(said)
     return error
 
 
 def answer_of(ask: Callable[[], T], place: str, pause: Callable[[float], bool]) -> T:
-    """Returns what `ask` returns, which is called again while the server does not answer. Raises `NoAnswer` in the end.
+    """Returns what `ask` returns, which is called again while the server does not answer. Raises `NoAnswerError`.
 
     pause: waits so many seconds; tells whether to give up.
     """
@@ -57,7 +62,7 @@ def answer_of(ask: Callable[[], T], place: str, pause: Callable[[float], bool]) 
     while True:
         try:
             answer = ask()
-        except NoAnswer as error:
+        except NoAnswerError as error:
             seconds = outage.wait_after(error.said)
             if time.monotonic() + seconds > deadline or pause(seconds):
                 raise
@@ -89,6 +94,26 @@ class SourceOutage:
             text = "%s has been away for %.0f s (%s). It is tried again until %s."
             LOGGER.warning(text, self._place, spent, what, self._until)
         return BACK_OFF.wait(min(self._failures, STEADY), _JITTER.random())
+
+    @contextlib.contextmanager
+    def noticed(self) -> Iterator[None]:
+        """Says so if what runs inside takes long: a client library may wait for a server for ever."""
+        began = time.monotonic()
+        said = threading.Event()
+
+        def say() -> None:
+            said.set()
+            LOGGER.warning("%s has not answered for %.0f s. It is waited for.", self._place, OVERDUE)
+
+        overdue = threading.Timer(OVERDUE, say)
+        overdue.daemon = True
+        overdue.start()
+        try:
+            yield
+        finally:
+            overdue.cancel()
+        if said.is_set():
+            LOGGER.warning("%s answers again, after %.0f s.", self._place, time.monotonic() - began)
 
     def ended(self) -> None:
         """Tells that the source answers."""

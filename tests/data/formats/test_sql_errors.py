@@ -171,7 +171,7 @@ def test_a_server_that_is_killed_and_started_again_is_waited_for(own_postgres: P
     over = threading.Event()
 
     def start_again() -> None:
-        own_postgres.start_again()
+        own_postgres.start()
         # The server ends with the thread that has started it.
         over.wait()
 
@@ -201,7 +201,7 @@ def test_a_server_that_stays_away_is_an_error_without_secrets(
     with pytest.raises(StorageError, match=r"cannot connect(.|\n)*4 tries") as failure:
         data[5]
     assert PASSWORD not in "".join(traceback.format_exception(failure.value))
-    own_postgres.start_again()
+    own_postgres.start()
     assert data[5]["id"] == 5
 
 

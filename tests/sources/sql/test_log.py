@@ -128,7 +128,7 @@ def test_a_killed_server_is_waited_for(own_postgres: Postgres) -> None:
         log.seek({0: 0})
         keys = keys_of(log, 1)
         own_postgres.kill()
-        own_postgres.start_again()
+        own_postgres.start()
         keys += keys_of(log, 100_000 - len(keys))
         assert keys == list(range(100_000))
 

@@ -54,8 +54,10 @@ if hasattr(os, "register_at_fork"):
 class Database:
     """Answers queries, from any thread; each uses a connection of its own. May be pickled, and then opens anew."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, limits: RetryLimits | None = None) -> None:
+        """limits: for how long a server is tried that was there once; None: `LIMITS`."""
         self.target = target
+        self._limits = limits
         self.place = target.place
         self.dialect = target.dialect
         self._was_there = False
@@ -68,7 +70,10 @@ class Database:
         weakref.finalize(self, _close_all, self._idle, self._pid)
 
     def read(self, query: str, types: pa.Schema | None = None) -> Answer:
-        """Returns the answer of a query; `Session.read` says what `types` is. Raises `StorageError`."""
+        """Returns the answer of a query; `Session.read` says what `types` is.
+
+        Raises `NoAnswerError` if no connection is to be had for now, else `StorageError`.
+        """
         answer: Answer = self._with_session(lambda session: session.read(query, types), query)
         return answer
 
@@ -110,6 +115,7 @@ class Database:
             if self._idle:
                 return self._idle.pop(), False
 
+        limits = self._limits or LIMITS
         tries = 0
         while True:
             try:
@@ -121,11 +127,11 @@ class Database:
             except Exception as error:  # noqa: BLE001 - each library has its own
                 tries += 1
                 waited = time.monotonic() - begun
-                if not self._was_there or _is_final(error) or tries > LIMITS.retries or waited > LIMITS.seconds:
+                if not self._was_there or _is_final(error) or tries > limits.retries or waited > limits.seconds:
                     # Whoever asks next is told at once, as long as it stays away.
                     self._was_there = False
                     raise self._not_there(error, tries, waited) from None
-            time.sleep(LIMITS.wait(tries, 0.5))
+            time.sleep(limits.wait(tries, 0.5))
 
     def _not_there(self, error: Exception, tries: int, seconds: float) -> StorageError:
         found = self._shown(error, connecting=True)
@@ -166,10 +172,10 @@ class Database:
 
     def __getstate__(self) -> dict[str, Any]:
         # Locks and connections stay in this process.
-        return {"target": self.target, "was_there": self._was_there}
+        return {"target": self.target, "limits": self._limits, "was_there": self._was_there}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["target"])  # type: ignore[misc]
+        self.__init__(state["target"], state["limits"])  # type: ignore[misc]
         self._was_there = state["was_there"]
 
     def __repr__(self) -> str:

@@ -22,10 +22,12 @@ import pyarrow as pa
 
 from headrace.core.errors import FormatError, UsageError, wrong_argument
 from headrace.sources.log import Positions, Records, Start
+from headrace.sources.outage import NoAnswerError, SourceOutage
 from headrace.sources.sql.database import Database
 from headrace.sources.sql.key_index import keyed
 from headrace.sources.sql.relation import KEY_NAME, Relation, SelectedColumn
 from headrace.sources.sql.targets import Target, target_of
+from headrace.storage.retrying import RetryLimits
 
 SETTLE = 2.0
 """Seconds, where neither `settle` nor `xid` is given."""
@@ -38,6 +40,9 @@ MOST = 1 << 17
 
 PAUSE = 0.2
 """Seconds between two looks at a table in which nothing is new, at most."""
+
+ONE_TRY = RetryLimits(retries=0, seconds=0.0)
+"""A server that is away is tried again by the next look."""
 
 PLACE = "headrace.open"
 
@@ -80,7 +85,7 @@ class SQLSource:
 
     def open(self) -> SQLLog:
         """Connects. Raises `StorageError`, `UsageError`, `FormatError` and `MissingExtraError`."""
-        database = Database(self._target)
+        database = Database(self._target, ONE_TRY)
         columns = database.columns(self._relation)
         relation = keyed(database, self._relation, columns, self._key)
         if not relation.has_numbers:
@@ -111,6 +116,8 @@ class SQLLog:
     ) -> None:
         """columns: what the records hold, in their order."""
         self._database = database
+        self._outage = SourceOutage(database.place)
+        self._look_again = 0.0
         self._relation = relation
         self._columns = list(columns)
         self._settle = settle
@@ -166,21 +173,39 @@ class SQLLog:
         self._is_at_end = False
 
     def poll(self, timeout: float, limit: int) -> list[Records]:
-        """See `Log.poll`: values are a table. Raises `StorageError` if the database stays away or refuses."""
+        """See `Log.poll`: values are a table. Raises `StorageError` if the database refuses."""
         deadline = time.monotonic() + timeout
         while True:
-            bound = self._bound()
-            if bound is None or bound >= self._position:
-                records = self._page(bound, limit)
+            # A server that is away is left alone for a while, over several calls.
+            if time.monotonic() >= self._look_again:
+                records = self._look(limit)
                 if records is not None:
                     return [records]
-            elif not self._seen or self._seen[-1][1] < self._position:
-                self._is_at_end = True
 
             left = deadline - time.monotonic()
             if left <= 0:
                 return []
             time.sleep(min(PAUSE, left))
+
+    def _look(self, limit: int) -> Records | None:
+        """Returns what may be taken now. Waits for a server that does not answer."""
+        try:
+            with self._outage.noticed():
+                records = self._next(limit)
+        except NoAnswerError as away:
+            self._look_again = time.monotonic() + self._outage.wait_after(away.said)
+            return None
+
+        self._outage.ended()
+        return records
+
+    def _next(self, limit: int) -> Records | None:
+        bound = self._bound()
+        if bound is None or bound >= self._position:
+            return self._page(bound, limit)
+        if not self._seen or self._seen[-1][1] < self._position:
+            self._is_at_end = True
+        return None
 
     def _bound(self) -> int | None:
         """Returns the last key that may be taken; None: any that is there."""

@@ -1,0 +1,77 @@
+"""Servers that are taken away and come back: they stand still, or are ended and started again with their data."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.sources.every_source import SOURCES, Source, kafka
+
+WAYS = ("stopped", "ended")
+
+FIXTURES = {
+    "kafka": "durable_kafka",
+    "redis": "redis_server",
+    "rabbitmq": "shared_rabbitmq",
+    "rabbitmq_stream": "shared_rabbitmq",
+    "postgres": "own_postgres",
+    "mariadb": "shared_mariadb",
+}
+"""The server of each kind of source, as a fixture."""
+
+# With one partition, records lie in the same order in every run, also while they come.
+DURABLE: dict[str, Callable[[pytest.FixtureRequest, str], contextlib.AbstractContextManager[Source]]] = {
+    **{kind: SOURCES[kind] for kind in FIXTURES},
+    "kafka": functools.partial(kafka, partitions=1, fixture="durable_kafka"),
+}
+"""The sources whose servers keep their data when they are killed."""
+
+
+class Server(Protocol):
+    """A server that can be killed and started again, with what it had."""
+
+    process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        """Ends it at once."""
+
+    def start(self) -> None:
+        """Starts it, and waits until it answers."""
+
+
+@contextlib.contextmanager
+def away(server: Server, way: str) -> Iterator[None]:
+    """Has a server be away until the block ends: it stands still ("stopped") or is gone ("ended")."""
+    if way == "ended":
+        server.kill()
+        yield
+        server.start()
+        return
+
+    stopped = family(server.process.pid)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def family(pid: int) -> list[int]:
+    """Returns a process and all that it has started: PostgreSQL has one for each connection."""
+    found = [pid]
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in children.read_text().split():
+                found += family(int(child))
+    return found
