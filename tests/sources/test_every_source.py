@@ -40,8 +40,10 @@ def start_writing(source, numbers):
 @pytest.mark.thorough_but(source=["kafka", "redis", "tcp", "sqlite"], workers=2)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_record_comes_once(source, workers):
+    batches = iter(loader_of(open_source(source), num_workers=workers))
+    # A worker that is forked while a thread starts a program would keep that thread waiting for it.
     writer = start_writing(source, range(COUNT))
-    found = read(loader_of(open_source(source), num_workers=workers))
+    found = read(batches)
     writer.join()
     assert sorted(flat(found)) == list(range(COUNT))
 
@@ -82,9 +84,9 @@ def test_a_resume_behind_a_commit_at_the_end_of_a_span(source):
 
 @pytest.mark.thorough_but(source=["kafka", "tcp"])
 def test_records_that_come_later(source):
-    writer = start_writing(source, range(32))
     data = open_source(source, span=32, linger=0.5, until=64)
     batches = iter(loader_of(data, num_workers=1))
+    writer = start_writing(source, range(32))
     first = [ids_of(next(batches)) for _ in range(2)]
     writer.join()
     writer = start_writing(source, range(32, 64))
