@@ -16,6 +16,13 @@ from tests.servers.parent import bound_to_this_process
 PATIENCE = 60.0
 """Seconds that a server may take until it answers."""
 
+FIRST = 20000
+"""The first port that is given."""
+
+SHARES = 4
+SHARE = 3000
+"""Ports of each process of a parallel run."""
+
 _GIVEN: set[int] = set()
 
 
@@ -25,9 +32,8 @@ def free_ports(count: int) -> list[int]:
     They lie below those that the system gives to clients, so that no connection takes one of them meanwhile. Servers
     that open another port at a fixed distance get room for that.
     """
-    first = 20000 + (os.getpid() * 37) % 10000
     found: list[int] = []
-    for port in range(first, 32000):
+    for port in _candidates():
         if len(found) == count:
             break
         if port not in _GIVEN and _is_free(port):
@@ -35,6 +41,18 @@ def free_ports(count: int) -> list[int]:
             found.append(port)
 
     return found
+
+
+def _candidates() -> Iterator[int]:
+    """Yields ports of a share that no other process of a parallel run of the tests looks at.
+
+    A port that was given to another test is free until its server listens, and it is taken while somebody looks.
+    """
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = FIRST + number % SHARES * SHARE
+    begin = os.getpid() * 37 % SHARE
+    for step in range(SHARE):
+        yield first + (begin + step) % SHARE
 
 
 def _is_free(port: int) -> bool:
