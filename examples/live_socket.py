@@ -42,6 +42,7 @@ def train(url: str, samples: int, checkpoint: Path, journal: Path) -> None:
         step = saved["step"]
         print(f"goes on behind step {step}")
 
+    print(f"listens at {url}")
     for inputs, targets in loader:
         loss = nn.functional.mse_loss(model(inputs)[:, 0], targets.float())
         optimizer.zero_grad()

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,11 +57,21 @@ class Broker:
 
     def make_topic(self, topic: str, partitions: int = 1) -> None:
         """Makes a topic, and waits until it is there."""
+        from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import AdminClient, NewTopic
 
         admin = AdminClient({"bootstrap.servers": self.address})
-        for made in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
-            made.result(30)
+        deadline = time.monotonic() + processes.PATIENCE
+        while True:
+            (made,) = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
+            try:
+                made.result(30)
+                return
+            except KafkaException as error:
+                # The storage of a broker may not be there yet.
+                if error.args[0].code() != KafkaError.UNKNOWN or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.5)
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Gives a topic more partitions."""

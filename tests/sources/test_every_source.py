@@ -10,7 +10,8 @@ import threading
 import pytest
 
 import headrace
-from tests.sources.every_source import SOURCES
+from headrace.core.errors import StateError
+from tests.sources.every_source import SOURCES, redis
 from tests.sources.loading import flat, ids_of, loader_of, read
 
 COUNT = 200
@@ -80,6 +81,23 @@ def test_a_resume_behind_a_commit_at_the_end_of_a_span(source):
     after = read(other)
     writer.join()
     assert sorted(flat(before + after)) == list(range(COUNT))
+
+
+@pytest.mark.thorough_but(source=["kafka"])
+def test_a_state_of_another_kind_of_source_is_refused(request, source):
+    """Its positions would mean other records, and to commit it would free what nobody has read."""
+    with redis(request, "another") as other:
+        other.write(range(COUNT))
+        reading = loader_of(open_source(other))
+        read(reading, 5)
+        state = reading.state_dict()
+
+    loader = loader_of(open_source(source))
+    with pytest.raises(StateError, match=r"another (log|dataset)"):
+        loader.commit(state)
+    with pytest.raises(StateError, match=r"another (log|dataset)"):
+        loader.load_state_dict(state)
+        read(loader)
 
 
 @pytest.mark.thorough_but(source=["kafka", "tcp"])

@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import headrace
 from headrace.core.errors import RecordsLostError, StorageError, UsageError
+from headrace.sources.log import count_records
 from headrace.sources.redis_address import RedisAddress, id_at, value_of
 from headrace.sources.redis_streams import RedisStreamSource
 from headrace.testing.leaks import no_leaks
@@ -170,6 +172,37 @@ def test_committing_sets_a_group_and_trims_if_asked_to(redis_server: Redis) -> N
         # As after a restart: the entry before is still there, so that nothing counts as lost.
         log.seek({0: following})
         assert take(log, read - 1) == numbers(101 - read, 100)
+
+
+def test_entries_are_counted_though_positions_are_times(redis_server: Redis) -> None:
+    with opened(source(redis_server)) as log:
+        assert count_records(log, {0: 0}, log.ends()) == 0
+        add(redis_server, 0, 100)
+        first = log.resolve("earliest")
+        assert count_records(log, first, log.ends()) == 100
+        assert count_records(log, {0: 0}, log.ends()) == 100
+        assert count_records(log, log.ends(), log.ends()) == 0
+        middle = (first[0] + log.ends()[0]) // 2
+        assert 0 < count_records(log, {0: middle}, log.ends()) < 100
+
+
+def test_a_server_that_is_away_is_told_with_the_next_commit(
+    redis_server: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(redis_server, 0, 100)
+    data = headrace.open(f"{redis_server.url}/events", decode="text", until=100)
+    loader = headrace.DataLoader(data, batch_size=10)
+    list(loader)
+    state = loader.state_dict()
+    redis_server.send_signal(signal.SIGKILL)
+    loader.commit(state)
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "headrace"]
+    assert "was not told what is done with" in warning
+    assert redis_server.password not in warning
+
+    redis_server.start()
+    loader.commit(state)
+    assert "headrace" in redis_server.cli("XINFO", "GROUPS", "events")
 
 
 def test_a_server_that_is_killed_and_started_again(redis_server: Redis, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ from headrace.core.errors import UsageError
 from headrace.core.printable import printable
 from headrace.data.live.opening import source_of
 from headrace.sources.journal_log import JournalSource
-from headrace.sources.log import Log, Records
+from headrace.sources.log import Log, Records, count_records
 from headrace.telemetry.terminal import Terminal
 
 PATIENCE = 5.0
@@ -59,8 +59,12 @@ def _about(place: str, log: Log, samples: int) -> dict[str, Any]:
         for part in log.poll(PATIENCE, 1 << 16):
             records += _shown(part, samples - len(records))
 
-    count = sum(max(one["end"] - one["first"], 0) for one in partitions)
-    return {"place": place, "records": count, "partitions": partitions, "first_records": records}
+    return {
+        "place": place,
+        "records": count_records(log, first, ends),
+        "partitions": partitions,
+        "first_records": records,
+    }
 
 
 def _shown(part: Records, most: int) -> list[dict[str, Any]]:
@@ -76,7 +80,10 @@ def _shown(part: Records, most: int) -> list[dict[str, Any]]:
 def _print(console: Terminal, about: Mapping[str, Any]) -> None:
     partitions = about["partitions"]
     count = f"{about['records']:,}"
-    console.print(Text(f"{about['place']}: a log of {len(partitions)} partitions, about {count} records"))
+    parts = f"{len(partitions):,} partitions"
+    if len(partitions) == 1:
+        parts = "1 partition"
+    console.print(Text(f"{about['place']}: a log of {parts}, about {count} records"))
     table = Table("partition", "first", "end", box=SIMPLE_HEAD)
     for one in partitions[:PARTITIONS]:
         table.add_row(str(one["partition"]), f"{one['first']:,}", f"{one['end']:,}")

@@ -326,8 +326,9 @@ class DataLoader(Observed, AskedArguments[T_co]):
         """Tells the source of a log that all before a state is done with: call it when the state is saved durably.
 
         For the source's own tools, and to free what a journal holds. What training gets does not depend on it: a state
-        holds all that a resume needs. A span that is shuffled is done with when all of it was delivered. Raises
-        `UsageError` for a dataset that is no log, and `StorageError`.
+        holds all that a resume needs. A span that is shuffled is done with when all of it was delivered. A server that
+        does not answer is told by the next call, which a warning says. Raises `UsageError` for a dataset that is no
+        log, `StateError` for a state of another one, and `StorageError` if the source refuses.
         """
         if not is_live(self.dataset):
             found = type(self.dataset).__name__

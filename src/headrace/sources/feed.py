@@ -19,7 +19,7 @@ from headrace.sources import span_file
 from headrace.sources.closing import Closing
 from headrace.sources.coming import Coming
 from headrace.sources.feed_options import FeedOptions
-from headrace.sources.log import Log, LogSource, Positions, Records
+from headrace.sources.log import Log, LogSource, Positions, Records, count_records
 from headrace.sources.outage import answer_of
 
 log = logging.getLogger("headrace")
@@ -251,13 +251,11 @@ class Feed:
         self._send(("status", self._status))
 
     def _lag(self, reading: Log) -> int:
-        """Returns how many records the log has that were not read; positions stand for records, gaps or not."""
-        following = self._coming.following()
+        """Returns about how many records the log has that were not read; -1 if it does not say."""
         try:
-            ends = reading.ends()
+            return count_records(reading, self._coming.following(), reading.ends())
         except StorageError:
             return -1  # it is away
-        return sum(max(end - following.get(partition, 0), 0) for partition, end in ends.items())
 
     def _wait_to_be_told(self) -> None:
         with self._changed:

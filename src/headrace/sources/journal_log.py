@@ -91,7 +91,7 @@ class JournalLog:
             if self._receiving is not None:
                 self._receiving.leave()
             raise
-        self.identity = {"journal": self._journal.identity}
+        self.identity = {"kind": "journal", "journal": self._journal.identity}
 
     def _readable(self) -> JournalReader | MemoryJournal:
         if self._receiving is not None and isinstance(self._receiving.journal, MemoryJournal):

@@ -23,6 +23,8 @@ from headrace.sources.outage import no_answer
 
 log = logging.getLogger("headrace")
 
+PLACE = "headrace.open"
+
 AT_ONCE = 1000
 """Messages that one call returns."""
 
@@ -71,19 +73,15 @@ class KafkaSource:
         if "@" in brokers:
             cure = 'options={"sasl.username": ..., "sasl.password": os.environ[...], "security.protocol": "SASL_SSL"}'
             what = "user and password do not belong into the URL of a Kafka broker"
-            raise UsageError.about(what, place="headrace.open", found=shown, expected="options=", cure=cure)
+            raise UsageError.about(what, place=PLACE, found=shown, expected="options=", cure=cure)
         if not brokers or not topic or "/" in topic or "?" in topic:
             expected = "kafka://host:9092/topic, with commas between several hosts"
             cure = "write host, port and topic, and settings into options="
             what = "no topic of a broker"
-            raise UsageError.about(what, place="headrace.open", found=shown, expected=expected, cure=cure)
-        check_server(url, "headrace.open", "kafka://host:9092/topic")
+            raise UsageError.about(what, place=PLACE, found=shown, expected=expected, cure=cure)
+        check_server(url, PLACE, "kafka://host:9092/topic")
 
-        given = {name: value for name, value in (options or {}).items() if not name.startswith(OF_REGISTRY)}
-        for name in sorted(OF_OURS & {*given}):
-            expected = "other settings of librdkafka: headrace sets this one itself"
-            raise wrong_argument("options", name, expected, place="headrace.open", found=repr(name))
-        return KafkaSource(brokers, topic, given)
+        return KafkaSource(brokers, topic, _checked_options(options or {}))
 
     @property
     def place(self) -> str:
@@ -93,6 +91,25 @@ class KafkaSource:
     def open(self) -> KafkaLog:
         """See `LogSource`."""
         return KafkaLog(self)
+
+
+def _checked_options(options: Mapping[str, object]) -> dict[str, object]:
+    """Returns the settings of the broker. Raises `UsageError`; what they mean, librdkafka says."""
+    given = {}
+    for name, value in options.items():
+        if not isinstance(name, str):
+            raise wrong_argument("options", name, "names of settings, as text", place=PLACE, found=repr(name))
+        if name in OF_OURS:
+            expected = "other settings of librdkafka: headrace sets this one itself"
+            raise wrong_argument("options", name, expected, place=PLACE, found=repr(name))
+        if not name.startswith(OF_REGISTRY):
+            given[name] = value
+
+    # Without a group, the client library ends its process.
+    group = given.get("group.id", "headrace")
+    if not isinstance(group, (str, int)) or not str(group).strip():
+        raise wrong_argument("options", group, "a name as group.id, or none for 'headrace'", place=PLACE)
+    return given
 
 
 class KafkaLog:
@@ -114,7 +131,7 @@ class KafkaLog:
             asked = self._ask_for_id()
             metadata = self._metadata()
             self._partitions = sorted(metadata.topics[source.topic].partitions)
-            self.identity = {"topic": source.topic, "topic_id": _answer(asked)}
+            self.identity = {"kind": "Kafka topic", "topic": source.topic, "topic_id": _answer(asked)}
         except BaseException:
             self._consumer.close()
             raise
@@ -162,9 +179,7 @@ class KafkaLog:
         if start == "latest":
             return self.ends()
         if isinstance(start, (str, bool)):
-            raise wrong_argument(
-                "start", start, "'earliest', 'latest', a time or offsets by partition", place="headrace.open"
-            )
+            raise wrong_argument("start", start, "'earliest', 'latest', a time or offsets by partition", place=PLACE)
 
         asked = []
         for number in self._partitions:
@@ -344,7 +359,7 @@ class KafkaLog:
         for number, position in start.items():
             if number not in self._partitions or not isinstance(position, int) or position < 0:
                 expected = f"offsets of the partitions {self._partitions[0]} to {self._partitions[-1]}"
-                raise wrong_argument("start", dict(start), expected, place="headrace.open")
+                raise wrong_argument("start", dict(start), expected, place=PLACE)
         return dict(start)
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,8 +41,8 @@ class Log(Protocol):
     """Reads a log by position. Errors that pass by themselves (a broker that is away) are waited out inside `poll`."""
 
     identity: dict[str, str]
-    """What tells this log from another one under the same name, such as the id of a topic; it goes into states, so
-    that it holds no secret. Empty values are not compared."""
+    """What tells this log from another one: its "kind", and names and ids such as that of a topic. It goes into states,
+    so that it holds no secret. Empty values are not compared."""
 
     def partitions(self) -> Sequence[int]:
         """Returns the partitions that there are now, ascending."""
@@ -74,6 +74,21 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Ends connections."""
+
+
+@runtime_checkable
+class CountingLog(Protocol):
+    """A log whose positions are no count: many of them stand for no record."""
+
+    def count(self, starts: Positions, stops: Positions) -> int:
+        """Returns about how many records lie there. Raises `StorageError`."""
+
+
+def count_records(log: Log, starts: Positions, stops: Positions) -> int:
+    """Returns about how many records a log has between positions. Raises `StorageError`."""
+    if isinstance(log, CountingLog):
+        return log.count(starts, stops)
+    return sum(max(stop - starts.get(partition, 0), 0) for partition, stop in stops.items())
 
 
 class LogSource(Protocol):

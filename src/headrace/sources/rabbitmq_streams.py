@@ -48,7 +48,7 @@ class RabbitStreamLog:
     """Reads a stream, which is a log of one partition."""
 
     def __init__(self, address: AmqpAddress) -> None:
-        self.identity: dict[str, str] = {}
+        self.identity = {"kind": "RabbitMQ stream", "name": address.name}
         self._address = address
         self._following = Following(_StreamFetcher(address), address.place)
 

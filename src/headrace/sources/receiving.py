@@ -44,6 +44,7 @@ class Receiving:
         self._closing = threading.Event()
         self._waiting = Messages([])
         self._said_full = False
+        self._said_again = False
         self._has_written = False
         self._thread = threading.Thread(target=self._run, name="headrace-receiving", daemon=True)
         self._thread.start()
@@ -87,6 +88,7 @@ class Receiving:
                     self.news.notify_all()
                 if messages.tokens is not None:
                     self._receiver.ack(messages.tokens[taken - 1])
+                self._say_again()
             elif self.journal.disk_is_full and len(messages.payloads) > 1:
                 # A disk has room for all of what is written at once, or for nothing of it.
                 most = len(messages.payloads) // 2
@@ -116,6 +118,16 @@ class Receiving:
             raise journal.no_room(messages.payloads[0])
         self._has_written = self._has_written or taken > 0
         return taken
+
+    def _say_again(self) -> None:
+        """Says once that messages may come twice, which their ids would prevent."""
+        if self.journal.redelivered and not self._said_again:
+            self._said_again = True
+            LOGGER.warning(
+                "%s sends messages again that have no id: some may come twice. Have senders set message_id, or give "
+                'duplicates="drop".',
+                self.source.place,
+            )
 
     def _say_full(self, why: str) -> None:
         if not self._said_full:

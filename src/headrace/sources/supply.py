@@ -25,6 +25,9 @@ from headrace.telemetry.live_reads import LiveReads
 
 SERVICE = "headrace.sources.service"
 
+DEATHS = 5
+"""How often in a row an I/O process may end before anything has come of the source."""
+
 TRIES = 5
 """How often a connection is tried with an I/O process that is being started anew."""
 
@@ -94,6 +97,7 @@ class LocalSupply:
         self._ended = False
         self._statuses: deque[FeedStatus] = deque(maxlen=STATUSES)
         self._waited = 0.0
+        self._deaths = 0
         self._connection: Connection | None = None
         self._follow()
 
@@ -198,9 +202,11 @@ class LocalSupply:
             what, *rest = wire.receive(self._connected().socket)
         except (EOFError, OSError):
             self._connected().close()
+            self._count_death()
             self._follow()
             return
 
+        self._deaths = 0
         if what == "opened":
             self._opened(replace(rest[0], spans=(), after=None))
         elif what == "ended":
@@ -217,6 +223,14 @@ class LocalSupply:
             self._came.append(span)
             if not self._open or self._open[-1].number < span.number:
                 self._open.append(span)
+
+    def _count_death(self) -> None:
+        self._deaths += 1
+        if self._deaths > DEATHS:
+            self.close()
+            what = "the I/O process ends whenever it begins to read this source"
+            cure = "look for messages of the I/O process on stderr; it may have been killed for its memory"
+            raise StorageError.about(what, place=self._source.place, found=f"its end, {DEATHS + 1} times", cure=cure)
 
 
 def commit(source: LogSource, positions: dict[int, int], identity: dict[str, str]) -> None:

@@ -210,7 +210,10 @@ def _check_fsspec_knows(scheme: str, url: str) -> None:
         cure = f"pip install {missing}"
         raise MissingExtraError.about(what, place=shown_url(url), found=str(error), cure=cure) from error
     except ValueError:
-        expected = "s3, gs, az, http, https or file, or a scheme of fsspec (hf, sftp, hdfs, ftp, ...)"
+        expected = (
+            "s3, gs, az, http, https or file, or a scheme of fsspec (hf, sftp, hdfs, ftp, ...); kafka, redis, amqp, "
+            "tcp or unix; or a database"
+        )
         cure = (
             "correct the scheme; pip install 'headrace[cloud]' brings s3, gs, az, http and https, and a package with "
             "an fsspec filesystem brings its own, such as huggingface_hub for hf"

@@ -25,6 +25,7 @@ from headrace.data.live.decoding import LOOKED_AT, Decode, Decoding, block_of, c
 from headrace.samplers.live import LiveSampler
 from headrace.sources.feed_options import FeedOptions
 from headrace.sources.log import LogSource
+from headrace.sources.outage import NoAnswerError
 from headrace.sources.ranks import supply_for
 from headrace.sources.span_file import PARTITION, POSITION, VALUE
 from headrace.sources.span_reader import SpanReader
@@ -87,7 +88,10 @@ class LogDataset(Dataset[Any]):
         return LiveSampler(begin, endless=self.endless, **order)
 
     def commit(self, state: Mapping[str, Any]) -> None:
-        """Tells the source what a loader's state has behind it. Raises `StorageError`."""
+        """Tells the source what a loader's state has behind it. Raises `StateError`, `StorageError`.
+
+        A server that does not answer is told with the next state: a warning says so, and training goes on.
+        """
         sampler = state["sampler"]
         if sampler is None or not sampler["spans"]:
             return
@@ -98,7 +102,11 @@ class LogDataset(Dataset[Any]):
         for span in spans:
             if span.stop <= sampler["position"]:
                 positions = span.following()
-        commit(self._source, positions, sampler["source"])
+        try:
+            commit(self._source, positions, sampler["source"])
+        except NoAnswerError as error:
+            text = "%s was not told what is done with, since it does not answer (%s). The next commit tells it."
+            log.warning(text, self.place, error.said)
 
     def path_of_sample(self, key: Any) -> str | None:
         """Returns the place of a sample, such as `kafka://host/topic/3@1042`: partition and position."""

@@ -238,7 +238,9 @@ def _column(field: Field, values: Sequence[Any]) -> Column:
 def _unlike(field: Field, found: object) -> SampleError:
     """Returns the error for a value that is not as in the first records."""
     expected = f"{field.name}: {field}, as in the first records of the source"
-    return SampleError(explain("a field of a record has another type", found=f"{found!r:.80}", expected=expected))
+    return SampleError(
+        explain(f"the field {field.name!r} of a record has another type", found=f"{found!r:.80}", expected=expected)
+    )
 
 
 def _numbers(field: Field, values: Sequence[Any]) -> npt.NDArray[Any] | None:

@@ -38,6 +38,9 @@ SPAN = 50_000
 LINGER = 5.0
 SPAN_BYTES = 64 << 20
 
+LEAST_SECONDS = 1e8
+"""Since 1970, of a time as a number: in 1973. What is less is no time that anybody has meant."""
+
 MOST_SECONDS = 253_402_300_800.0
 """Since 1970: the year 10000, behind which no time can be written."""
 
@@ -260,7 +263,10 @@ def open_log(
     if options is not None and not isinstance(options, Mapping):
         raise wrong_argument("options", options, "a dict of settings", place=PLACE)
     shown = shown_url(os.fsdecode(uri)) if isinstance(uri, (str, os.PathLike)) else repr(uri)
-    _check_known(live, (*EVERYWHERE, *scheme.keywords), shown)
+    known = [*EVERYWHERE, *scheme.keywords]
+    if scheme.takes_options:
+        known.append("options")
+    _check_known(live, known, shown)
     if options and not scheme.takes_options:
         expected = "nothing: this source has no settings but those of its URL"
         raise wrong_argument("options", sorted(options), expected, place=PLACE)
@@ -422,9 +428,11 @@ def _seconds(name: str, given: Any, expected: str) -> float:
     if isinstance(given, datetime.datetime):
         seconds = given.timestamp()
 
-    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < MOST_SECONDS:
-        return float(seconds)
     cure = None
+    if name == "until" and given == seconds and isinstance(seconds, float) and seconds < LEAST_SECONDS:
+        cure = "give a whole number, as in until=5000, if it is to be a number of samples"
+    elif isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < MOST_SECONDS:
+        return float(seconds)
     if isinstance(seconds, (int, float)) and seconds >= MOST_SECONDS:
         cure = "give seconds since 1970, not milliseconds"
     raise wrong_argument(name, given, expected, place=PLACE, cure=cure)

@@ -126,7 +126,7 @@ class SQLLog:
             self._safe = f"{relation.column(xid)} < pg_snapshot_xmin(pg_current_snapshot())"
 
         text = f"{relation.source}\n{relation.order}"
-        self.identity = {"query": hashlib.sha256(text.encode()).hexdigest()[:16]}
+        self.identity = {"kind": "table", "query": hashlib.sha256(text.encode()).hexdigest()[:16]}
         self._seen: deque[tuple[float, int]] = deque()
         self._position = 0
         self._row_bytes = 0.0
