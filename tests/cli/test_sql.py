@@ -18,6 +18,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 def test_a_table_is_inspected_and_packed(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -76,7 +76,7 @@ def test_a_resume_beside_programs_that_take_all_cores(request, tmp_path):
         assert training.trained() == whole
 
 
-@pytest.mark.thorough_but(kind="kafka", rounds=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("kind", SOURCES)
 @pytest.mark.timeout(3000)

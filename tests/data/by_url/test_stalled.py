@@ -70,6 +70,7 @@ def test_without_workers(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(iterator)) == ROWS // 8 - 1
 
 
+@pytest.mark.thorough
 def test_with_workers_the_server_is_asked_for_no_more(dataset: Any, faulty_server: FaultyServer) -> None:
     """Counted where the bytes come from: an I/O process that holds more has asked for it."""
     before = faulty_server.bytes_sent
