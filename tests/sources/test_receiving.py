@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shutil
 import threading
@@ -65,6 +66,14 @@ class Broker:
 
 
 BROKERS: dict[str, Broker] = {}
+
+
+class ForgetfulBroker(Broker):
+    """Says of each message that it was sent before."""
+
+    def receive(self, timeout: float, limit: int) -> Messages:
+        messages = super().receive(timeout, limit)
+        return dataclasses.replace(messages, redelivered=[True] * len(messages.payloads))
 
 
 @dataclass(frozen=True)
@@ -181,3 +190,13 @@ def test_a_disk_without_room_for_a_journal_is_an_error(small_disk: Path) -> None
     with pytest.raises(StorageError, match="0 bytes free") as raised:
         source_of(Broker(True), small_disk / "journal").open()
     assert "free space on this disk" in str(raised.value)
+
+
+def test_messages_without_ids_that_come_again_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broker = ForgetfulBroker(True, numbers(0, 5))
+    with opened(source_of(broker, tmp_path / "journal")) as log:
+        assert take(log, 5) == numbers(0, 5)
+        broker.messages += numbers(5, 9)
+        assert take(log, 4) == numbers(5, 9)
+    assert caplog.text.count("some may come twice") == 1
+    assert "message_id" in caplog.text
