@@ -110,7 +110,7 @@ def served_from(folder: Path, weed: str) -> Served:
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
         "-master.telemetry=false",
-        "-volume.max=20",
+        "-volume.max=200",
     ]
     command += ["-master.volumeSizeLimitMB=64"]
     return Served(command, ports)

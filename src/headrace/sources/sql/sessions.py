@@ -124,6 +124,10 @@ class SQLiteSession:
             import adbc_driver_sqlite.dbapi as adbc
 
             self._fast = adbc.connect(address, autocommit=True)
+            # Otherwise a program that writes at this moment makes any query fail.
+            with self._fast.cursor() as cursor:
+                cursor.execute(f"pragma busy_timeout = {round(timeout * 1000)}")
+                cursor.fetchone()
 
     def read(self, query: str, types: pa.Schema | None = None) -> Answer:
         """See `Session.read`."""
