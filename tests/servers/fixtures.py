@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,7 +73,7 @@ def kafka_broker(tmp_path: Path) -> Iterator[kafka.Broker]:
 
 
 @pytest.fixture
-def durable_kafka(tmp_path: Path, shared_seaweed: seaweed.Seaweed) -> Iterator[kafka.Broker]:
+def durable_kafka(tmp_path: Path, seaweed_server: seaweed.Seaweed) -> Iterator[kafka.Broker]:
     """A broker without topics that keeps its messages when it is killed."""
     program = kafka.find_tansu()
     if program is None:
@@ -82,9 +81,9 @@ def durable_kafka(tmp_path: Path, shared_seaweed: seaweed.Seaweed) -> Iterator[k
 
     folder = tmp_path / "kafka"
     folder.mkdir()
-    bucket = f"tansu-{uuid.uuid4().hex}"
-    shared_seaweed.make_bucket(bucket)
-    with kafka.durable_running(folder, program, shared_seaweed, bucket) as broker:
+    bucket = "tansu"
+    seaweed_server.make_bucket(bucket)
+    with kafka.durable_running(folder, program, seaweed_server, bucket) as broker:
         yield broker
 
 
