@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import sqlite3
@@ -121,6 +122,9 @@ def rabbitmq(request: pytest.FixtureRequest, name: str, *, stream: bool = False)
 @contextlib.contextmanager
 def tcp(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
     """A socket that listens; `nc` sends lines there."""
+    if shutil.which("nc") is None:
+        pytest.skip("nc is not installed (Debian: netcat-openbsd)")
+
     folder = request.getfixturevalue("tmp_path")
     (port,) = free_ports(1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import shutil
 import threading
 from pathlib import Path
 
@@ -53,8 +52,6 @@ def jumping(request, tmp_path, monkeypatch):
 
 @pytest.fixture(params=list(KINDS))
 def source(request):
-    if request.param == "tcp" and shutil.which("nc") is None:
-        pytest.skip("nc is not installed (Debian: netcat-openbsd)")
     with KINDS[request.param](request, f"clock{next(_NUMBERS)}") as source:
         yield source
 

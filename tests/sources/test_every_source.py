@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import threading
 
 import pytest
@@ -21,8 +20,6 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(params=list(SOURCES))
 def source(request):
-    if request.param == "tcp" and shutil.which("nc") is None:
-        pytest.skip("nc is not installed (Debian: netcat-openbsd)")
     with SOURCES[request.param](request, f"t{next(_NUMBERS)}") as source:
         yield source
 

@@ -31,6 +31,9 @@ DEATHS = 5
 TRIES = 5
 """How often a connection is tried with an I/O process that is being started anew."""
 
+LOOK = "look for messages of the I/O process on stderr; it may have been killed for its memory"
+"""What to do about an I/O process that ends again and again."""
+
 STATUSES = 31
 """Of the feed, by which its latest rates are taken: one comes each second."""
 
@@ -75,8 +78,7 @@ def connect(address: str) -> Connection:
             connection.close()
             raise
 
-    cure = "look for messages of the I/O process on stderr; it may have been killed for its memory"
-    raise StorageError.about("the I/O process does not answer", place=address, found=f"gone, {TRIES} times", cure=cure)
+    raise StorageError.about("the I/O process does not answer", place=address, found=f"gone, {TRIES} times", cure=LOOK)
 
 
 class LocalSupply:
@@ -229,8 +231,7 @@ class LocalSupply:
         if self._deaths > DEATHS:
             self.close()
             what = "the I/O process ends whenever it begins to read this source"
-            cure = "look for messages of the I/O process on stderr; it may have been killed for its memory"
-            raise StorageError.about(what, place=self._source.place, found=f"its end, {DEATHS + 1} times", cure=cure)
+            raise StorageError.about(what, place=self._source.place, found=f"its end, {DEATHS + 1} times", cure=LOOK)
 
 
 def commit(source: LogSource, positions: dict[int, int], identity: dict[str, str]) -> None:
