@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.servers.processes import free_ports
+from tests.servers.rabbitmq import RabbitMQ
 from tests.sources.loading import values
 
 Hurt = Callable[[random.Random], None]
@@ -88,6 +90,51 @@ def redis(request: pytest.FixtureRequest, name: str) -> Iterator[Source]:
     yield Source(f"{server.url}/{name}", write, {"decode": "json"}, hurt)
 
 
+@dataclass
+class StreamWriter:
+    """Writes messages to a stream of RabbitMQ, each once.
+
+    A stream is there again a moment after its broker. What comes before is taken by nobody, and the broker may never
+    answer to it: so the messages that lie in the stream are counted.
+    """
+
+    broker: RabbitMQ
+    name: str
+    written: int = 0
+
+    def write(self, numbers: range) -> None:
+        """Writes records, and waits until they are there."""
+        goal = self.written + len(numbers)
+        self._wait_for(self.written, 60)
+        while self.written < goal:
+            with self.broker.channel() as channel:
+                for value in values(numbers[self.written - goal :]):
+                    channel.basic_publish("", self.name, value)
+                self.written = self._wait_for(goal, 10)
+
+    def _wait_for(self, goal: int, seconds: float) -> int:
+        """Returns how many messages the stream has, once they are so many or the time is over."""
+        deadline = time.monotonic() + seconds
+        count = -1
+        while count < goal:
+            if count >= 0 and time.monotonic() > deadline:
+                break
+            count = self._count()
+            time.sleep(0.05)
+        return count
+
+    def _count(self) -> int:
+        """Returns how many messages the stream has; -1 while it is not there."""
+        import pika
+
+        with self.broker.channel() as channel:
+            try:
+                count: int = channel.queue_declare(self.name, passive=True).method.message_count
+            except pika.exceptions.ChannelClosedByBroker:
+                return -1
+        return count
+
+
 @contextlib.contextmanager
 def rabbitmq(request: pytest.FixtureRequest, name: str, *, stream: bool = False) -> Iterator[Source]:
     import pika
@@ -103,14 +150,11 @@ def rabbitmq(request: pytest.FixtureRequest, name: str, *, stream: bool = False)
             channel.confirm_delivery()
             for number, value in zip(numbers, values(numbers), strict=True):
                 properties = pika.BasicProperties(delivery_mode=2, message_id=str(number))
-                while True:
-                    # A stream is there again a moment after its broker.
-                    with contextlib.suppress(pika.exceptions.UnroutableError):
-                        channel.basic_publish("", name, value, properties, mandatory=True)
-                        break
+                channel.basic_publish("", name, value, properties, mandatory=True)
 
     opened: dict[str, Any] = {"decode": "json", "journal": str(folder / f"journal-{name}")}
     if stream:
+        write = StreamWriter(broker, name).write
         opened = {"decode": "json", "stream": True}
 
     def hurt(rng: random.Random) -> None:
