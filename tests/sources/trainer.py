@@ -45,6 +45,10 @@ def train(settings: dict[str, object], folder: Path) -> None:
         saved = json.loads(checkpoint.read_text())
         trained = saved["trained"]
         loader.load_state_dict(saved["state"])
+        if saved["through"]:
+            # It was killed behind its last checkpoint. Another epoch would begin here.
+            finish(folder, rank)
+            return
 
     batches = iter(loader)
     pids = [worker.pid for worker in getattr(batches, "_workers", [])]
@@ -56,7 +60,12 @@ def train(settings: dict[str, object], folder: Path) -> None:
         if step % every == 0:
             save(checkpoint, loader, trained, rank, ranks, commit=settings.get("commit", True))
 
-    save(checkpoint, loader, trained, rank, ranks)
+    save(checkpoint, loader, trained, rank, ranks, through=True)
+    finish(folder, rank)
+
+
+def finish(folder: Path, rank: int) -> None:
+    """Tells that the training is through."""
     if rank == 0:
         (folder / "done").touch()
 
@@ -74,7 +83,14 @@ def gathered(ids: list[int], ranks: int) -> list[int]:
 
 
 def save(
-    checkpoint: Path, loader: headrace.DataLoader, trained: list[list[int]], rank: int, ranks: int, commit: bool = True
+    checkpoint: Path,
+    loader: headrace.DataLoader,
+    trained: list[list[int]],
+    rank: int,
+    ranks: int,
+    *,
+    commit: bool = True,
+    through: bool = False,
 ) -> None:
     state = loader.state_dict()
     if ranks > 1:
@@ -82,7 +98,7 @@ def save(
         dist.all_gather_object(states, state)
         state = headrace.merge_states(states)
     if rank == 0:
-        write(checkpoint, {"state": state, "trained": trained})
+        write(checkpoint, {"state": state, "trained": trained, "through": through})
         if commit:
             loader.commit(state)
 

@@ -22,6 +22,7 @@ from headrace.storage.locations import parse
 from headrace.storage.objects import open_store
 from headrace.storage.ranges import ByteRange
 from tests.data.formats.by_ranges import ROWS, both, plain, samples, store, values
+from tests.servers import nginx
 from tests.servers.faulty import FaultyServer
 from tests.servers.nginx import Nginx
 from tests.servers.seaweed import Seaweed
@@ -277,6 +278,8 @@ def test_announced_windows_are_what_is_read(faulty_server: FaultyServer, monkeyp
 
 def bytes_sent(server: Nginx) -> tuple[int, int]:
     """Returns how many requests were answered with bytes, and how many bytes these were."""
+    # It writes down a request once all of it is sent; before that it takes up no other one.
+    assert nginx.ready(server.url)
     sizes = []
     for line in (server.run / "access.log").read_text().splitlines():
         request, _, rest = line.partition('" ')
