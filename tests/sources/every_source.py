@@ -113,15 +113,13 @@ class StreamWriter:
                 self.written = self._wait_for(goal, 10)
 
     def _wait_for(self, goal: int, seconds: float) -> int:
-        """Returns how many messages the stream has, once they are so many or the time is over."""
+        """Returns how many messages the stream has, once they are so many, or the time is over and it is there."""
         deadline = time.monotonic() + seconds
-        count = -1
-        while count < goal:
-            if count >= 0 and time.monotonic() > deadline:
-                break
+        while True:
             count = self._count()
+            if count >= goal or (count >= 0 and time.monotonic() > deadline):
+                return count
             time.sleep(0.05)
-        return count
 
     def _count(self) -> int:
         """Returns how many messages the stream has; -1 while it is not there."""
