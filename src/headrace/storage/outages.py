@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 
@@ -20,17 +21,20 @@ class Outage:
         self._place = place
         self._lock = threading.Lock()
         self._since: float | None = None
+        self._answered = -math.inf
 
-    def failed(self, what: str, spent: float, limit: float) -> None:
+    def failed(self, what: str, spent: float, limit: float, asked: float) -> None:
         """Says that a request failed and is made again.
 
         what: the failure in words. spent: seconds since the first attempt. limit: seconds after which it is given up.
+        asked: when the failed attempt began, by `time.monotonic`.
         """
         if spent < AFTER:
             return
 
         with self._lock:
-            if self._since is not None:
+            # A failure that was on its way when another request was answered is of the outage that is over.
+            if self._since is not None or asked < self._answered:
                 return
             self._since = time.monotonic() - spent
 
@@ -45,17 +49,16 @@ class Outage:
 
     def answered(self) -> None:
         """Says that a request that had failed was answered."""
-        since = self._forget()
+        # Two requests may be answered at once: one of them says so.
+        with self._lock:
+            since = self._since
+            self._since = None
+            self._answered = time.monotonic()
+
         if since is not None:
             LOGGER.warning("%s answers again, after %.0f s.", self._place, time.monotonic() - since)
 
     def given_up(self) -> None:
         """Says that a request is not made again: an error tells the rest."""
-        self._forget()
-
-    def _forget(self) -> float | None:
-        # Two requests may be answered at once: one of them says so.
         with self._lock:
-            since = self._since
             self._since = None
-        return since

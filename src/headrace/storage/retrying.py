@@ -98,6 +98,7 @@ def retried(
     began = time.monotonic()
     failures = 0
     while True:
+        asked = time.monotonic()
         try:
             result = request()
         except PassingFailure as error:
@@ -121,7 +122,7 @@ def retried(
             raise GaveUp(failure, failures, spent)
 
         if outage is not None:
-            outage.failed(failure.what, spent, limits.seconds)
+            outage.failed(failure.what, spent, limits.seconds, asked)
         if on_retry is not None:
             on_retry(failure.kind)
         sleep(wait)
