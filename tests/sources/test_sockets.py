@@ -28,16 +28,27 @@ from tests.sources.reading import LIMIT, PATIENCE, bytes_in, opened, take, until
 
 @contextmanager
 def nc(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs netcat."""
+    """Runs netcat. As a client, once somebody listens: it does not try again."""
     program = shutil.which("nc")
     if program is None:
         pytest.skip("nc is not installed (Debian: netcat-openbsd)")
+    if not {"-l", "-lU"}.intersection(arguments):
+        until(lambda: answers(arguments[-1]))
     process = subprocess.Popen([program, *map(str, arguments)], stdin=subprocess.PIPE, **options)
     try:
         yield process
     finally:
         process.kill()
         process.communicate()
+
+
+def answers(address: object) -> bool:
+    """Tells whether somebody listens: at a port of this machine, or at a path."""
+    if isinstance(address, int):
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", address)) == 0
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(address)) == 0
 
 
 def send(process: subprocess.Popen[bytes], data: bytes) -> None:
@@ -231,15 +242,9 @@ def test_another_process_reads_and_takes_over_when_this_one_goes(port: int, jour
             send(client, b"one\n")
             assert other.read_line() == "one reads\n"
         log.close()
-        until(lambda: answers(port))
         with nc("127.0.0.1", port) as client:
             send(client, b"two\n")
             assert other.read_line() == "two receives\n"
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.thorough

@@ -151,12 +151,11 @@ def process_tree(root: int) -> list[int]:
 def _children_of(processes: Iterable[int]) -> list[int]:
     children: list[int] = []
     for pid in processes:
-        # Each thread lists the children that it has started itself.
-        for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-            try:
-                children += map(int, listed.read_text().split())
-            except OSError:
-                continue  # the thread ended meanwhile
+        # Each thread lists the children that it has started itself. Processes and threads may end meanwhile.
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as threads:
+            for thread in threads:
+                with contextlib.suppress(OSError):
+                    children += map(int, Path(thread.path, "children").read_text().split())
 
     return children
 
