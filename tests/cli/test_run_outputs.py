@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 class Slow(Dataset):
     def __len__(self): return 64
     def read_file(self, key):
-        time.sleep(0.002)
+        time.sleep(0.01)
         return torch.full((100,), float(key))
     def __getitem__(self, key): return self.read_file(key)
 
