@@ -6,7 +6,6 @@ import contextlib
 import importlib.resources
 import importlib.util
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -50,7 +49,7 @@ class Broker:
     def start(self) -> None:
         """Starts it again, on the same port."""
         port = int(self.address.rpartition(":")[2])
-        self.process = processes.start(self.command, self.log, lambda: answers(port))
+        self.process = processes.start(self.command, self.log, lambda: processes.listens(port))
 
     def url(self, topic: str) -> str:
         return f"kafka://{self.address}/{topic}"
@@ -131,13 +130,6 @@ def find_tansu() -> Path | None:
     return None
 
 
-def answers(port: int) -> bool:
-    """Tells whether somebody listens on a port of this machine."""
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 def command_of(folder: Path, tansu: Path, port: int, *more: str, storage: str = "memory://tansu/") -> list[str]:
     """Returns the command that runs a broker on a port. storage: where it keeps messages, if not in memory."""
     # The package does not mark it as a program.
@@ -158,7 +150,7 @@ def running(folder: Path, tansu: Path, *more: str) -> Iterator[Broker]:
     """Runs Tansu until the block ends."""
     port = processes.free_ports(1)[0]
     command = command_of(folder, tansu, port, *more)
-    with processes.program(command, folder / "tansu.log", lambda: answers(port)) as process:
+    with processes.program(command, folder / "tansu.log", lambda: processes.listens(port)) as process:
         yield Broker(f"127.0.0.1:{port}", process)
 
 
@@ -176,7 +168,7 @@ def durable_running(folder: Path, tansu: Path, server: Seaweed, bucket: str) -> 
     command = command_of(folder, tansu, port, storage=f"s3://{bucket}/")
     command = ["env", *(f"{name}={value}" for name, value in settings.items()), *command]
     log = folder / "tansu.log"
-    process = processes.start(command, log, lambda: answers(port))
+    process = processes.start(command, log, lambda: processes.listens(port))
     broker = Broker(f"127.0.0.1:{port}", process, command, log)
     try:
         yield broker

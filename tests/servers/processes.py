@@ -64,6 +64,20 @@ def _is_free(port: int) -> bool:
         return True
 
 
+def listens(address: int | Path) -> bool:
+    """Tells whether somebody listens: at a port of this machine, or at the path of a Unix socket."""
+    if isinstance(address, int):
+        family = socket.AF_INET
+        target: tuple[str, int] | str = ("127.0.0.1", address)
+    else:
+        family = socket.AF_UNIX
+        target = str(address)
+
+    with socket.socket(family) as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(target) == 0
+
+
 @contextlib.contextmanager
 def program(
     command: list[str], log: Path, answers: Callable[[], bool], grace: float = 10.0

@@ -6,14 +6,13 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.servers.processes import end, free_ports, start
+from tests.servers.processes import end, free_ports, listens, start
 
 SCRIPTS = Path("/usr/lib/rabbitmq/bin")
 """Where Debian puts the scripts that take their settings from the environment; those on the path change the user."""
@@ -72,18 +71,13 @@ class RabbitMQ:
         if self.epmd is None:
             # The broker would start one itself, which stays when it ends.
             command = [shutil.which("epmd") or "epmd", "-port", str(self.epmd_port), "-address", "127.0.0.1"]
-            self.epmd = start(command, self.folder / "epmd.log", lambda: self.listens(self.epmd_port))
+            self.epmd = start(command, self.folder / "epmd.log", lambda: listens(self.epmd_port))
         command = ["env", *(f"{name}={value}" for name, value in self.environment.items()), self.script]
         self.process = start(command, self.folder / "rabbitmq.log", self.answers)
 
-    def listens(self, port: int) -> bool:
-        """Tells whether somebody listens on a port."""
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
     def answers(self) -> bool:
         """Tells whether it serves: a client gets a channel."""
-        if not self.listens(self.port):
+        if not listens(self.port):
             return False
         try:
             with self.channel():

@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Protocol
 
 import pytest
 
+from headrace.core.memory import process_tree
 from tests.sources.every_source import SOURCES, Source, kafka
 
 WAYS = ("stopped", "ended")
@@ -56,7 +56,8 @@ def away(server: Server, way: str) -> Iterator[None]:
         server.start()
         return
 
-    stopped = family(server.process.pid)
+    # All of it: PostgreSQL has a process for each connection.
+    stopped = process_tree(server.process.pid)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -65,13 +66,3 @@ def away(server: Server, way: str) -> Iterator[None]:
         for pid in stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-
-
-def family(pid: int) -> list[int]:
-    """Returns a process and all that it has started: PostgreSQL has one for each connection."""
-    found = [pid]
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in children.read_text().split():
-                found += family(int(child))
-    return found

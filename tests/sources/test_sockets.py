@@ -22,7 +22,7 @@ from headrace.sources.journal_log import JournalSource
 from headrace.sources.sockets import SocketSource
 from headrace.testing.leaks import no_leaks
 from tests import programs
-from tests.servers.processes import free_ports
+from tests.servers.processes import free_ports, listens
 from tests.sources.reading import LIMIT, PATIENCE, bytes_in, opened, take, until
 
 
@@ -33,22 +33,13 @@ def nc(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     if program is None:
         pytest.skip("nc is not installed (Debian: netcat-openbsd)")
     if not {"-l", "-lU"}.intersection(arguments):
-        until(lambda: answers(arguments[-1]))
+        until(lambda: listens(arguments[-1]))
     process = subprocess.Popen([program, *map(str, arguments)], stdin=subprocess.PIPE, **options)
     try:
         yield process
     finally:
         process.kill()
         process.communicate()
-
-
-def answers(address: object) -> bool:
-    """Tells whether somebody listens: at a port of this machine, or at a path."""
-    if isinstance(address, int):
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", address)) == 0
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(address)) == 0
 
 
 def send(process: subprocess.Popen[bytes], data: bytes) -> None:
