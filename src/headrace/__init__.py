@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     )
 
     from headrace import samplers, transforms
+    from headrace.cluster.options import Ray
     from headrace.core.errors import (
+        ClusterError,
         DatasetError,
         DatasetNotFoundError,
         FormatError,
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     )
     from headrace.core.rng import rng
     from headrace.core.sharding import shard
+    from headrace.core.world import Shard
     from headrace.data.blobs import Blobs
     from headrace.data.compact import compact
     from headrace.data.convert.pack import pack
@@ -83,13 +86,14 @@ if TYPE_CHECKING:
     from headrace.data.opening import open  # noqa: F401 - public, but `import *` must not bring it
     from headrace.data.staged.staged import Staged
     from headrace.data.staged.steps import step
-    from headrace.epoch.snapshot import merge_states
     from headrace.faults.bad_sample import BadSample
     from headrace.faults.counts import Faults
     from headrace.faults.policy import OnError
     from headrace.faults.quarantine import load_quarantine
     from headrace.loader.dataloader import DataLoader
+    from headrace.loader.loader_state import LoaderState
     from headrace.loader.options import Auto
+    from headrace.loader.rank_files import merge_states, save_state
     from headrace.loader.reporting import Report
     from headrace.observe.chrome_trace import write_trace
     from headrace.observe.diagnosis.finding import Diagnosis
@@ -104,6 +108,7 @@ __all__ = [
     "Blobs",
     "Block",
     "ChainDataset",
+    "ClusterError",
     "ConcatDataset",
     "DFIterDataPipe",
     "DataChunk",
@@ -120,6 +125,7 @@ __all__ = [
     "ImageFolder",
     "IterDataPipe",
     "IterableDataset",
+    "LoaderState",
     "LoaderStats",
     "MachineError",
     "MapDataPipe",
@@ -133,6 +139,7 @@ __all__ = [
     "Ragged",
     "RandomSampler",
     "RanksDifferError",
+    "Ray",
     "Recording",
     "RecordsLostError",
     "Report",
@@ -142,6 +149,7 @@ __all__ = [
     "Schema",
     "SequentialSampler",
     "Setting",
+    "Shard",
     "StackDataset",
     "Staged",
     "StaleCacheError",
@@ -174,6 +182,7 @@ __all__ = [
     "runtime_validation",
     "runtime_validation_disabled",
     "samplers",
+    "save_state",
     "shard",
     "step",
     "transforms",
@@ -219,10 +228,13 @@ _HOMES = {
     **dict.fromkeys(_TORCH, "torch.utils.data"),
     "write_trace": "headrace.observe.chrome_trace",
     "Setting": "headrace.telemetry.recording",
+    "Shard": "headrace.core.world",
     "Report": "headrace.loader.reporting",
+    "Ray": "headrace.cluster.options",
     "Recording": "headrace.telemetry.recording",
     "Padded": "headrace.data.gather",
     "OnError": "headrace.faults.policy",
+    "LoaderState": "headrace.loader.loader_state",
     "LoaderStats": "headrace.observe.stats",
     "Faults": "headrace.faults.counts",
     "Diagnosis": "headrace.observe.diagnosis.finding",
@@ -239,11 +251,12 @@ _HOMES = {
     "Staged": "headrace.data.staged.staged",
     "compact": "headrace.data.compact",
     "load_quarantine": "headrace.faults.quarantine",
-    "merge_states": "headrace.epoch.snapshot",
+    "merge_states": "headrace.loader.rank_files",
     "open": "headrace.data.opening",
     "open_writer": "headrace.data.formats.registry",
     "pack": "headrace.data.convert.pack",
     "rng": "headrace.core.rng",
+    "save_state": "headrace.loader.rank_files",
     "shard": "headrace.core.sharding",
     "step": "headrace.data.staged.steps",
     "verify": "headrace.data.convert.verify",

@@ -10,7 +10,7 @@ import torch
 import torch.distributed
 from torch.utils.data import IterableDataset
 
-from headrace import DataLoader
+from headrace import DataLoader, Shard
 from headrace.core.errors import RanksDifferError
 from headrace.samplers import DistributedSampler
 
@@ -32,6 +32,8 @@ def main(rank: int, store: str, kind: str) -> None:
         loader = DataLoader(Stream(length), batch_size=4)
     elif kind == "dealt":
         loader = DataLoader(Stream(SHORT), batch_size=4, shard="auto")
+    elif kind == "replica":
+        loader = DataLoader(list(range(SHORT)), batch_size=4, shard=Shard(0, 1), seed=rank)
     elif kind == "keep":
         sampler = DistributedSampler(SHORT + 1, uneven="keep", shuffle=False)
         loader = DataLoader(list(range(SHORT + 1)), batch_size=4, sampler=sampler)
@@ -53,7 +55,7 @@ def main(rank: int, store: str, kind: str) -> None:
         except RanksDifferError as error:
             said = ["RanksDifferError", str(error)]
     sys.stdout.write(f"{rank} {batches} {' '.join(said)}\n".replace("\n  ", " "))
-    if kind != "auto":
+    if kind not in ("auto", "replica"):
         torch.distributed.barrier()  # the store lives in rank 0
         torch.distributed.destroy_process_group()
 

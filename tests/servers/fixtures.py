@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.bucket_server import find_weed
-from tests.servers import faulty, kafka, mariadb, nginx, postgres, rabbitmq, redis, seaweed
+from tests.servers import faulty, kafka, mariadb, nginx, postgres, rabbitmq, ray, redis, seaweed
 
 
 @pytest.fixture
@@ -168,3 +168,21 @@ def shared_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rabbit
 
     with rabbitmq.running(tmp_path_factory.mktemp("rabbitmq"), script) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[ray.RayCluster]:
+    """A Ray cluster of two nodes, shared by all tests of a process; none of its processes outlives it."""
+    pytest.importorskip("ray", reason="Ray is not installed (pip install ray)")
+    with ray.running() as cluster:
+        yield cluster
+    assert cluster.processes() == []
+
+
+@pytest.fixture
+def on_ray(ray_cluster: ray.RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[ray.RayCluster]:
+    """The cluster; this process, and programs that it starts, connect to it where they are asked to."""
+    for name, value in ray_cluster.variables.items():
+        monkeypatch.setenv(name, value)
+    yield ray_cluster
+    ray.disconnect()

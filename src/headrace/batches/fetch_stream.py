@@ -36,6 +36,15 @@ class Deal(NamedTuple):
     place: WorkerContext
     first: int
 
+    def share(self, number: int, count: int) -> range:
+        """Returns the positions in the stream of this rank's samples of this worker's batch `number`.
+
+        count: samples of a batch of one rank.
+        """
+        rank, size = self.place.world
+        start = self.first + (self.place.worker + number * self.place.workers) * count * size
+        return range(start + rank, start + count * size, size)
+
 
 class Source:
     """An iterator over a dataset that counts, seeds, names the sample that failed, and can be restored."""
@@ -392,8 +401,9 @@ class IterableFetcher:
         At the end of the stream all ranks get equally many: one that is short repeats a sample of the last batch.
         """
         source = self._source
-        (rank, size) = deal.place.world
-        start = deal.first + (deal.place.worker + number * deal.place.workers) * count * size
+        rank, size = deal.place.world
+        mine = deal.share(number, count)
+        start = mine.start - rank
         batch = StreamBatch(self._handler)
         others = StreamBatch(self._handler)
         share = count
@@ -401,7 +411,7 @@ class IterableFetcher:
             while source.position < start:
                 others.read(source)
             for position in range(start, start + count * size):
-                if (position - start) % size == rank:
+                if position in mine:
                     batch.add(source)
                 else:
                     others.read(source)

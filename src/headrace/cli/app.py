@@ -23,6 +23,7 @@ from headrace.cli.options import (
     Live,
     Module,
     NumWorkers,
+    PackedOn,
     PersistentWorkers,
     PinMemory,
     Plain,
@@ -250,6 +251,7 @@ def pack(
     quality: Annotated[int, typer.Option(help="Of the JPEGs that --resize makes, 1 to 95.")] = 90,
     shards: Annotated[int | None, typer.Option(help="How many files; otherwise about 512 MB each.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
+    on: PackedOn = "local",
     shuffle: Annotated[int | None, typer.Option(help="A seed: store the samples in random order.")] = None,
     allow_bad: Annotated[bool, typer.Option("--allow-bad", help="End with status 0 in spite of bad images.")] = False,
     trust: Annotated[bool, typer.Option("--trust", help="Read what could run code (pickles) when opened.")] = False,
@@ -275,7 +277,7 @@ def pack(
     options = PackOptions(format or defaults_of(target), chosen, resize, quality, shards, shuffle)
     shared = store_options(option)
     rows = {"query": query, "table": table, "key": key}
-    way = PackWay(workers, trust, shared, store_options(target_option) or shared, rows, LogWay(until, decode))
+    way = PackWay(workers, trust, shared, store_options(target_option) or shared, rows, LogWay(until, decode), on)
     raise typer.Exit(run_pack(source, target, options, way=way, json_output=json_output, allow_bad=allow_bad))
 
 

@@ -66,6 +66,14 @@ Until = Annotated[str | None, typer.Option(help="Of a source that never ends: 'n
 Decode = Annotated[
     str, typer.Option(help="Of a source that never ends: what its records are: json, msgpack, avro, text, bytes, ...")
 ]
+PackedOn = Annotated[
+    Literal["local", "ray"],
+    typer.Option(
+        "--on",
+        help="Where: local, in processes of this machine; ray, in tasks of a Ray cluster whose machines share the "
+        "folders: that of RAY_ADDRESS, or the one that this machine belongs to (ray start), or a new one here.",
+    ),
+]
 CREDENTIALS = "Credentials of URLs come from the environment (AWS_*, GOOGLE_*, AZURE_*); docs/storage.md lists them."
 """Stands below the help of commands that take URLs."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from headrace.core.errors import UsageError
 from headrace.core.urls import shown_url
 from headrace.data import opening
+from headrace.data.building.pool import On
 from headrace.data.convert.pack import pack
 from headrace.data.convert.plan import PackOptions
 from headrace.data.live.opening import is_log
@@ -48,6 +49,7 @@ class PackWay:
     rows: Mapping[str, str | None] = field(default_factory=dict)
     """Of a database: query, table and key."""
     log: LogWay = LogWay()
+    on: On = "local"
 
 
 def run_pack(
@@ -76,7 +78,10 @@ def run_pack(
             report=report,
             source_options=way.source_options,
             target_options=way.target_options,
-            **way.rows,
+            query=way.rows.get("query"),
+            table=way.rows.get("table"),
+            key=way.rows.get("key"),
+            on=way.on,
         )
 
     console = Terminal(highlight=False, markup=False, emoji=False, soft_wrap=True)

@@ -98,6 +98,10 @@ class MachineError(HeadraceError, RuntimeError):
     """The machine ran out of threads, memory, open files or disk: raise that limit. The data may be sound."""
 
 
+class ClusterError(HeadraceError, RuntimeError):
+    """Other machines cannot make batches: start them, connect them, or install the same versions on them."""
+
+
 class StateError(HeadraceError, ValueError):
     """A saved state does not belong to what it is loaded into: load it where it was saved, or begin anew."""
 

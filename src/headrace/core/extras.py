@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 from headrace.core.errors import MissingExtraError, explain
@@ -13,5 +14,15 @@ def extra(module: str, name: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        cure = f"pip install 'headrace[{name}]'"
-        raise MissingExtraError(explain(f"this needs the package {module}", found=str(error), cure=cure)) from error
+        raise _missing(module, name, str(error)) from error
+
+
+def require(module: str, name: str) -> None:
+    """Raises `MissingExtraError` that names the extra if a module is not there, which another process will import."""
+    if importlib.util.find_spec(module) is None:
+        raise _missing(module, name, f"No module named {module!r}")
+
+
+def _missing(module: str, name: str, found: str) -> MissingExtraError:
+    cure = f"pip install 'headrace[{name}]'"
+    return MissingExtraError(explain(f"this needs the package {module}", found=found, cure=cure))

@@ -90,7 +90,8 @@ class NeverEnds(Protocol):
     """Whether the data have no end: an epoch goes on where the one before has stopped."""
 
     def live_sampler(self, **order: Any) -> Any:
-        """Returns the sampler of the loader. order: `name`, `shuffle`, `seed`, `rank`, `world_size`, `uneven`."""
+        """Returns the sampler of the loader. order: `name`, `shuffle`, `seed`, `rank`, `world_size`, `uneven`, and
+        `alone`: whether each rank has an order of its own."""
 
     def commit(self, state: Any) -> None:
         """Tells the source what a state has behind it. Called by `DataLoader.commit`."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch.distributed
 
-from headrace.core.errors import UsageError, explain
+from headrace.core.errors import UsageError, explain, wrong_argument
 
 
 class World(NamedTuple):
@@ -19,6 +21,39 @@ class World(NamedTuple):
 
 
 ALONE = World(0, 1)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """For `DataLoader(shard=)`: which part of the data this process gets, where `torch.distributed` cannot tell.
+
+    With tensor, context or pipeline parallelism, several ranks hold one replica of the model and need the same batches.
+    Give all ranks of a replica the same shard: its number in the data-parallel group, and the size of that group.
+
+    rank: number of the replica, counted from 0. world: number of replicas. Raises `UsageError` unless both are whole
+    numbers with 0 <= rank < world.
+    """
+
+    rank: int
+    world: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("rank", self.rank), ("world", self.world)):
+            if not _is_whole(value):
+                raise wrong_argument(name, value, "a whole number", place="headrace.Shard")
+
+        if not 0 <= self.rank < self.world:
+            raise UsageError.about(
+                "no such shard",
+                place="headrace.Shard",
+                found=f"rank={self.rank}, world={self.world}",
+                expected="whole numbers with 0 <= rank < world",
+                cure="give the number of the model replica, and the number of replicas (the data-parallel degree)",
+            )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def current_world() -> World:

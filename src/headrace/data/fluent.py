@@ -15,6 +15,7 @@ from headrace.core.protocols import takes_encoded
 from headrace.samplers.permutation import Permutation
 
 if TYPE_CHECKING:
+    from headrace.data.building.pool import On
     from headrace.data.staged.cache import Stale
     from headrace.data.staged.staged import Staged
 
@@ -58,11 +59,12 @@ class Fluent:
         format: str = "memmap",
         stale: Stale = "error",
         freeze_random: bool = False,
+        on: On = "local",
     ) -> Staged:
         """Computes all steps so far, once, and returns the data with them done; see `headrace.Staged`."""
         from headrace.data.staged.staged import Staged
 
-        return Staged.of(self).with_cache(where, format=format, stale=stale, freeze_random=freeze_random)
+        return Staged.of(self).with_cache(where, format=format, stale=stale, freeze_random=freeze_random, on=on)
 
     def select(self, indices: Sequence[int]) -> Staged:
         """Returns some of the samples, in this order. indices: whole numbers, 0 .. length-1, also repeated."""

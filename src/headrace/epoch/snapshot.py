@@ -203,10 +203,11 @@ def check_reach(state: Snapshot, batches: int | None, sampler: object, generator
 
 
 def merge_states(states: Sequence[Snapshot]) -> Snapshot:
-    """Joins the states of all ranks, saved at the same step. Any rank of any world size can load the result.
+    """Joins the states of all ranks. `headrace.merge_states` is this, for folders too.
 
-    states: one per rank, in any order. Raises `StateError` if a rank is missing, comes twice, or stopped at another
-    step, and if a state is damaged or is no state.
+    states: one per rank, in any order. Ranks that share a `headrace.Shard` have one state, which may come several
+    times. Raises `StateError` if a rank is missing, comes twice with different states, or stopped at another step, and
+    if a state is damaged or is no state.
     """
     if not isinstance(states, (list, tuple)):
         _refuse("cannot merge states", _shown(states), "a list with the state of each rank")
@@ -218,7 +219,9 @@ def merge_states(states: Sequence[Snapshot]) -> Snapshot:
     for part in parts:
         _check_whole(part)
 
-    parts.sort(key=lambda part: int(part["rank"]))
+    # By number and checksum: the ranks of one model replica say the same.
+    one_of_each = {(part["rank"], part["checksum"]): part for part in parts}
+    parts = [one_of_each[key] for key in sorted(one_of_each)]
     size = parts[0]["world_size"]
     ranks = [part["rank"] for part in parts]
     if ranks != list(range(size)):
@@ -261,10 +264,11 @@ def part_for(state: Snapshot, world: World) -> Snapshot:
             "or a sampler of headrace.samplers)",
         )
 
-    part = dict(parts[0])
+    # From here on it is this rank's: a state that is taken before the first batch must say so.
+    part = {**parts[0], "rank": world.rank, "world_size": world.size}
     if part["sampler"] is not None:
         part["random"] = None  # another rank's base seed: two ranks must not draw the same random numbers
-    return part
+    return sealed(part)
 
 
 def next_epoch(state: Snapshot) -> Snapshot:

@@ -15,7 +15,7 @@ from headrace.batches.whole_batches import makes_batches
 from headrace.core.errors import UsageError
 from headrace.core.protocols import is_live, tell_epoch
 from headrace.core.torch_internals import DatasetKind
-from headrace.core.world import ALONE, current_world
+from headrace.core.world import ALONE, Shard
 from headrace.epoch.draws import generators, pattern_of_draws, resumable
 from headrace.epoch.fixed_length import EndlessBatches, FixedLengthEpoch
 from headrace.epoch.lengths import batches_of
@@ -29,11 +29,15 @@ from headrace.loader.iterator import LoaderIterator, ProcessesIterator, WorkersI
 from headrace.loader.options import (
     AskedArguments,
     AskedBackend,
+    AskedShard,
     Auto,
     Options,
     T_co,
+    adopt_shard,
+    as_ray,
     automatic,
     check_arguments,
+    check_ray,
     check_samples,
     checked_exclude,
     is_map,
@@ -74,10 +78,12 @@ class DataLoader(Observed, AskedArguments[T_co]):
     seed: makes the order and every random number drawn while a sample loads depend on seed, epoch and position alone:
       the same for any number of workers, any backend, after a restart and, with `shard="auto"`, for any world size.
       docs/order.md has a table of all that it switches.
-    shard: `"auto"` gives every sample to exactly one worker of one rank, and all ranks equally many batches. Implies
-      `seed=0` if you give no seed.
+    shard: `"auto"` gives every sample to exactly one worker of one rank, and all ranks equally many batches. With
+      tensor, context or pipeline parallelism, `headrace.Shard(rank, world)` takes the place of rank and world size:
+      ranks with the same shard get the same batches. Both imply `seed=0` if you give no seed.
     backend: who makes batches: `"process"`, `"thread"`, `"inline"` (the calling thread), or `"auto"`, which tries a few
-      samples when the first epoch begins. `setting.backend` shows the choice.
+      samples when the first epoch begins. `setting.backend` shows the choice. `"ray"`: worker processes on the machines
+      of a Ray cluster; `headrace.Ray` says which, and how many run on this machine.
     num_workers: `"auto"` measures, and adds and retires workers during training; `Auto(memory="8GB")` also limits their
       memory. For map-style datasets without a state, in processes, it implies `seed=0` and persistent workers.
       `setting.num_workers` is the current number.
@@ -123,7 +129,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         pin_memory_device: str = "",
         in_order: bool = True,
         seed: int | None = None,
-        shard: Literal["auto"] | None = None,
+        shard: AskedShard | None = None,
         backend: AskedBackend = "process",
         batches_per_epoch: int | None = None,
         on_error: ErrorAction | OnError = "raise",
@@ -140,6 +146,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
             on_stats=on_stats,
         )
         check_samples(dataset, sampler, batch_sampler)
+        check_ray(backend, dataset, num_workers)
         auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
         if seed is None and (shard is not None or auto.workers or is_live(dataset)):
             seed = 0
@@ -178,6 +185,8 @@ class DataLoader(Observed, AskedArguments[T_co]):
             snapshot_every_n_steps=snapshot_every_n_steps,
         )
         self._session = self._begin_session(dataset)
+        if isinstance(shard, Shard):
+            adopt_shard(shard, sampler, batch_sampler)
         if sampler is None and batch_sampler is None and is_map(dataset):
             sampler = self._own_sampler(dataset, shuffle, drop_last, generator)
             if sampler is not None:
@@ -221,7 +230,12 @@ class DataLoader(Observed, AskedArguments[T_co]):
             return KeptSampler(len(dataset), excluded, shuffle=bool(shuffle), generator=generator)
 
         self._session.alone = self.shard is None
-        if self.shard:
+        rank: int | None
+        size: int | None
+        if isinstance(self.shard, Shard):
+            rank = self.shard.rank
+            size = self.shard.world
+        elif self.shard:
             rank = None
             size = None
         else:
@@ -230,7 +244,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         if is_live(dataset):
             return dataset.live_sampler(  # type: ignore[no-any-return]  # see `NeverEnds`
                 name=self._session.name, shuffle=bool(shuffle), seed=self.seed, rank=rank, world_size=size,
-                uneven="drop" if drop_last else "pad",
+                uneven="drop" if drop_last else "pad", alone=self.shard is None,
             )  # fmt: skip
 
         return DistributedSampler(
@@ -398,7 +412,11 @@ class DataLoader(Observed, AskedArguments[T_co]):
             return self.batches_per_epoch
 
         length = super().__len__()
-        if self.shard is None or self._dataset_kind != DatasetKind.Iterable or (size := current_world().size) == 1:
+        if self.shard is None or self._dataset_kind != DatasetKind.Iterable:
+            return length
+
+        size = self._session.world(is_stream=True).size
+        if size == 1:
             return length
 
         share = (self.batch_size or 1) * size
@@ -443,6 +461,11 @@ class DataLoader(Observed, AskedArguments[T_co]):
         if executor is None:
             return super()._get_iterator()
         return FACES[executor.backend](self, session, executor)
+
+    def check_worker_number_rationality(self) -> None:
+        """Warns, as torch does, of more workers than this machine has cores; not of workers on other machines."""
+        if as_ray(self.backend) is None:
+            super().check_worker_number_rationality()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the memory out: a copied or unpickled loader makes its own."""

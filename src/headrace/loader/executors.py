@@ -9,7 +9,7 @@ from headrace.core.allocator import keep_freed_memory
 from headrace.core.per_process import PerProcess
 from headrace.core.protocols import is_live
 from headrace.epoch.draws import resumable
-from headrace.loader.options import AskedArguments
+from headrace.loader.options import AskedArguments, as_ray
 from headrace.loader.read_ahead import remote_reading
 from headrace.loader.session import Session
 from headrace.samplers.live import LiveSampler
@@ -21,6 +21,7 @@ from headrace.workers.auto.scaling import AutoScaler, scale_of
 from headrace.workers.inline import InlineExecutor
 from headrace.workers.processes.executor import ProcessExecutor
 from headrace.workers.protocol import Backend, Executor
+from headrace.workers.remote.placement import Placement, RayPlacement
 from headrace.workers.threads import ThreadExecutor
 
 ARENA = PerProcess(Arena)
@@ -78,7 +79,9 @@ def executor_for(loader: AskedArguments[Any], session: Session) -> Executor | No
 
 def _processes(loader: AskedArguments[Any], session: Session) -> Executor:
     tuner = session.tuner
-    if tuner is None or not tuner.limits.tunes_workers:
+    placement = _placement(loader, session)
+    tunes_workers = tuner is not None and tuner.limits.tunes_workers
+    if not tunes_workers:
         loader.check_worker_number_rationality()
 
     if not session.looked_at:
@@ -89,9 +92,17 @@ def _processes(loader: AskedArguments[Any], session: Session) -> Executor:
     session.arena = ARENA.get()
     spec = session.spec(loader)
     if tuner is None:
-        return ProcessExecutor(spec, session.arena, session.fork_servers, session.recorder)
+        return ProcessExecutor(spec, session.arena, session.fork_servers, session.recorder, placement=placement)
 
     session.memory = LOCAL_MEMORY.get()
     scale = scale_of(tuner, loader.num_workers)
-    processes = ProcessExecutor(spec, session.arena, session.fork_servers, session.recorder, scale)
+    processes = ProcessExecutor(spec, session.arena, session.fork_servers, session.recorder, scale, placement)
     return AutoScaler(processes, session.memory, tuner)
+
+
+def _placement(loader: AskedArguments[Any], session: Session) -> Placement | None:
+    """Returns what finds places on other machines; None: all workers run on this one."""
+    ray = as_ray(loader.backend)
+    if ray is not None and session.placement is None:
+        session.placement = RayPlacement(ray)
+    return session.placement

@@ -8,25 +8,31 @@ import sys
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
+from headrace.cluster.options import Ray
 from headrace.core.errors import UsageError, explain, wrong_argument
+from headrace.core.extras import require
 from headrace.core.lengths import known_length
 from headrace.core.machine import cores
 from headrace.core.protocols import is_live, is_stateful
 from headrace.core.sharding import splits_itself
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe
-from headrace.core.world import local_world_size
+from headrace.core.world import Shard, World, local_world_size
 from headrace.faults.policy import ErrorAction, OnError
 from headrace.faults.quarantine import Excluded, excluded_numbers
 from headrace.loader.reporting import OnStats
 from headrace.samplers.live import LiveSampler
+from headrace.samplers.sampler import ElasticSampler
 
-AskedBackend = Literal["process", "thread", "inline", "auto"]
+AskedBackend = Literal["process", "thread", "inline", "auto", "ray"] | Ray
+BACKENDS = ("process", "thread", "inline", "auto", "ray")
+
+AskedShard = Literal["auto"] | Shard
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class Options:
     """The checked arguments of a loader that torch does not have. `loader.setting` has what was chosen from them."""
 
     seed: int | None = None
-    shard: Literal["auto"] | None = None
+    shard: AskedShard | None = None
     backend: AskedBackend = "process"
     batches_per_epoch: int | None = None
     on_error: OnError = field(default_factory=OnError)
@@ -91,7 +97,7 @@ class AskedArguments(TorchDataLoader[T_co]):
     """
 
     seed: int | None = None
-    shard: Literal["auto"] | None = None
+    shard: AskedShard | None = None
     backend: AskedBackend = "process"
     batches_per_epoch: int | None = None
     on_error: ErrorAction | OnError = "raise"
@@ -141,8 +147,11 @@ def check_arguments(dataset: Any, **given: Any) -> None:
     count = given["batches_per_epoch"]
     rules = {
         "seed": (given["seed"] is None or _is_whole(given["seed"]), "a whole number, or None"),
-        "shard": (given["shard"] in (None, "auto"), "'auto' or None"),
-        "backend": (given["backend"] in get_args(AskedBackend), "'process', 'thread', 'inline' or 'auto'"),
+        "shard": (_is_shard(given["shard"]), "'auto', a headrace.Shard, or None"),
+        "backend": (
+            isinstance(given["backend"], Ray) or given["backend"] in BACKENDS,
+            "'process', 'thread', 'inline', 'auto', 'ray' or a headrace.Ray",
+        ),
         "on_stats": (given["on_stats"] is None or callable(given["on_stats"]), "a function, or None"),
         "batches_per_epoch": (
             count is None or (_is_whole(count) and 0 < count <= sys.maxsize),
@@ -156,7 +165,7 @@ def check_arguments(dataset: Any, **given: Any) -> None:
     if given["shard"] and isinstance(dataset, (IterDataPipe, MapDataPipe)):
         message = explain(
             "cannot deal out a data pipe",
-            place="headrace.DataLoader(shard='auto')",
+            place="headrace.DataLoader(shard=)",
             found=type(dataset).__name__,
             expected="a map-style dataset or an IterableDataset",
             cure="put a sharding_filter into the pipe, and leave shard= out",
@@ -197,6 +206,13 @@ def check_samples(dataset: object, sampler: object, batch_sampler: object) -> No
             raise UsageError(message)
 
 
+def adopt_shard(shard: Shard, sampler: object, batch_sampler: object) -> None:
+    """Has the user's samplers split the data as the shard says. Raises `UsageError` if they split it otherwise."""
+    for given in (sampler, batch_sampler, getattr(batch_sampler, "sampler", None)):
+        if isinstance(given, ElasticSampler):
+            given.adopt_world(World(shard.rank, shard.world))
+
+
 def _check_order_of_log(sampler: object, batch_sampler: object) -> None:
     """Raises `UsageError` for an order of the user's over a log: its records have no numbers."""
     for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
@@ -217,7 +233,7 @@ class Automatic(NamedTuple):
     prefetch_factor: int | None
 
 
-def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: str, shard: Any) -> Automatic:
+def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: AskedBackend, shard: Any) -> Automatic:
     """Returns what "auto" means for a dataset: workers come and go where it does not matter which of them loads what.
 
     Elsewhere (streams, datasets with a state, threads) there are as many as cores; one for a stream that is neither
@@ -231,7 +247,7 @@ def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: str
     if wanted and prefetch_factor not in (None, "auto") and not (_is_whole(prefetch_factor) and prefetch_factor > 0):
         raise _wrong("prefetch_factor", prefetch_factor, "a positive whole number, 'auto' or None")
 
-    in_processes = backend == "process" or (wanted and backend == "auto")
+    in_processes = backend == "process" or as_ray(backend) is not None or (wanted and backend == "auto")
     free = is_map(dataset) and not is_stateful(dataset) and in_processes and os.name == "posix"
     if wanted:
         one = free or not (is_map(dataset) or shard or isinstance(dataset, IterDataPipe) or splits_itself(dataset))
@@ -252,11 +268,46 @@ def automatic(dataset: Any, num_workers: Any, prefetch_factor: Any, backend: str
     return Automatic(wanted and free, ahead, num_workers, prefetch_factor)
 
 
+def as_ray(backend: AskedBackend) -> Ray | None:
+    """Returns what was asked of Ray; None if nothing was."""
+    if isinstance(backend, Ray):
+        return backend
+    if backend == "ray":
+        return Ray()
+    return None
+
+
+def check_ray(backend: AskedBackend, dataset: object, num_workers: Any) -> None:
+    """Raises `UsageError` for a loader whose workers cannot run on other machines."""
+    ray = as_ray(backend)
+    if ray is None:
+        return
+
+    place = "headrace.DataLoader(backend='ray')"
+    require("ray", "ray")
+    if num_workers == 0:
+        raise wrong_argument("num_workers", 0, "how many workers Ray shall start, at least 1", place=place)
+    if isinstance(num_workers, int) and ray.local > num_workers:
+        raise wrong_argument("local", ray.local, f"at most num_workers, which is {num_workers}", place="headrace.Ray")
+    if is_live(dataset):
+        raise UsageError.about(
+            "a log is read on the machine that trains",
+            place=place,
+            found=type(dataset).__name__,
+            expected="stored data, or a dataset of yours",
+            cure="leave backend= out: workers of this machine share what the I/O process has read",
+        )
+
+
 def _wrong(name: str, value: Any, expected: str) -> UsageError:
     """Returns the error for an argument that is not what it may be."""
     return UsageError(
         explain("wrong argument", place="headrace.DataLoader", found=f"{name}={value!r}", expected=expected)
     )
+
+
+def _is_shard(value: object) -> bool:
+    return value is None or isinstance(value, Shard) or (isinstance(value, str) and value == "auto")
 
 
 def _is_whole(value: object) -> bool:

@@ -3,18 +3,23 @@
 In training all ranks take each step together, so a rank with a batch more than the others waits for ever. Each rank
 posts in the store of the process group how many batches it plans, how many it has delivered and when it has ended, and
 looks at what the others have posted by then. It posts before it looks: of two ranks that differ, at least one sees it.
+
+With `headrace.Shard` the ranks also post their shards: all must count as many replicas, and the ranks of one replica
+must make the same batches.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from headrace.core.errors import RanksDifferError, explain
-from headrace.core.world import World, common_store
+from headrace.core.world import Shard, World, common_store, distributed_world
 from headrace.epoch.record import Terms
 from headrace.loader.options import Options
 
@@ -43,13 +48,28 @@ def name_here() -> str:
 
 
 class RankWatch:
-    """One epoch of one loader, on one rank. `strict`: whether ranks that differ are an error, or only a warning."""
+    """One epoch of one loader, on one rank.
 
-    def __init__(self, store: Store, name: str, world: World, *, strict: bool) -> None:
+    strict: whether ranks that differ are an error, or only a warning. counts: whether all must make equally many
+    batches. replica: what `replica_of` says of this rank.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        world: World,
+        *,
+        strict: bool,
+        counts: bool = True,
+        replica: Mapping[str, Any] | None = None,
+    ) -> None:
         self._store = store
         self._name = name
         self._world = world
         self._strict = strict
+        self._counts = counts
+        self._replica = replica
         self._others = [rank for rank in range(world.size) if rank != world.rank]
         self._planned: int | None = None
         self._said = False
@@ -57,12 +77,19 @@ class RankWatch:
     def begin(self, planned: int | None) -> None:
         """Posts how many batches this rank will make, if that is known. Raises `RanksDifferError`."""
         self._planned = planned
-        if planned is not None:
+        if self._replica is not None:
+            self._post("replica", json.dumps(self._replica))
+            self._compare_replicas()
+        if planned is not None and self._counts:
             self._post("planned", planned)
             self._compare(planned)
 
     def delivers(self, count: int) -> None:
         """Looks at the others before the batch with this number, counted from 1, is delivered."""
+        if count == 2 and self._replica is not None:
+            self._compare_replicas()
+        if not self._counts:
+            return
         if self._planned is not None:
             if count == 2:  # in step with the others, who have begun by now
                 self._compare(self._planned)
@@ -75,6 +102,9 @@ class RankWatch:
 
     def ends(self, count: int) -> None:
         """Posts that this rank has delivered all of its batches, and looks whether others go on."""
+        if not self._counts:
+            return
+
         self._post("ended", count)
         for kind in ("planned", "delivered"):
             for rank, others in self._posted(kind).items():
@@ -90,12 +120,42 @@ class RankWatch:
             listed = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(counts.items()))
             self._tell(f"batches in this epoch: {listed}")
 
-    def _post(self, kind: str, count: int) -> None:
-        self._store.set(f"{self._name}/{kind}/{self._world.rank}", str(count))
+    def _compare_replicas(self) -> None:
+        """Raises `RanksDifferError` if shards do not belong together, or ranks with one shard make other batches."""
+        mine = dict(self._replica or {})
+        for rank, theirs in self._posted("replica").items():
+            if theirs["world"] == mine["world"] and theirs["rank"] != mine["rank"]:
+                continue
 
-    def _posted(self, kind: str) -> dict[int, int]:
+            for name, value in mine.items():
+                if theirs.get(name) != value:
+                    self._refuse_replica(rank, name, theirs.get(name), value)
+
+    def _refuse_replica(self, rank: int, name: str, theirs: object, mine: object) -> None:
+        if name == "world":
+            what = "the shards of the ranks do not belong together"
+            expected = "the same number of replicas on every rank"
+            cure = "give every rank the same world in headrace.Shard(rank, world): the number of model replicas"
+        else:
+            what = "the ranks of one model replica would get different batches"
+            expected = f"the same {name} on all ranks that pass the same headrace.Shard"
+            cure = "make the loaders of these ranks with the same data and arguments, and load the same state"
+
+        raise RanksDifferError.about(
+            what,
+            place=f"rank {self._world.rank} of {self._world.size}",
+            found=f"{name}: {mine!r} on rank {self._world.rank}, {theirs!r} on rank {rank}",
+            expected=expected,
+            cure=cure,
+        )
+
+    def _post(self, kind: str, value: int | str) -> None:
+        self._store.set(f"{self._name}/{kind}/{self._world.rank}", str(value))
+
+    def _posted(self, kind: str) -> dict[int, Any]:
+        """Returns what the other ranks have posted by now: a count, or what `replica_of` says."""
         keys = {rank: f"{self._name}/{kind}/{rank}" for rank in self._others}
-        return {rank: int(self._store.get(key)) for rank, key in keys.items() if self._store.check([key])}
+        return {rank: json.loads(self._store.get(key)) for rank, key in keys.items() if self._store.check([key])}
 
     def _tell(self, found: str) -> None:
         message = explain(
@@ -117,14 +177,22 @@ def rank_watch(options: Options, terms: Terms, *, uneven: str, is_map: bool) -> 
 
     uneven: what the sampler does with samples that cannot be dealt out evenly.
     """
+    replica = replica_of(options, terms)
     on_purpose = uneven == "keep" or options.batches_per_epoch is not None
-    if on_purpose or terms.world.size == 1:
-        store = None
-    else:
-        store = common_store()
+    if replica is None and (on_purpose or terms.world.size == 1):
+        return None
 
+    store = common_store()
     if store is None:
         return None
 
     strict = options.shard is not None and is_map
-    return RankWatch(store, f"{terms.loader}/{terms.epoch}", terms.world, strict=strict)
+    name = f"{terms.loader}/{terms.epoch}"
+    return RankWatch(store, name, distributed_world(), strict=strict, counts=not on_purpose, replica=replica)
+
+
+def replica_of(options: Options, terms: Terms) -> dict[str, Any] | None:
+    """Returns the shard of this rank, and what the batches of its model replica depend on; None without a shard."""
+    if not isinstance(options.shard, Shard):
+        return None
+    return {"world": options.shard.world, "rank": options.shard.rank, **terms.fingerprint}

@@ -12,7 +12,7 @@ from headrace.core.lengths import known_length
 from headrace.core.protocols import is_stateful
 from headrace.core.torch_internals import DatasetKind
 from headrace.core.unseeded import Seeding
-from headrace.core.world import World, current_world, distributed_world
+from headrace.core.world import Shard, World, current_world, distributed_world
 from headrace.epoch.draws import names_of_samplers, random_state
 from headrace.epoch.fixed_length import EndlessBatches
 from headrace.epoch.generators import OrderStates
@@ -31,6 +31,7 @@ from headrace.telemetry.recorder import Recorder
 from headrace.workers.auto.tuner import Tuner
 from headrace.workers.processes.start import ForkServers
 from headrace.workers.protocol import Backend
+from headrace.workers.remote.placement import Placement
 
 
 class BeforeEpoch(NamedTuple):
@@ -85,6 +86,8 @@ class Session:
     memory: LocalMemory | None = None
     arena: Arena | None = None
     fork_servers: ForkServers = field(default_factory=ForkServers)
+    placement: Placement | None = None
+    """What finds places for workers on other machines; None: no epoch has asked for any."""
     _recorder: Recorder | None = None
     _fault_counter: FaultCounter | None = None
 
@@ -215,23 +218,27 @@ class Session:
         """Returns the terms of the next epoch, which goes on from `resume`."""
         is_stream = loader._dataset_kind == DatasetKind.Iterable
         seed = self.options.seed
-        if seed is not None or is_stream:
-            world = current_world()
-        else:
-            world = distributed_world()
-
         return Terms(
             loader=self.name,
             epoch=self.epoch,
             announce=self.announced or seed is not None,
             seed=seed,
-            world=world,
+            world=self.world(is_stream=is_stream),
             deal=is_stream and bool(self.options.shard),
             in_order=loader.in_order,
             fingerprint=self._fingerprint(loader),
             resume=resume,
             draws=self.draws,
         )
+
+    def world(self, *, is_stream: bool) -> World:
+        """Returns which of how many parts of the data this process gets."""
+        options = self.options
+        if isinstance(options.shard, Shard):
+            return World(options.shard.rank, options.shard.world)
+        if options.seed is not None or is_stream:
+            return current_world()
+        return distributed_world()
 
     def _fingerprint(self, loader: TorchDataLoader[Any]) -> dict[str, Any]:
         """Returns what a saved state must agree with."""

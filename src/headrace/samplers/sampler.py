@@ -72,6 +72,29 @@ class ElasticSampler(Sampler[Any]):
         """This sampler's rank, and the number of ranks."""
         return checked_world(self._rank, self._world_size)
 
+    def adopt_world(self, world: World) -> None:
+        """Splits the samples by the shard of a loader. Raises `UsageError` if this sampler has another rank or world.
+
+        A rank or world size that the sampler was made without is taken from the shard.
+        """
+        own = world
+        if self._rank is not None:
+            own = own._replace(rank=self._rank)
+        if self._world_size is not None:
+            own = own._replace(size=self._world_size)
+
+        if own != world:
+            raise UsageError.about(
+                "the sampler and the loader split the data differently",
+                place=f"headrace.DataLoader(shard=), {type(self).__name__}",
+                found=f"rank={own.rank}, world_size={own.size} of the sampler",
+                expected=f"rank={world.rank}, world_size={world.size}, as the shard says",
+                cure="leave rank= and world_size= of the sampler out, and make one sampler for each loader",
+            )
+
+        self._rank = world.rank
+        self._world_size = world.size
+
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the epoch, on which the order depends, and goes to the beginning of the epoch."""
         self.epoch = index(epoch)

@@ -55,6 +55,15 @@ def dumps(message: object) -> bytes:
     return stream.getvalue()
 
 
+_pickler_of_batches: Callable[[IO[bytes], Callable[[pickle.PickleBuffer], bool]], Any]
+
+
+def pickle_batches_with(pickler: Callable[[IO[bytes], Callable[[pickle.PickleBuffer], bool]], Any]) -> None:
+    """Has this process encode its batches with another pickler, made like `ObjectPickler`."""
+    global _pickler_of_batches
+    _pickler_of_batches = pickler
+
+
 class _Encoder:
     def __init__(self, memory: WriterMemory) -> None:
         self._memory = memory
@@ -64,7 +73,7 @@ class _Encoder:
 
     def encode(self, batch: object) -> EncodedBatch:
         stream = io.BytesIO()
-        ObjectPickler(stream, self._keep_in_header).dump(batch)
+        _pickler_of_batches(stream, self._keep_in_header).dump(batch)
         return EncodedBatch(stream.getvalue(), list(self._used.items()), self._buffers)
 
     def _keep_in_header(self, buffer: pickle.PickleBuffer) -> bool:
@@ -95,10 +104,24 @@ class ObjectPickler(ForkingPickler):
 
     def __init__(self, stream: IO[bytes], keep_in_header: Callable[[pickle.PickleBuffer], bool]) -> None:
         super().__init__(stream, 5, True, keep_in_header)
-        self._blocks: dict[int, tuple[torch.UntypedStorage, _Block]] = {}
+        self._buffers = BufferReduction()
 
     def reducer_override(self, obj: Any) -> Any:
         """See `pickle.Pickler.reducer_override`."""
+        return self._buffers.reduce(obj)
+
+
+_pickler_of_batches = ObjectPickler
+
+
+class BufferReduction:
+    """Reduces the tensors, storages and arrays of one pickle so that their bytes leave it as buffers."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, tuple[torch.UntypedStorage, _Block]] = {}
+
+    def reduce(self, obj: Any) -> Any:
+        """Returns what `pickle.Pickler.reducer_override` is to return: `NotImplemented` for all other objects."""
         if isinstance(obj, torch.Tensor):
             return self._reduce_tensor(obj)
         if isinstance(obj, torch.UntypedStorage) and obj.device.type == "cpu":

@@ -26,22 +26,23 @@ LOOK_EVERY = 0.02
 
 
 def supply_for(
-    source: LogSource, options: FeedOptions, beginning: Beginning, describe: Describe, *, key: str, alone: bool
+    source: LogSource, options: FeedOptions, beginning: Beginning, describe: Describe, *, key: str, sharers: int
 ) -> SpanSupply:
     """Returns the spans of an epoch, for this rank. Raises `UsageError`.
 
-    key: of this epoch in the store, the same on all ranks. alone: whether each rank has an order of its own.
+    key: of this epoch in the store, the same on all ranks. sharers: how many ranks or model
+    replicas share the log, as far as the loader knows; 0: each rank has an order of its own.
     """
     world = current_world()
-    if alone or world.size == 1:
+    if not sharers or max(world.size, sharers) == 1:
         return DescribedSupply(source, options, beginning, describe)
 
     store = common_store()
     if store is None:
         raise UsageError.about(
             "ranks that share a log must agree on its spans",
-            place="headrace.DataLoader(shard='auto')",
-            found=f"rank {world.rank} of {world.size}, without a process group",
+            place="headrace.DataLoader(shard=)",
+            found=f"one of {max(world.size, sharers)} ranks, without a process group",
             cure="call torch.distributed.init_process_group before the first epoch",
         )
     if world.rank == 0:

@@ -72,6 +72,8 @@ class Recorder:
         """As given; of several living ones that were given the same, the second is "... #2"."""
         _LIVING[self.label] = self
         self.setting = Setting()
+        self.hosts: dict[int, str] = {}
+        """The other machines on which workers run, by the workers' numbers."""
         self._pending = bytearray(PENDING * ROW.size)
         # The first so many rows of `_pending` were not summed up yet, and those of `_blocks` were not, either.
         self._waiting = 0
@@ -164,6 +166,11 @@ class Recorder:
     def happened(self, kind: str, text: str, worker: int | None = None) -> None:
         """Something happened just now; see `Event`."""
         self._events.append(Event(time.perf_counter(), kind, text, worker))
+
+    def placed(self, worker: int, host: str) -> None:
+        """A worker was started on another machine."""
+        self.hosts[worker] = host
+        self.happened("placed", f"worker {worker} runs on {host}", worker)
 
     def trapped(self, trap: Trap) -> None:
         """A trap was found; the second time it is not noted."""

@@ -27,10 +27,16 @@ class CrashReport(NamedTuple):
     stacks: str
     after: float | None
     """Seconds after which it was ended because it hung; None: it died."""
+    host: str = ""
+    """The other machine on which it worked; empty: it was this one."""
+    lost: str = ""
+    """How the connection to that machine was lost; empty: it was not."""
 
     @property
     def how(self) -> str:
         """How it ended, as the end of a sentence about it."""
+        if self.lost:
+            return f"was lost ({self.lost})"
         if self.after is not None:
             return f"hung for {self.after:g} s and was ended"
 
@@ -47,7 +53,10 @@ class CrashReport(NamedTuple):
     @property
     def sentence(self) -> str:
         """All in one line."""
-        return f"worker {self.seen.worker} (pid {self.pid}) {self.how} while it was {self.doing}"
+        where = ""
+        if self.host:
+            where = f" on {self.host}"
+        return f"worker {self.seen.worker} (pid {self.pid}{where}) {self.how} while it was {self.doing}"
 
     def notice(self) -> RuntimeError:
         """Returns torch's error for a dead worker; its cause says how it ended."""

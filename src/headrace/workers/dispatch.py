@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from headrace.core.spans import NothingYetError
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.spec import LoaderSpec
-from headrace.workers.window import Window
+from headrace.workers.window import AHEAD, Window
 
 Result = TypeVar("Result")
 
@@ -19,6 +19,9 @@ class Carrier(Protocol):
 
     def submit(self, worker: int, task: int, replica: int, index: object) -> None:
         """Gives a task to a worker; it may wait until `flush`."""
+
+    def withdraw(self, worker: int, task: int) -> bool:
+        """Takes a submitted task back. False: it was sent already."""
 
     def flush(self, least: int = 1) -> None:
         """Sends what was submitted to workers for which there are at least so many tasks by now."""
@@ -37,10 +40,11 @@ class Dispatcher(Generic[Result]):
     The carrier is an argument of each call, never kept: it holds the dispatcher, and must go as soon as it is dropped.
     """
 
-    def __init__(self, epoch: Epoch, workers: int, limit: int, *, fills: bool = False) -> None:
+    def __init__(self, epoch: Epoch, workers: int, limit: int, *, fills: bool = False, ahead: int = AHEAD) -> None:
         """Args:
 
         limit: how many tasks may be out at a time.
+        ahead: how many tasks a worker holds where it does not matter which worker gets which.
         fills: whether each chance is used to give out as many tasks as there is room for, since the limit may change.
         """
         self.window: Window[Result] = Window(
@@ -49,6 +53,7 @@ class Dispatcher(Generic[Result]):
             epoch.spec.in_order,
             free=epoch.any_replica_will_do,
             first=epoch.next_replica,
+            ahead=ahead,
         )
         self.out: dict[int, tuple[int, Any]] = {}
         """Replica and index of each task that is not answered."""
@@ -83,6 +88,44 @@ class Dispatcher(Generic[Result]):
         self.window.limit = limit
         if self._free:
             self.window.open_replicas = workers
+
+    @property
+    def moves_tasks(self) -> bool:
+        """Whether the tasks of a worker that is not there can be done by another one that is."""
+        return self._free and self.window.some_are_up
+
+    def set_down(self, worker: int, carrier: Carrier) -> None:
+        """Notes that a worker is not there. Its tasks go to others, where that does not matter and there are some."""
+        for replica in self._replicas_of(worker):
+            self.window.set_down(replica)
+        self._move_tasks(carrier)
+
+    def set_up(self, worker: int, carrier: Carrier) -> None:
+        """Notes that a worker is there, and gives it what there is to do."""
+        for replica in self._replicas_of(worker):
+            self.window.set_up(replica)
+
+        self._move_tasks(carrier)
+        while self._free:
+            before = self.window.outstanding
+            self._give_out_one(carrier)
+            if self.window.outstanding == before:
+                return
+
+    def _replicas_of(self, worker: int) -> range:
+        return range(worker, max(self._epoch.record.replicas, 1), self._workers)
+
+    def _move_tasks(self, carrier: Carrier) -> None:
+        if not self.moves_tasks:
+            return
+
+        for task in self.window.tasks_that_wait():
+            replica = self.window.least_busy()
+            before, index = self.out[task]
+            if replica is not None and carrier.withdraw(before % self._workers, task):
+                self.window.move(task, replica)
+                self.out[task] = replica, index
+                carrier.submit(replica % self._workers, task, replica, index)
 
     def give_out(self, carrier: Carrier) -> None:
         """Takes the next index from the sampler and gives it to a replica, if there are both."""

@@ -265,6 +265,10 @@ class ThreadExecutor:
         else:
             self._waiting.append(message)
 
+    def withdraw(self, worker: int, task: int) -> bool:
+        """See `Carrier.withdraw`. `submit` sends at once."""
+        return False
+
     def flush(self, least: int = 1) -> None:
         """Does nothing: `submit` sends at once."""
 

@@ -15,7 +15,7 @@ batch then holds up its own replica only, and the others make what comes behind 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -27,12 +27,17 @@ AHEAD = 2
 class Window(Generic[Result]):
     """The state of one epoch. The first task goes to replica `first`."""
 
-    def __init__(self, replicas: int, limit: int, in_order: bool, *, free: bool = False, first: int = 0) -> None:
+    def __init__(
+        self, replicas: int, limit: int, in_order: bool, *, free: bool = False, first: int = 0, ahead: int = AHEAD
+    ) -> None:
+        """ahead: tasks that a free replica holds."""
         self.limit = limit
+        self._ahead = ahead
         self.open_replicas = replicas
         """Replicas that are given tasks, where it does not matter which: the first so many."""
         self._in_order = in_order
         self._free = free
+        self._down: set[int] = set()
         self._active = [True] * replicas
         self._held = [0] * replicas  # tasks given to a replica whose results were not delivered yet
         self._making = [0] * replicas  # tasks given to a replica whose results have not arrived yet
@@ -79,10 +84,43 @@ class Window(Generic[Result]):
         if len(self._owner) >= self.limit:
             return None
 
-        least = min(range(self.open_replicas), key=self._making.__getitem__, default=None)
-        if least is not None and self._making[least] < AHEAD:
+        least = self.least_busy()
+        if least is not None and self._making[least] < self._ahead:
             return least
         return None
+
+    def least_busy(self) -> int | None:
+        """Returns the replica that makes the fewest tasks. One that is down is only chosen where all are."""
+        replicas: Iterable[int] = range(self.open_replicas)
+        if self._down and self.some_are_up:
+            replicas = (replica for replica in replicas if replica not in self._down)
+        return min(replicas, key=self._making.__getitem__, default=None)
+
+    @property
+    def some_are_up(self) -> bool:
+        """Whether a replica is there to work."""
+        return any(replica not in self._down for replica in range(self.open_replicas))
+
+    def set_down(self, replica: int) -> None:
+        """Records that nobody works for a replica now."""
+        self._down.add(replica)
+
+    def set_up(self, replica: int) -> None:
+        """Records that somebody works for a replica again."""
+        self._down.discard(replica)
+
+    def tasks_that_wait(self) -> list[int]:
+        """Returns the tasks of replicas that are down, in their order."""
+        return [task for task in self.unanswered() if self._owner[task] in self._down]
+
+    def move(self, task: int, replica: int) -> None:
+        """Records that a task whose result is still to come goes to another replica."""
+        before = self._owner[task]
+        self._held[before] -= 1
+        self._making[before] -= 1
+        self._owner[task] = replica
+        self._held[replica] += 1
+        self._making[replica] += 1
 
     def send(self, replica: int) -> int:
         """Records that the next task goes to `replica`; returns the task's number."""

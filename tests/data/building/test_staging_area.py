@@ -27,3 +27,20 @@ def test_a_piece_counts_from_the_moment_its_note_is_whole(tmp_path: Path, monkey
     room.keep(0, lambda path: whole(path, "bytes"))
     assert [one.name for one in room.done.iterdir()] == ["0"]
     assert room.prepare() == []
+
+
+def test_two_processes_may_make_the_same_piece_at_a_time(tmp_path: Path) -> None:
+    area = StagingArea(tmp_path / "data", "digest", 1, ".arrow")
+    area.prepare()
+
+    def write(path: Path) -> None:
+        path.write_text("same bytes")
+
+    def interrupted(path: Path) -> None:
+        write(path)
+        # The other one comes, and ends, in the middle of it.
+        area.keep(0, write)
+
+    area.keep(0, interrupted)
+    assert [file.name for file in area.data.iterdir()] == [area.file(0).name]
+    assert area.prepare() == []

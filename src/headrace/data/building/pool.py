@@ -12,23 +12,38 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
 
-from headrace.core.errors import DatasetError, HeadraceError
+from headrace.core.errors import DatasetError, HeadraceError, wrong_argument
 from headrace.core.torch_internals import compute_with_one_thread, reraise, wrap_exception
 
 Report = Callable[[int, int], None]
 """Called with (samples done, samples in all)."""
 
 
+On = Literal["local", "ray"]
+"""Where pieces are made: on this machine, or on a Ray cluster."""
+
+
 class Job(Protocol):
     """What is to be made. Sent to each process once: pickled, or inherited where processes are forked."""
+
+    @property
+    def shared_folder(self) -> Path | None:
+        """The folder in which pieces are put, and which all who make them must see; None: no such folder."""
 
     def begin(self) -> None:
         """Opens what it needs, in the process that makes pieces."""
 
     def make(self, piece: int) -> Any:
         """Makes one piece. What it returns is pickled on its way back."""
+
+
+def check_on(on: object, place: str) -> None:
+    """Raises `UsageError` for anything but `On`. place: the function that was called."""
+    if on not in get_args(On):
+        raise wrong_argument("on", on, " or ".join(map(repr, get_args(On))), place=place)
 
 
 def make_pieces(
@@ -127,10 +142,7 @@ def _make(piece: int) -> tuple[Any, Any]:
     try:
         return None, _jobs[0].make(piece)
     except HeadraceError as error:
-        plain = type(error)(str(error))
-        for note in getattr(error, "__notes__", ()):
-            plain.add_note(note)
-        raise plain from None
+        raise plain_copy(error) from None
     except OSError as error:
         # With its number and file, by which the caller knows a full disk.
         if _is_portable(error):
@@ -140,6 +152,14 @@ def _make(piece: int) -> tuple[Any, Any]:
         return failure, None
     except Exception as error:  # noqa: BLE001 - raised again in the main process
         return wrap_exception(error, "while building"), None
+
+
+def plain_copy(error: HeadraceError) -> HeadraceError:
+    """Returns an error of headrace's with its text and notes alone, which can be pickled."""
+    plain = type(error)(str(error))
+    for note in getattr(error, "__notes__", ()):
+        plain.add_note(note)
+    return plain
 
 
 def _is_portable(error: Exception) -> bool:

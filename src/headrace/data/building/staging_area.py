@@ -4,12 +4,15 @@
 .TARGET.packing/data/       pieces that are complete: each was written aside, flushed and renamed
 .TARGET.packing/done/       for each of them the lengths and checksums of its files
 .TARGET.packing/bad/        of a pack: for each of them what is wrong with its images
+.TARGET.packing/making-*/   pieces that are being made, each in a folder of its own
+.TARGET.packing/seen-*      shows to machines of a cluster that they see this folder
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,6 +23,9 @@ from headrace.data.formats.atomic_target import sync_file, sync_folder
 from headrace.data.formats.manifest import checksum
 from headrace.data.formats.shards import shard_name
 from headrace.data.storage.locks import locked
+
+MAKING = "making-"
+SEEN = "seen-"
 
 
 class StagingArea:
@@ -44,6 +50,7 @@ class StagingArea:
 
     def prepare(self) -> list[int]:
         """Returns the pieces that are missing; those of an earlier run of the same plan stay, others are removed."""
+        self._remove_unfinished()
         note = self.path / "plan"
         if not self.data.is_dir() or not note.is_file() or note.read_text() != self._digest:
             for folder in (self.data, self.done):
@@ -70,22 +77,37 @@ class StagingArea:
         """Returns where a piece lies."""
         return self.data / shard_name(piece, self._suffix)
 
-    def keep(self, piece: int, write: Callable[[Path], None]) -> None:
-        """Has `write` make a piece at a path, puts it in place, and notes that it is complete."""
-        final = self.file(piece)
-        write(final.with_name(f".{final.name}"))
-        files = {}
-        # The piece, and what belongs to it: flushed under a hidden name, so that a kill leaves no half of it in place.
-        for path in sorted(final.parent.glob(f".{final.name}*")):
-            sync_file(path)
-            files[path.name[1:]] = checksum(path)
-            path.rename(path.with_name(path.name[1:]))
+    def _remove_unfinished(self) -> None:
+        """Removes what runs have left that were killed. Whoever still makes a piece of such a run then fails."""
+        for left in self.path.glob(f"{MAKING}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        for left in self.path.glob(f"{SEEN}*"):
+            left.unlink(missing_ok=True)
 
-        # The piece first, then the note that says it is complete: after a kill in between, the piece is made again.
-        sync_folder(final.parent)
-        note = self.path / f"note-{piece}"
-        note.write_text(json.dumps(files))
-        note.rename(self.done / str(piece))
+    def keep(self, piece: int, write: Callable[[Path], None]) -> None:
+        """Has `write` make a piece at a path, puts it in place, and notes that it is complete.
+
+        Two processes may make the same piece at a time, where a cluster takes one for dead that is not: each has a
+        folder of its own, and what they put in place are the same bytes.
+        """
+        final = self.file(piece)
+        making = Path(tempfile.mkdtemp(prefix=f"{MAKING}{piece}-", dir=self.path))
+        try:
+            write(making / final.name)
+            files = {}
+            # The piece, and what belongs to it: flushed elsewhere, so that a kill leaves no half of it in place.
+            for path in sorted(making.glob(f"{final.name}*")):
+                sync_file(path)
+                files[path.name] = checksum(path)
+                path.replace(final.with_name(path.name))
+
+            # The piece first, then the note that says it is complete: after a kill in between, the piece is made again.
+            sync_folder(final.parent)
+            note = making / "note"
+            note.write_text(json.dumps(files))
+            note.replace(self.done / str(piece))
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
 
     def remove(self) -> None:
         """Removes the room, once the target is in place."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.data.building.pool import Job, Report, make_pieces
+from headrace.data.building.pool import Job, On, Report, make_pieces
 from headrace.data.building.staging_area import StagingArea
 from headrace.data.convert.pieces import begin_file, suffix_of, write_piece
 from headrace.data.convert.plan import PackPlan
@@ -37,8 +37,9 @@ def run_job(
     *,
     place: object,
     made: Made = nothing_more,
+    on: On = "local",
 ) -> None:
-    """Makes the missing pieces in `workers` processes, and reports how many samples are done; see `make_pieces`."""
+    """Makes the missing pieces in `workers` processes, here or on a cluster, and reports how many samples are done; see `make_pieces`."""
     total = plan.length
     done = total
     for piece in missing:
@@ -51,6 +52,12 @@ def run_job(
         made(piece, result)
         done += plan.edges[piece + 1] - plan.edges[piece]
         report(done, total)
+
+    if on == "ray":
+        from headrace.data.building.ray_pool import make_pieces_on_ray  # without Ray it is of no use
+
+        make_pieces_on_ray(job, missing, workers, place=place, made=count)
+        return
 
     if os.name == "posix":
         method = "forkserver"
@@ -74,6 +81,11 @@ class PackJob:
         self.staging = StagingArea(Path(plan.target), plan.digest(), plan.pieces, suffix_of(plan))
         self._reader: Reader | None = None
 
+    @property
+    def shared_folder(self) -> Path:
+        """See `Job.shared_folder`."""
+        return self.staging.path
+
     def begin(self) -> None:
         """See `Job.begin`."""
         self._reader = self._given or open_reader(self.plan.source, trust=self._trust, options=self._source_options)
@@ -87,11 +99,13 @@ class PackJob:
             raise RuntimeError("`begin` comes before `make`")
 
         bad = write_piece(self.plan, self._reader, self.begin_file(path), piece)
+        aside = path.with_name("bad")
+        aside.write_text(json.dumps(bad), "utf-8")
+        # Before the piece is noted as done: a later run relies on both.
+        sync_file(aside)
         note = self._bad_file(piece)
         note.parent.mkdir(exist_ok=True)
-        note.write_text(json.dumps(bad), "utf-8")
-        # Before the piece is noted as done: a later run relies on both.
-        sync_file(note)
+        aside.replace(note)
 
     def _bad_file(self, piece: int) -> Path:
         return self.staging.path / "bad" / str(piece)

@@ -19,7 +19,7 @@ from headrace.core.errors import DatasetError, HeadraceError, UsageError, wrong_
 from headrace.core.machine import cores
 from headrace.core.protocols import is_live
 from headrace.core.urls import shown_url
-from headrace.data.building.pool import Report
+from headrace.data.building.pool import On, Report, check_on
 from headrace.data.convert.bucket.packing import PackedPieces, Way, pack_to_bucket, spool_of
 from headrace.data.convert.bucket.target import BucketTarget
 from headrace.data.convert.job import PackJob, run_job
@@ -54,6 +54,7 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     query: str | None = None,
     table: str | None = None,
     key: str | None = None,
+    on: On = "local",
 ) -> Packed:
     """Converts stored data; see `PackOptions`. Source and target are paths of this machine, or URLs.
 
@@ -65,6 +66,8 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     report: called with (samples done, samples in all).
     source_options, target_options: of the stores that URLs name, such as credentials, where they are not in the
         environment; see docs/storage.md.
+    on: `"local"`, or `"ray"`: tasks of a Ray cluster make the pieces, `workers` at a time (0: one for each of its CPUs).
+        All machines see source and target at the same paths; see docs/pack.md. A log is packed on this machine.
     query, table, key: of a database, as in `headrace.open`. A row that is deleted meanwhile is an error.
 
     If an earlier run with the same source and options was interrupted, goes on where it was. Raises `FormatError`,
@@ -78,9 +81,16 @@ def pack(  # noqa: PLR0913 - two places, each with its options
             raise wrong_argument(name, path, "a path, or a URL", place="headrace.pack")
     if not is_whole(workers) or workers < 0:
         raise wrong_argument("workers", workers, "0 or more", place="headrace.pack")
+    check_on(on, "headrace.pack")
 
     if is_live(source):
         return _captured(source, target, options, report or _silent)
+
+    if on == "ray":
+        from headrace.cluster.connection import connect
+
+        # Before the source is looked through, which may take long.
+        connect()
 
     place = local_path(target)
     reading: Mapping[str, object] = {}
@@ -91,7 +101,7 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     if is_url(given):
         reading = options_for(given, source_options, "headrace.pack", "source_options")
 
-    way = Way(trust, workers, cores(), report or _silent, reading, rows)
+    way = Way(trust, workers, cores(), report or _silent, reading, rows, on)
     if is_url(place):
         format_named(options.format)
         bucket = BucketTarget(place, target_options, folder=is_in_folder(options.format, parse(place).key.strip("/")))
@@ -147,7 +157,8 @@ def _pack_here(plan: PackPlan, way: Way) -> PackedPieces:
         AtomicTarget(plan.target, folder=plan.in_folder).abort()
         with job.staging.locked():
             missing = job.staging.prepare()
-            run_job(job, plan, missing, way.workers_for(len(missing)), way.report, place=job.staging.path)
+            workers = way.workers_for(len(missing))
+            run_job(job, plan, missing, workers, way.report, place=job.staging.path, on=way.on)
             bad = job.bad_samples()
             job.assemble()
     except OSError as error:

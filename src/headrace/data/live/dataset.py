@@ -84,7 +84,10 @@ class LogDataset(Dataset[Any]):
 
     def live_sampler(self, **order: Any) -> LiveSampler:
         """Returns the sampler of a loader. order: its keywords. Raises `UsageError` on other ranks without a group."""
-        begin = functools.partial(self._supply, order.pop("name", ""), {"begun": 0}, order.get("world_size") == 1)
+        name = order.pop("name", "")
+        alone = order.pop("alone", order.get("world_size") == 1)
+        sharers = order.get("world_size") or 1
+        begin = functools.partial(self._supply, name, {"begun": 0}, alone, sharers)
         return LiveSampler(begin, endless=self.endless, **order)
 
     def commit(self, state: Mapping[str, Any]) -> None:
@@ -124,10 +127,14 @@ class LogDataset(Dataset[Any]):
 
     # -- spans ---------------------------------------------------------------------------------------------------------
 
-    def _supply(self, name: str, counter: dict[str, int], alone: bool, beginning: Beginning, epoch: int) -> SpanSupply:
+    def _supply(
+        self, name: str, counter: dict[str, int], alone: bool, sharers: int, beginning: Beginning, epoch: int
+    ) -> SpanSupply:
         counter["begun"] += 1
         key = f"{name}/spans/{epoch}/{counter['begun']}"
-        return supply_for(self._source, self._feed, beginning, self._describe, key=key, alone=alone)
+        if alone:
+            sharers = 0
+        return supply_for(self._source, self._feed, beginning, self._describe, key=key, sharers=sharers)
 
     def _describe(self, feed: FeedName, span: Span) -> str:
         """Returns what samples look like, by the first span; see `Span.schema`."""

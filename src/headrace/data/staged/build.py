@@ -20,7 +20,7 @@ import torch
 from headrace.core.errors import SampleError, UsageError
 from headrace.core.machine import cores
 from headrace.core.rng import SampleStreams, begin_stream, comparable_states, drawing, global_states_kept
-from headrace.data.building.pool import Report, make_pieces
+from headrace.data.building.pool import On, Report, make_pieces
 from headrace.data.building.staging_area import StagingArea
 from headrace.data.formats.columns import Block, Column, Keys, Ragged, concatenated
 from headrace.data.formats.columns import joined as end_to_end
@@ -75,6 +75,13 @@ class BuildJob:
     def keys(self, piece: int) -> range:
         """Returns which samples make a piece."""
         return range(piece * self.piece, min((piece + 1) * self.piece, self.length))
+
+    @property
+    def shared_folder(self) -> Path | None:
+        """See `Job.shared_folder`."""
+        if self.staging is None:
+            return None
+        return self.staging.path
 
     def begin(self) -> None:
         """See `Job.begin`."""
@@ -327,9 +334,10 @@ def workers_for(work: BuildJob, missing: int, seconds: float) -> tuple[int, str]
     return count, method
 
 
-def compute(work: BuildJob, missing: Sequence[int], seconds: float, place: object, report: Report) -> list[Columns]:
+def compute(
+    work: BuildJob, missing: Sequence[int], seconds: float, place: object, report: Report, on: On = "local"
+) -> list[Columns]:
     """Makes the missing pieces. Returns them, in order, unless they are kept in a staging."""
-    workers, method = workers_for(work, len(missing), seconds)
     made: dict[int, Columns] = {}
     done = work.length
     for piece in missing:
@@ -344,7 +352,14 @@ def compute(work: BuildJob, missing: Sequence[int], seconds: float, place: objec
         done += len(work.keys(piece))
         report(done, work.length)
 
-    make_pieces(work, missing, workers, method=method, place=place, made=count)
+    if on == "ray":
+        from headrace.data.building.ray_pool import make_pieces_on_ray  # without Ray it is of no use
+
+        make_pieces_on_ray(work, missing, 0, place=place, made=count)
+    else:
+        workers, method = workers_for(work, len(missing), seconds)
+        make_pieces(work, missing, workers, method=method, place=place, made=count)
+
     # Pieces come in the order in which processes end with them.
     return [made[piece] for piece in sorted(made)]
 

@@ -33,7 +33,7 @@ from headrace.core.errors import (
 )
 from headrace.core.regular import read_side_file
 from headrace.core.shortage import check_shortage
-from headrace.data.building.pool import Report
+from headrace.data.building.pool import On, Report
 from headrace.data.building.staging_area import StagingArea
 from headrace.data.formats.atomic_target import sync_file, sync_folder
 from headrace.data.formats.columns import Block, Ragged
@@ -84,11 +84,11 @@ class CacheNote:
 NOTHING = Branch("dict", (), ())
 
 
-def in_memory(work: BuildJob, seconds: float, report: Report) -> Cached:
+def in_memory(work: BuildJob, seconds: float, report: Report, on: On = "local") -> Cached:
     """Computes samples into the memory of this process. Raises what the steps raise."""
     if not work.length:
         return Cached(NOTHING, None, 0)
-    columns = into_memory(compute(work, range(work.pieces), seconds, "a cache in memory", report))
+    columns = into_memory(compute(work, range(work.pieces), seconds, "a cache in memory", report, on))
     return cached_block(columns.node, columns.block, columns.count)
 
 
@@ -111,11 +111,14 @@ def cached_block(node: Node, block: Block, length: int) -> Cached:
 class Folder:
     """A cache on the disk."""
 
-    def __init__(self, path: Path, format: str, fingerprint: Fingerprint, stale: Stale) -> None:
+    def __init__(
+        self, path: Path, format: str, fingerprint: Fingerprint, stale: Stale, on: On = "local"
+    ) -> None:
         self.path = path
         self._format = format
         self._fingerprint = fingerprint
         self._stale = stale
+        self._on: On = on
         self._said = False
 
     def opened(self) -> Cached | None:
@@ -251,7 +254,7 @@ class Folder:
         if work.length:
             missing = room.prepare()
             work.staging = room
-            compute(work, missing, seconds, self.path, report)
+            compute(work, missing, seconds, self.path, report, self._on)
             node = assemble(work, room, target, self._format)
 
         note = CacheNote(name, self._format, work.length, node, self._fingerprint)

@@ -15,6 +15,7 @@ from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, wrong_argument
 from headrace.core.rng import begin_stream, global_states_kept
 from headrace.core.urls import refuse_url
+from headrace.data.building.pool import On, check_on
 from headrace.data.fluent import Fluent
 from headrace.data.formats.columns import Keys
 from headrace.data.formats.registry import format_named
@@ -70,6 +71,7 @@ class Staged(Fluent, Dataset[Any]):
         stale: Stale = "error",
         freeze_random: bool = False,
         ragged: RaggedAs = "pad",
+        on: On = "local",
     ) -> None:
         """Opens the cache, or computes it; shows a progress bar where that takes longer than a second.
 
@@ -83,6 +85,7 @@ class Staged(Fluent, Dataset[Any]):
         freeze_random: compute random steps once all the same; each sample then has numbers of its own, always the same.
         ragged: how a batch holds arrays whose first dimension differs, as in `headrace.open`: `"pad"`, `"nested"` or
             `"list"`.
+        on: `"ray"`: tasks of a Ray cluster compute the samples; all machines see the folder at the same path.
 
         Raises `UsageError`, `SampleError` (steps that return what cannot be kept), `StaleCacheError`, `FormatError` (a
         damaged cache), `DatasetError` (a full disk), and whatever the steps raise, with the sample's number as a note.
@@ -104,8 +107,9 @@ class Staged(Fluent, Dataset[Any]):
         self._cached: Cached | None = None
         self._pipeline: Pipeline | None = None
         _check(stale=stale, ragged=ragged)
+        check_on(on, "Staged")
         if cache is not None and not unbuilt.get():
-            self._keep(cache, format, stale, freeze_random)
+            self._keep(cache, format, stale, freeze_random, on)
 
     @classmethod
     def of(cls, dataset: Any) -> Staged:
@@ -251,7 +255,7 @@ class Staged(Fluent, Dataset[Any]):
 
     # -- the cache -----------------------------------------------------------------------------------------------------
 
-    def _keep(self, where: Any, format: str, stale: Stale, freeze_random: bool) -> None:
+    def _keep(self, where: Any, format: str, stale: Stale, freeze_random: bool, on: On) -> None:
         if not isinstance(where, (str, os.PathLike)) or not os.fspath(where):
             raise wrong_argument("cache", where, '"memory", a path, or None')
 
@@ -278,14 +282,14 @@ class Staged(Fluent, Dataset[Any]):
             prints = self._fingerprint(steps)
             if freeze_random:
                 prints.parts["freeze_random"] = "True"
-            folder = Folder(self._where, format, prints, stale)
+            folder = Folder(self._where, format, prints, stale, on)
             cached = folder.opened()
             if cached is None:
                 with samples_bar(f"computing {self._where}", after=BAR_AFTER) as report:
                     cached = folder.build(*work(), report)
         else:
             with samples_bar("computing samples into memory", after=BAR_AFTER) as report:
-                cached = in_memory(*work(), report)
+                cached = in_memory(*work(), report, on)
 
         self._cached = cached
         self._stored = self._opened(cached)

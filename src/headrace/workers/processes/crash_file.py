@@ -58,6 +58,10 @@ class CrashFile:
         faulthandler.enable(self._fd)
         faulthandler.register(TELL_STACKS, self._fd)
 
+    def write(self, stacks: str) -> None:
+        """Adds stacks that another process has written down."""
+        os.pwrite(self._fd, stacks.encode(), os.fstat(self._fd).st_size)
+
     def stacks(self) -> str:
         """Returns the stacks that were written last; empty if none were."""
         text = os.pread(self._fd, LARGEST, mmap.PAGESIZE).decode(errors="replace")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from headrace.batches.index import Careful, plain_index, split
 from headrace.core.counter import stream_key
+from headrace.core.errors import ClusterError
 from headrace.core.leaving import leave_daemon_thread
 from headrace.core.torch_internals import python_is_exiting
 from headrace.epoch.epoch import Epoch
@@ -29,10 +30,13 @@ from headrace.workers.dispatch import Dispatcher, check_prefetch_factor, deadlin
 from headrace.workers.processes.messages import InSlot, Result
 from headrace.workers.processes.pool import WorkerPool
 from headrace.workers.processes.start import ForkServers
-from headrace.workers.processes.supervision import Supervisor, error_for
+from headrace.workers.processes.supervision import LOGGER, Supervisor, error_for
 from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.protocol import BatchResult
+from headrace.workers.remote.placement import Placement
+from headrace.workers.remote.remote_workers import NEWS, RemoteWorkers
 from headrace.workers.replica import WorkerSpec
+from headrace.workers.window import AHEAD
 
 
 class Arrived(NamedTuple):
@@ -97,14 +101,21 @@ class ProcessExecutor:
         fork_servers: ForkServers,
         recorder: Recorder,
         scale: Scale | None = None,
+        placement: Placement | None = None,
     ) -> None:
-        """scale: how many workers there shall be, where that may change; None: as many as `spec` says, always."""
+        """Args:
+
+        scale: how many workers there shall be, where that may change; None: as many as `spec` says, always.
+        placement: finds places on other machines; None: all workers run on this one.
+        """
         if scale is None:
             check_prefetch_factor(spec)
             scale = Scale(spec.num_workers, spec.prefetch_factor or 0, most=spec.num_workers)
 
         self.scale = scale
         self._arena = arena
+        self._placement = placement
+        self._remote: RemoteWorkers | None = None
         self._fork_servers = fork_servers
         self.recorder = recorder
         self.generation = -1
@@ -155,23 +166,37 @@ class ProcessExecutor:
             self._pool.begin(begin)
             for worker_id, worker in enumerate(self._pool.workers):
                 if worker.reaped and worker_id < self.num_workers:
-                    self._pool.replace(worker_id, begin, self.generation)
+                    self._replace_in_pool(worker_id, begin)
 
         self._bar = ReplayBar(epoch.spec.dataset)
         self.dispatcher: Dispatcher[Arrived] = Dispatcher(
-            epoch, self.scale.most, self.scale.limit, fills=self.scale.changes
+            epoch, self.scale.most, self.scale.limit, fills=self.scale.changes, ahead=self._ahead
         )
         if self.scale.changes:
             self.dispatcher.resize(self.scale.limit, self.scale.workers)
+        for worker_id, worker in enumerate(self._pool.workers):
+            if not worker.is_up:
+                self.dispatcher.set_down(worker_id, self)
 
         self.dispatcher.prime(self)
         self._await_beginnings()
+
+    @property
+    def _ahead(self) -> int:
+        """How many tasks a worker holds: one on another machine waits for the next one as long as a message takes."""
+        if self._placement is None:
+            return AHEAD
+        return max(self.scale.prefetch, AHEAD)
 
     def _hired(self, begin: EpochStart) -> WorkerPool:
         """Starts the workers of the first epoch."""
         spec = self._epoch.spec
         worker_spec = WorkerSpec.for_workers(self._epoch)
         brief = functools.partial(Assignment, workers=self.scale.most, original_errors=spec.original_errors)
+        if self._placement is not None:
+            self._remote = RemoteWorkers(self._placement, worker_spec)
+            brief = functools.partial(_with_remote, self._remote, brief)
+
         timeout = self._timeout or None
         find_start = functools.partial(self._fork_servers.start_for, spec.multiprocessing_context, worker_spec, timeout)
         pool = WorkerPool(find_start, self._arena, self.num_workers, brief, begin)
@@ -185,6 +210,10 @@ class ProcessExecutor:
     def submit(self, worker: int, task: int, replica: int, index: object) -> None:
         """See `Carrier.submit`."""
         self.pool.post(worker, task, replica, index)
+
+    def withdraw(self, worker: int, task: int) -> bool:
+        """See `Carrier.withdraw`."""
+        return self.pool.withdraw(worker, task)
 
     def flush(self, least: int = 1) -> None:
         """See `Carrier.flush`."""
@@ -257,6 +286,10 @@ class ProcessExecutor:
 
     def _sort(self, worker_id: int, result: Result) -> bool:
         """Files a result in the window. False: it was not one to deliver."""
+        if result.status in NEWS:
+            self._hear_of_remote(worker_id, result)
+            return False
+
         region = self.pool.workers[worker_id].region
         header, buffers = _leases(region, result)
         nbytes = sum(nbytes for _, _, nbytes in result.buffers) or len(header)  # small tensors lie in the header
@@ -302,6 +335,34 @@ class ProcessExecutor:
     def is_at_end(self) -> bool:
         """See `Executor.is_at_end`."""
         return self.dispatcher.is_at_end(self)
+
+    # -- workers on other machines -------------------------------------------------------------------------------------
+
+    def _hear_of_remote(self, worker_id: int, result: Result) -> None:
+        """Deals with what a proxy tells of itself."""
+        if self._remote is None:
+            return
+
+        news = self._remote.note(worker_id, result)
+        worker = self.pool.workers[worker_id]
+        if news.kind == "placed":
+            worker.unplaced = False
+            worker.host = news.text
+            worker.remote_pid = news.pid
+            self.recorder.placed(worker_id, news.text)
+            self.dispatcher.set_up(worker_id, self)
+        elif news.kind == "waiting":
+            self._do_without(worker_id, news.text)
+
+    def _do_without(self, worker_id: int, reason: str) -> None:
+        """Goes on without a worker for which there is no machine; where that cannot be, keeps the error."""
+        self.dispatcher.set_down(worker_id, self)
+        if self.dispatcher.moves_tasks:
+            LOGGER.warning("headrace: worker %d is not there, and others do its work: %s", worker_id, reason)
+            return
+
+        tasks = self.dispatcher.unanswered(worker_id)
+        self._keep_error(ClusterError(reason), worker_id, tasks)
 
     # -- workers that die or hang --------------------------------------------------------------------------------------
 
@@ -350,26 +411,38 @@ class ProcessExecutor:
             leave_daemon_thread()
 
         for worker_id in dead:
+            if self._remote is not None and worker_id in self._remote.refused:
+                self._do_without(worker_id, self._remote.refused.pop(worker_id))
+                continue
+
             tasks = self.dispatcher.unanswered(worker_id)
             keys = None
             if self._epoch.is_map:
                 batched = self._epoch.spec.batched
                 keys = {task: split(plain_index(index), batched=batched)[0] for task, _, index in tasks}
 
-            report, decision = self._supervisor.examine(worker_id, keys)
+            lost = ""
+            if self._remote is not None:
+                lost = self._remote.lost.pop(worker_id, "")
+
+            report, decision = self._supervisor.examine(worker_id, keys, lost)
             helpless = self._epoch.policy is None or not self._epoch.is_map
             known = repr(report.key) in self._epoch.fault_counter.killers
             if decision == "give up" or (decision == "isolate" and (helpless or known)):
-                pending = PendingError(
-                    error_for(report, policy=self._epoch.policy is not None), worker_id, tasks[0][0] if tasks else 0
-                )
-                if self._pending_error is None or pending.task < self._pending_error.task:
-                    self._pending_error = pending
+                self._keep_error(error_for(report, policy=self._epoch.policy is not None), worker_id, tasks)
                 continue
 
             if decision == "isolate":
                 self._epoch.fault_counter.killers[repr(report.key)] = report.sentence + ", again and again"
             self._replace(worker_id, tasks, report, carefully=decision == "carefully")
+
+    def _keep_error(self, error: Exception, worker_id: int, tasks: list[tuple[int, int, Any]]) -> None:
+        """Keeps the error with which the epoch ends, unless another one comes before it."""
+        first = 0
+        if tasks:
+            first = tasks[0][0]
+        if self._pending_error is None or first < self._pending_error.task:
+            self._pending_error = PendingError(error, worker_id, first)
 
     def _replace(
         self, worker_id: int, tasks: list[tuple[int, int, Any]], report: CrashReport, *, carefully: bool
@@ -377,12 +450,7 @@ class ProcessExecutor:
         self._restarts += 1
         self._epoch.fault_counter.restarted()
         self._supervisor.say(report, f"it is replaced (batches to make again: {len(tasks)})")
-        try:
-            self.pool.replace(worker_id, self._beginning_anew(worker_id), self.generation)
-        except BaseException:  # no process to be had, or Ctrl-C: there is nobody to wait for
-            self.close()
-            raise
-
+        self._replace_in_pool(worker_id, self._beginning_anew(worker_id))
         for task, replica, index in tasks:
             if carefully and task == report.seen.task:
                 again = Careful(plain_index(index))
@@ -391,6 +459,18 @@ class ProcessExecutor:
 
             self.dispatcher.out[task] = replica, again
             self.pool.post(worker_id, task, replica, again)
+
+        # Where the machine is gone, the next one takes a while. After a crash, the worker is back in milliseconds; it also
+        # knows of the samples that have killed it, which others do not.
+        if report.lost:
+            self.dispatcher.set_down(worker_id, self)
+
+    def _replace_in_pool(self, worker_id: int, begin: EpochStart) -> None:
+        try:
+            self.pool.replace(worker_id, begin, self.generation)
+        except BaseException:  # no process to be had, or Ctrl-C: there is nobody to wait for
+            self.close()
+            raise
 
     def _beginning_anew(self, worker_id: int) -> EpochStart:
         """Returns where a worker begins that takes the place of one in mid-epoch: behind what that one has made.
@@ -408,6 +488,11 @@ class ProcessExecutor:
         """See `Executor.close`."""
         if self._end is not None:
             self._end()
+
+
+def _with_remote(remote: RemoteWorkers, brief: Callable[..., Assignment], **given: Any) -> Assignment:
+    """Returns an assignment that says whether the worker works on another machine."""
+    return brief(**given, remote=remote.remote(given["worker_id"]))
 
 
 def _what_they_do(stacks: str) -> RuntimeError | None:

@@ -45,6 +45,17 @@ class WorkerHandle:
     """Slots of request that it has not given back."""
     retired: bool = False
     reaped: bool = False
+    unplaced: bool = False
+    """Whether it stands for a worker on another machine, and no machine has been found yet: nothing is sent to it."""
+    host: str = ""
+    """The other machine on which it works; empty: it works on this one."""
+    remote_pid: int | None = None
+    """The worker's process there."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether requests reach a worker."""
+        return not self.reaped and not self.unplaced
 
 
 @dataclass
@@ -149,7 +160,7 @@ class WorkerPool:
 
         self.resources.selector.register(ours, selectors.EVENT_READ, worker_id)
         self.resources.selector.register(process.sentinel, selectors.EVENT_READ, ~worker_id)
-        return WorkerHandle(process, ours, region, crash_file)
+        return WorkerHandle(process, ours, region, crash_file, unplaced=assignment.remote is not None)
 
     def replace(self, worker_id: int, begin: EpochStart, epoch: int) -> None:
         """Starts another worker in the place of one that was reaped, to begin where `begin` says."""
@@ -172,6 +183,14 @@ class WorkerPool:
         """Puts a task into the outbox of a worker; `flush` sends it."""
         self.workers[worker_id].tasks.append((task, replica, index))
 
+    def withdraw(self, worker_id: int, task: int) -> bool:
+        """Takes a task back that was posted and is not sent yet. False: it was sent."""
+        worker = self.workers[worker_id]
+        kept = [posted for posted in worker.tasks if posted[0] != task]
+        was_there = len(kept) < len(worker.tasks)
+        worker.tasks = kept
+        return was_there
+
     def begin(self, begin: EpochStart) -> None:
         """Has every worker begin the next epoch; request of the last one that were not sent are dropped.
 
@@ -185,7 +204,7 @@ class WorkerPool:
     def flush(self, epoch: int, least: int = 1) -> None:
         """Sends what is in outboxes with at least so many tasks, except to workers that have many unread messages."""
         for worker in self.workers:
-            if worker.reaped:
+            if not worker.is_up:
                 continue
             if (len(worker.tasks) >= least or worker.begin) and worker.sent - worker.read < UNREAD:
                 request = Request(epoch, worker.begin, worker.tasks, worker.region.returned(), False)

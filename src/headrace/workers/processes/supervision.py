@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headrace.core.errors import SampleTimeoutError, explain
+from headrace.core.activity import IDLE
+from headrace.core.errors import ClusterError, SampleTimeoutError, explain
 from headrace.core.memory import oom_kills
 from headrace.workers.crash_report import CrashReport, doing
 from headrace.workers.heartbeat import Watch
@@ -81,20 +82,27 @@ class Supervisor:
 
         return "\n".join(parts)
 
-    def examine(self, worker_id: int, keys: dict[int, Sequence[Any]] | None) -> tuple[CrashReport, RestartDecision]:
+    def examine(
+        self, worker_id: int, keys: dict[int, Sequence[Any]] | None, lost: str = ""
+    ) -> tuple[CrashReport, RestartDecision]:
         """Returns what is known of a worker that was reaped, and what becomes of its work.
 
         keys: those of its tasks; None for an iterable dataset.
+        lost: how the connection to its machine was lost; empty: it was not.
         """
         worker = self._pool.workers[worker_id]
         after, stacks = self._ended.pop(worker_id, (None, ""))
         seen = self.watch.sight(worker_id, hung=after is not None)
+        if lost:
+            # No sample is to blame for a machine that is gone.
+            seen = seen._replace(stage=IDLE)
+
         words, key = doing(seen, None if keys is None else keys.get(seen.task, ()), self._dataset)
         before = self._oom_kills
         self._oom_kills = oom_kills()
         report = CrashReport(
-            worker.process.pid, worker.process.exitcode, seen, words, key, self._oom_kills - before,
-            stacks or worker.crash_file.stacks(), after,
+            worker.remote_pid or worker.process.pid, worker.process.exitcode, seen, words, key,
+            self._oom_kills - before, stacks or worker.crash_file.stacks(), after, worker.host, lost,
         )  # fmt: skip
         return report, self._restart_policy.judge(seen)
 
@@ -119,6 +127,15 @@ class Supervisor:
 
 def error_for(report: CrashReport, *, policy: bool) -> Exception:
     """Returns what is raised where nobody can go on behind a worker's death. `policy`: whether `on_error` was asked."""
+    if report.lost:
+        return ClusterError.about(
+            "a worker on another machine is lost again and again",
+            place=report.host,
+            found=report.lost,
+            expected="a machine that stays long enough to make a batch",
+            cure="look at the logs of Ray on that machine; it may lack memory",
+        )
+
     if report.after is None:
         return report.notice()
 

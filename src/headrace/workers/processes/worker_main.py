@@ -37,6 +37,8 @@ from headrace.telemetry.stopwatch import Stopwatch
 from headrace.workers.failure import Failure
 from headrace.workers.processes.crash_file import CrashFile
 from headrace.workers.processes.messages import INLINE, InSlot, Request, Result
+from headrace.workers.remote import proxy
+from headrace.workers.remote.proxy import RemoteWorker
 from headrace.workers.replica import ReplicaHost, WorkerSpec
 
 PR_SET_PDEATHSIG = 1
@@ -62,6 +64,8 @@ class Assignment:
     """Whether the kernel is to end it with the parent, also in the middle of a sample."""
     inherited: list[Connection] = field(default_factory=list)
     """Under fork: the parent's ends of all pipes, to be closed in the child so that a dead parent is noticed."""
+    remote: RemoteWorker | None = None
+    """Where the process only stands for a worker on another machine: how to find that."""
 
 
 def main(worker_spec: WorkerSpec, assignment: Assignment) -> None:
@@ -71,6 +75,10 @@ def main(worker_spec: WorkerSpec, assignment: Assignment) -> None:
             pipe.close()
         if assignment.bound:
             _die_with(assignment.parent_pid)
+        if assignment.remote is not None:
+            proxy.run(assignment, assignment.remote)
+            return
+
         faulthandler.disable()  # if the parent had enabled it: torch's handlers come first, then ours
         enter_worker_process()
         keep_freed_memory()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from headrace.core.disk_names import as_text
 from headrace.core.errors import DatasetError
-from headrace.data.building.pool import Report
+from headrace.data.building.pool import On, Report
 from headrace.data.convert.bucket.run_lock import RunLock
 from headrace.data.convert.bucket.target import AT_ONCE, BucketTarget, Files, Note, files_of_note
 from headrace.data.convert.bucket.uploads import Uploaded, upload_file
@@ -64,9 +64,12 @@ class Way:
     source_options: Mapping[str, object]
     reader: Reader | None = None
     """Of a source that cannot be opened by its place alone."""
+    on: On = "local"
 
     def workers_for(self, pieces: int) -> int:
-        """Returns how many processes make so many pieces."""
+        """Returns how many processes make so many pieces; 0: as many as a cluster has CPUs."""
+        if self.on == "ray":
+            return self.workers
         return self.workers or min(self.cores, pieces)
 
 
@@ -142,13 +145,16 @@ def _busy(url: str) -> None:
 class ShardJob:
     """Makes a shard in the spool, uploads and removes it."""
 
-    def __init__(self, target: BucketTarget, plan: PackPlan, way: Way, spool: Path) -> None:
+    shared_folder = None
+    """See `Job.shared_folder`: a machine needs nothing but the store."""
+
+    def __init__(self, target: BucketTarget, plan: PackPlan, way: Way) -> None:
         self._target = target.for_workers()
         self._plan = plan
         self._trust = way.trust
         self._given = way.reader
         self._source_options = way.source_options
-        self._spool = spool
+        self._spool = Path()
         self._reader: Reader | None = None
         self._store: Store | None = None
 
@@ -156,15 +162,16 @@ class ShardJob:
         """See `Job.begin`."""
         self._reader = self._given or open_reader(self._plan.source, trust=self._trust, options=self._source_options)
         self._store = self._target.config.open()
+        # Another machine has a spool of its own.
+        self._spool = spool_of(self._target.url)
 
     def make(self, piece: int) -> Note:
         """See `Job.make`. Returns the note of the piece."""
         if self._reader is None or self._store is None:
             raise RuntimeError("`begin` comes before `make`")
 
-        folder = self._spool / f"piece-{piece}"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        # Two processes of a cluster may make the same piece at a time, where one is taken for dead that is not.
+        folder = Path(tempfile.mkdtemp(prefix=f"piece-{piece}-", dir=self._spool))
         try:
             path = folder / shard_name(piece, suffix_of(self._plan))
             bad = write_piece(self._plan, self._reader, begin_file(self._plan, path), piece)
@@ -189,8 +196,9 @@ def _pack_shards(target: BucketTarget, plan: PackPlan, way: Way, spool: Path, lo
 
     notes = target.begin(plan.digest())
     missing = [piece for piece in range(plan.pieces) if piece not in notes]
-    job = ShardJob(target, plan, way, spool)
-    run_job(job, plan, missing, way.workers_for(len(missing)), way.report, place=target.url, made=notes.__setitem__)
+    job = ShardJob(target, plan, way)
+    workers = way.workers_for(len(missing))
+    run_job(job, plan, missing, workers, way.report, place=target.url, made=notes.__setitem__, on=way.on)
     files: dict[str, Uploaded] = {}
     bad: list[str] = []
     for piece in range(plan.pieces):
@@ -221,7 +229,8 @@ def _pack_whole(target: BucketTarget, plan: PackPlan, way: Way, spool: Path, loc
         with job.staging.locked():
             missing = job.staging.prepare()
             kept -= len(missing)
-            run_job(job, job.plan, missing, way.workers_for(len(missing)), way.report, place=job.staging.path)
+            workers = way.workers_for(len(missing))
+            run_job(job, job.plan, missing, workers, way.report, place=job.staging.path, on=way.on)
             bad = job.bad_samples()
             job.assemble()
 

@@ -1,0 +1,61 @@
+"""What a user says of workers on other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+
+from headrace.core.errors import wrong_argument
+
+PLACE = "headrace.Ray"
+
+
+@dataclass(frozen=True)
+class Ray:
+    """For `DataLoader(backend=)`: workers run on the machines of a Ray cluster.
+
+    Each remote worker is a Ray actor. Ray chooses its machine and starts another one where a machine is lost.
+
+    address: of the cluster, as for `ray.init`; None: that of `RAY_ADDRESS`, or of the cluster that this machine belongs
+      to, or else a new one on this machine alone.
+    local: how many of the loader's `num_workers` run on this machine without Ray. They come first.
+    num_cpus: what a worker takes of a machine's CPUs, in Ray's account.
+    resources: what else it takes, by Ray's names, such as `{"cpu_node": 0.01}`.
+    start_timeout: seconds that a worker may wait for a machine. Raise it where an autoscaler starts machines.
+
+    Raises `UsageError` for anything else.
+    """
+
+    address: str | None = None
+    local: int = 0
+    num_cpus: float = 1
+    resources: Mapping[str, float] = field(default_factory=dict)
+    start_timeout: float = 60
+
+    def __post_init__(self) -> None:
+        if self.address is not None and not isinstance(self.address, str):
+            raise wrong_argument("address", self.address, "an address of a Ray cluster, or None", place=PLACE)
+        if isinstance(self.local, bool) or not isinstance(self.local, int) or self.local < 0:
+            raise wrong_argument("local", self.local, "a number of workers, at least 0", place=PLACE)
+        if not _is_number(self.num_cpus) or self.num_cpus < 0:
+            raise wrong_argument("num_cpus", self.num_cpus, "a number, at least 0", place=PLACE)
+        if not _are_resources(self.resources):
+            raise wrong_argument("resources", self.resources, "numbers by Ray's names of resources", place=PLACE)
+        if not _is_number(self.start_timeout) or self.start_timeout <= 0:
+            raise wrong_argument("start_timeout", self.start_timeout, "a positive number of seconds", place=PLACE)
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """What a worker takes of a machine, as Ray names it in what it reports."""
+        return {"CPU": self.num_cpus, **self.resources}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _are_resources(value: object) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return all(isinstance(name, str) and _is_number(amount) and amount > 0 for name, amount in value.items())

@@ -1,0 +1,65 @@
+"""The states of all ranks in a checkpoint of `torch.distributed.checkpoint`, for any number of ranks to load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed
+
+from headrace.core.errors import UsageError, wrong_argument
+from headrace.core.protocols import is_stateful
+from headrace.epoch.snapshot import Snapshot, merge_states
+from headrace.loader.state_bytes import from_bytes, to_bytes
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup  # not there in every build of torch
+
+KEY = "ranks"
+
+
+class LoaderState:
+    """A `Stateful` for `torch.distributed.checkpoint` around a loader: saved on n ranks, loaded on any other number.
+
+        checkpoint = {"model": model.state_dict(), "loader": headrace.LoaderState(loader)}
+        torch.distributed.checkpoint.save(checkpoint, checkpoint_id="checkpoints/step-1200")
+        torch.distributed.checkpoint.load(checkpoint, checkpoint_id="checkpoints/step-1200")
+
+    A checkpoint gives a rank only the keys that this rank names, and a run with other ranks cannot know the keys of the
+    run before. So the states of all ranks lie under one key, as bytes. For this, `state_dict()` gathers them: all ranks
+    of the group must call it together, as they call `save` and `load`.
+
+    loader: a `headrace.DataLoader`. process_group: of the ranks that save and load together; None: all. Raises
+    `UsageError` if the loader has no state.
+    """
+
+    def __init__(self, loader: Any, *, process_group: ProcessGroup | None = None) -> None:
+        if not is_stateful(loader):
+            raise wrong_argument("loader", loader, "a headrace.DataLoader", place="headrace.LoaderState")
+        self._loader = loader
+        self._group = process_group
+
+    def state_dict(self) -> dict[str, bytes]:
+        """Returns the merged states of all ranks as bytes, the same on all of them. Waits for the other ranks.
+
+        Raises `StateError` if the ranks are not at the same step, or a dataset's state holds objects that are neither
+        plain values nor tensors or arrays.
+        """
+        states: list[Snapshot] = [self._loader.state_dict()]
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            gathered: list[Any] = [None] * torch.distributed.get_world_size(self._group)
+            torch.distributed.all_gather_object(gathered, states[0], group=self._group)
+            states = gathered
+        return {KEY: to_bytes(merge_states(states))}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Makes the loader go on from a checkpoint. See `DataLoader.load_state_dict`, also for what it raises."""
+        content = state_dict.get(KEY)
+        if not isinstance(content, bytes):
+            raise UsageError.about(
+                "this is no state of a headrace.LoaderState",
+                place="headrace.LoaderState.load_state_dict",
+                found=f"the keys {sorted(map(str, state_dict))[:6]}",
+                expected=f"{KEY!r}, with bytes",
+                cure="give what its state_dict() returned; a loader's own state belongs to loader.load_state_dict()",
+            )
+        self._loader.load_state_dict(from_bytes(content))

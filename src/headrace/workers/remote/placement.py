@@ -1,0 +1,131 @@
+"""The trainer's side of placement: doors through which proxies ask for places."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import weakref
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from headrace.cluster.options import Ray
+from headrace.core.errors import ClusterError
+
+ENDING = 5.0
+"""Seconds that the placement process has to end by itself."""
+
+
+class Placement(Protocol):
+    """Finds places for remote workers."""
+
+    local: int
+    """How many workers run on this machine, as if there were no others. They come first."""
+
+    def open_door(self) -> Connection:
+        """Returns a new door, over which one proxy asks for places; see `Places`. The caller owns it."""
+
+    def close(self) -> None:
+        """Ends all hosts. A later door finds new ones."""
+
+
+class PlacementConfig(NamedTuple):
+    """What the placement process is told."""
+
+    options: Ray
+    folder: str
+    paths: list[str]
+
+
+class RayPlacement:
+    """Places on the machines of a Ray cluster. The placement process is started when the first door is opened."""
+
+    def __init__(self, options: Ray) -> None:
+        self.local = options.local
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket
+        self._pid = 0
+        self._close: weakref.finalize[..., RayPlacement] | None = None
+
+    def open_door(self) -> Connection:
+        """See `Placement.open_door`. A cluster that cannot be reached is told over the door.
+
+        Raises `ClusterError` if the placement process cannot be started.
+        """
+        if not self._runs:
+            self._start()
+
+        ours, theirs = Pipe(duplex=True)
+        with theirs:
+            try:
+                socket.send_fds(self._control, [b"d"], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise _ended(self._process) from error
+        return ours
+
+    @property
+    def _runs(self) -> bool:
+        # A forked child has no part in the process of its parent.
+        return self._process is not None and self._pid == os.getpid() and self._process.poll() is None
+
+    def _start(self) -> None:
+        self.close()
+        control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headrace.workers.remote.placement_main", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+
+        self._control = control
+        self._pid = os.getpid()
+        self._close = weakref.finalize(self, _end, os.getpid(), control, self._process)
+        config = pickle.dumps(PlacementConfig(self._options, str(Path.cwd()), _paths()))
+        try:
+            control.sendall(len(config).to_bytes(4, "big") + config)
+        except OSError as error:
+            raise _ended(self._process) from error
+
+    def close(self) -> None:
+        """See `Placement.close`."""
+        if self._close is not None:
+            self._close()
+        self._close = None
+        self._process = None
+
+
+def _paths() -> list[str]:
+    """Returns where this process looks for modules of the user's."""
+    return [str(Path(path).absolute()) for path in sys.path]
+
+
+def _ended(process: subprocess.Popen[bytes] | None) -> ClusterError:
+    code = None
+    if process is not None:
+        code = process.poll()
+
+    return ClusterError.about(
+        "the process that talks to Ray has ended",
+        place="the placement process",
+        found=f"exit code {code}",
+        expected="a process that runs as long as the loader",
+        cure="what it printed says why; see that the head of the Ray cluster runs",
+    )
+
+
+def _end(pid: int, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    control.close()
+    if os.getpid() != pid:
+        return
+
+    try:
+        process.wait(ENDING)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

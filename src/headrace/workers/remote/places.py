@@ -1,0 +1,194 @@
+"""Places for remote workers: who has which host, and what becomes of one that failed.
+
+A *place* is where a host listens. A proxy asks for one over its door, and keeps it until the door closes. Then the
+place is free for the next proxy, with the dataset that its host has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+from headrace.core.errors import ClusterError
+from headrace.workers.remote.messages import Place
+
+ATTEMPTS = 3
+"""How often it is tried to start a host before somebody is told that there is none."""
+
+LOOK_EVERY = 0.5
+"""Seconds after which it is looked whether a door is still open."""
+
+
+class HostHandle(Protocol):
+    """A host that runs, or did."""
+
+    place: Place
+
+    def is_alive(self) -> bool:
+        """Tells whether it can take a proxy."""
+
+    def end(self) -> None:
+        """Ends it."""
+
+
+class Provider(Protocol):
+    """Starts hosts on other machines. Called in several threads at once."""
+
+    patience: float
+    """Seconds after which somebody who waits for a host is told why."""
+
+    def start(self) -> HostHandle:
+        """Starts a host, and returns when it listens. Raises `ClusterError` where no host can be had."""
+
+    def why_it_waits(self, seconds: float) -> str:
+        """Returns in words why nobody has come to listen for so long."""
+
+
+class Places:
+    """The hosts of one loader. Belongs to the process that finds places; each door has a thread there.
+
+    A host that is being started belongs to nobody yet: whoever asks first gets it. So an epoch that is over before its
+    hosts have come leaves them to the next one.
+    """
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._free: list[HostHandle] = []
+        self._errors: list[ClusterError] = []
+        """Of hosts that could not be started: each goes to one of those who wait."""
+        self._starting = 0
+        self._waiting = 0
+        self._doors: dict[Connection, HostHandle | None] = {}
+        self._changed = threading.Condition()
+
+    def serve(self, door: Connection) -> None:
+        """Serves a door in a thread of its own, until the other end closes."""
+        with self._changed:
+            # A proxy that has ended has closed its door already, even if the thread of that has not noticed yet.
+            for other in list(self._doors):
+                if _is_closed(other):
+                    self._give_back(other)
+            self._doors[door] = None
+
+        threading.Thread(target=self._answer, args=(door,), daemon=True).start()
+
+    def _answer(self, door: Connection) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                asked, failed = door.recv()
+                if asked == "place":
+                    self._give_place(door, failed)
+                else:
+                    self._end_host(door)
+
+        with self._changed:
+            self._give_back(door)
+            self._doors.pop(door, None)
+            door.close()
+
+    def _give_place(self, door: Connection, failed: Place | None) -> None:
+        """Sends a door a place, or why there is none. failed: the one it had, whose host did not answer."""
+        self._end_host(door)
+        try:
+            host = self._next_host(door)
+        except ClusterError as error:
+            door.send(("refused", str(error)))
+            return
+
+        if host is not None:
+            door.send(("place", host.place))
+
+    def _end_host(self, door: Connection) -> None:
+        """Ends the host that a door has, if it has one."""
+        with self._changed:
+            before = self._doors.get(door)
+            self._doors[door] = None
+
+        if before is not None:
+            before.end()
+
+    def _next_host(self, door: Connection) -> HostHandle | None:
+        """Waits for a host and gives it to a door; None once the door is closed. Raises `ClusterError`."""
+        began = time.monotonic()
+        told = began
+        with self._changed:
+            self._waiting += 1
+            try:
+                while not _is_closed(door):
+                    host = self._take_free()
+                    if host is not None:
+                        self._doors[door] = host
+                        return host
+                    if self._errors:
+                        raise self._errors.pop()
+
+                    self._start_enough()
+                    self._changed.wait(LOOK_EVERY)
+                    now = time.monotonic()
+                    if now - told >= self._provider.patience:
+                        told = now
+                        door.send(("waiting", self._provider.why_it_waits(now - began)))
+            finally:
+                self._waiting -= 1
+        return None
+
+    def _take_free(self) -> HostHandle | None:
+        while self._free:
+            host = self._free.pop()
+            if host.is_alive():
+                return host
+        return None
+
+    def _start_enough(self) -> None:
+        """Starts as many hosts as are waited for."""
+        while self._starting < self._waiting:
+            self._starting += 1
+            threading.Thread(target=self._start_one, daemon=True).start()
+
+    def _start_one(self) -> None:
+        host: HostHandle | None = None
+        error: ClusterError | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                host = self._provider.start()
+                break
+            except ClusterError as refusal:
+                error = refusal
+            except Exception as unexpected:  # noqa: BLE001 - whoever waits must be told, whatever a library raises
+                error = ClusterError(f"a host could not be started: {unexpected!r}")
+
+        with self._changed:
+            self._starting -= 1
+            if host is not None:
+                self._free.append(host)
+            elif error is not None:
+                self._errors.append(error)
+            self._changed.notify_all()
+
+    def _give_back(self, door: Connection) -> None:
+        host = self._doors.get(door)
+        if host is not None:
+            self._doors[door] = None
+            self._free.append(host)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends all hosts."""
+        with self._changed:
+            hosts = [*self._free, *(host for host in self._doors.values() if host is not None)]
+            self._free.clear()
+        for host in hosts:
+            host.end()
+
+
+def _is_closed(door: Connection) -> bool:
+    """Tells whether the other end of a door has closed; a message that waits there does not count."""
+    if door.closed:
+        return True
+    poll = select.poll()
+    poll.register(door.fileno(), 0)
+    return bool(poll.poll(0))

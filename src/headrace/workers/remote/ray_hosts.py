@@ -1,0 +1,87 @@
+"""Hosts that Ray starts: one actor for each remote worker. Runs in the placement process, which is Ray's driver."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from headrace.cluster.code import versions
+from headrace.cluster.connection import ray_library
+from headrace.cluster.options import Ray
+from headrace.core.errors import ClusterError
+from headrace.workers.remote.actors import STARTING, HostActor
+from headrace.workers.remote.messages import Place
+
+CHECK_WITHIN = 3.0
+"""Seconds within which an actor that lives answers."""
+
+
+class RayHosts:
+    """A `Provider` of hosts. This process must be connected to a Ray cluster."""
+
+    def __init__(self, options: Ray, folder: str, paths: list[str]) -> None:
+        """folder, paths: see `HostConfig`."""
+        self.patience = options.start_timeout
+        self._options = options
+        self._folder = folder
+        self._paths = paths
+        self._key = secrets.token_bytes(32)
+        self._ray = ray_library()
+        self._actor = self._ray.remote(HostActor).options(
+            num_cpus=options.num_cpus, resources=dict(options.resources), max_concurrency=2
+        )
+
+    def start(self) -> RayHost:
+        """See `Provider.start`. Waits for as long as Ray has no machine."""
+        actor = self._actor.remote(versions(), self._key, self._folder, self._paths)
+        return RayHost(self._ray, actor, self._place_of(actor.place.remote()))
+
+    def _place_of(self, answer: Any) -> Place:
+        try:
+            place: Place = self._ray.get(answer)
+        except self._ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, ClusterError):
+                raise cause from error
+            raise ClusterError.about(
+                "a worker could not be started on another machine",
+                place="Ray",
+                found=str(error).strip(),
+                expected="an actor that starts",
+                cure="install headrace, with the same versions, on all machines of the cluster",
+            ) from error
+        return place
+
+    def why_it_waits(self, seconds: float) -> str:
+        """See `Provider.why_it_waits`."""
+        needs = ", ".join(f"{amount:g} {name}" for name, amount in self._options.needs.items() if amount)
+        free = self._ray.available_resources()
+        has = ", ".join(f"{free.get(name, 0):g} {name}" for name in self._options.needs)
+        error = ClusterError.about(
+            "Ray has no machine for a worker",
+            place=f"the Ray cluster with {len(self._ray.nodes())} nodes",
+            found=f"none after {seconds:.0f} s; free in the whole cluster: {has}",
+            expected=f"a node that has {needs or 'room'} free (and starts an actor within {STARTING:g} s)",
+            cure="add machines, use fewer workers, or raise start_timeout= of headrace.Ray",
+        )
+        return str(error)
+
+
+class RayHost:
+    """A `HostHandle`: an actor, and the host that it runs."""
+
+    def __init__(self, ray: Any, actor: Any, place: Place) -> None:
+        self.place = place
+        self._ray = ray
+        self._actor = actor
+
+    def is_alive(self) -> bool:
+        """See `HostHandle.is_alive`."""
+        try:
+            return bool(self._ray.get(self._actor.check.remote(), timeout=CHECK_WITHIN))
+        except (self._ray.exceptions.RayError, TimeoutError):
+            return False
+
+    def end(self) -> None:
+        """See `HostHandle.end`."""
+        self._ray.kill(self._actor)

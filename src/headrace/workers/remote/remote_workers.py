@@ -1,0 +1,64 @@
+"""What an executor knows of its workers on other machines, and what the messages of their proxies mean."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+from headrace.shared_memory.by_value import pack_travelling
+from headrace.workers.processes.messages import Result
+from headrace.workers.remote.placement import Placement
+from headrace.workers.remote.proxy import RemoteWorker
+from headrace.workers.replica import WorkerSpec
+
+News = Literal["placed", "waiting", "refused", "lost"]
+"""What a proxy tells of itself: a host works for it; it has waited for long; there is no host for it; the connection
+to its host is lost."""
+
+NEWS = ("placed", "waiting", "refused", "lost")
+
+
+class NewsOfProxy(NamedTuple):
+    """What a proxy tells. `text` is the host's name if it is placed, otherwise the reason."""
+
+    kind: News
+    text: str
+    pid: int | None = None
+    """Of the worker on the other machine."""
+
+
+class RemoteWorkers:
+    """The remote workers of one executor. Workers of smaller numbers than `first` run on this machine."""
+
+    def __init__(self, placement: Placement, worker_spec: WorkerSpec) -> None:
+        """Packs the worker spec. Raises whatever pickling it raises, and `MissingExtraError` without cloudpickle."""
+        self.first = placement.local
+        self.lost: dict[int, str] = {}
+        """Workers whose proxies have lost their hosts, and how."""
+        self.refused: dict[int, str] = {}
+        """Workers for which there is no host, and why."""
+        self._placement = placement
+        # The I/O process of this machine cannot be reached from another one: there each worker reads by itself.
+        self._travelling = pack_travelling(replace(worker_spec, io_address=None))
+
+    def remote(self, worker_id: int) -> RemoteWorker | None:
+        """Returns what makes a proxy of a worker; None: it runs on this machine. Raises `ClusterError`."""
+        if worker_id < self.first:
+            return None
+        return RemoteWorker(self._placement.open_door(), self._travelling)
+
+    def note(self, worker_id: int, result: Result) -> NewsOfProxy:
+        """Reads what a proxy tells of itself."""
+        content = pickle.loads(result.header)  # type: ignore[arg-type]  # it is always short
+        if result.status == "placed":
+            host, pid = content
+            return NewsOfProxy("placed", host, pid)
+
+        if result.status == "lost":
+            self.lost.setdefault(worker_id, content)
+            return NewsOfProxy("lost", content)
+        if result.status == "refused":
+            self.refused[worker_id] = content
+            return NewsOfProxy("refused", content)
+        return NewsOfProxy("waiting", content)

@@ -1,0 +1,117 @@
+"""Datasets for workers on other machines."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+
+class Pair(NamedTuple):
+    """A batch of a class of the test's own."""
+
+    rows: torch.Tensor
+    keys: torch.Tensor
+
+
+class Rows(Dataset[Any]):
+    """Samples of several kinds: a large tensor, random numbers, text, an array of NumPy's."""
+
+    def __init__(self, length: int = 60, width: int = 8_000) -> None:
+        self.length = length
+        self.width = width
+        self.table = torch.arange(length)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, key: int) -> dict[str, Any]:
+        return {
+            "row": torch.full((self.width,), float(self.table[key])),
+            "drawn": random.random() + float(torch.rand(())),
+            "text": f"row {key}",
+            "array": np.arange(key, key + 3),
+            "pair": Pair(torch.tensor([key]), torch.tensor(key)),
+        }
+
+
+class SlowRows(Rows):
+    """The same, of which each takes a while."""
+
+    def __init__(self, length: int = 200, seconds: float = 0.005) -> None:
+        super().__init__(length, 500)
+        self.seconds = seconds
+
+    def __getitem__(self, key: int) -> dict[str, Any]:
+        time.sleep(self.seconds)
+        return super().__getitem__(key)
+
+
+class Stream(IterableDataset[Any]):
+    """A stream that splits itself over the workers."""
+
+    def __init__(self, length: int = 60) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        assert info is not None
+        for number in range(info.id, self.length, info.num_workers):
+            yield torch.full((2_000,), number)
+
+
+class PlainStream(IterableDataset[Any]):
+    """A stream that does not split itself."""
+
+    def __init__(self, length: int = 60) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (torch.full((2_000,), number) for number in range(self.length))
+
+
+class Faulty(Rows):
+    """One sample does something bad to its worker, once or always: a marker file says whether it has been done."""
+
+    def __init__(self, key: int, fault: str, marker: Path | None = None) -> None:
+        super().__init__(40, 100)
+        self.key = key
+        self.fault = fault
+        self.marker = marker
+
+    def __getitem__(self, key: int) -> dict[str, Any]:
+        if key == self.key and (self.marker is None or not self.marker.exists()):
+            if self.marker is not None:
+                self.marker.touch()
+            self._do()
+        return super().__getitem__(key)
+
+    def _do(self) -> None:
+        if self.fault == "raise":
+            raise ValueError(f"row {self.key} is damaged")
+        if self.fault == "exit":
+            os._exit(23)
+        if self.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        time.sleep(600)
+
+
+def flat(batch: Any) -> list[Any]:
+    """Returns what a batch holds, as plain values that can be compared."""
+    if isinstance(batch, torch.Tensor):
+        return [batch.dtype, tuple(batch.shape), batch.tolist()]
+    if isinstance(batch, dict):
+        return [(key, flat(value)) for key, value in batch.items()]
+    if isinstance(batch, (list, tuple)):
+        return [type(batch).__name__, *(flat(value) for value in batch)]
+    return [batch]

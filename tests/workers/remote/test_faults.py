@@ -1,0 +1,212 @@
+"""Nothing is lost and nothing comes twice, whatever becomes of workers on other machines and their hosts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from tests.servers.hosts import HostsHere, Machine, placed_on
+from tests.workers.remote.data import Faulty, PlainStream, Rows, SlowRows, Stream, flat
+
+ONE = Machine("one")
+TWO = Machine("two")
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[HostsHere]:
+    """Hosts that outlive their workers."""
+    hosts = HostsHere((ONE, TWO))
+    yield hosts
+    hosts.close()
+
+
+def loader_over(dataset: Any, **words: Any) -> headrace.DataLoader[Any]:
+    return headrace.DataLoader(dataset, **{"batch_size": 4, "backend": headrace.Ray(), "num_workers": 2} | words)
+
+
+def expected_of(dataset: Any, **words: Any) -> list[Any]:
+    return [flat(batch) for batch in headrace.DataLoader(dataset, batch_size=4, **words)]
+
+
+@pytest.mark.parametrize("fault", ["exit", "kill", "segfault"])
+def test_a_worker_that_dies_once_is_replaced_on_its_host(
+    hosts: HostsHere, tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = loader_over(Faulty(17, fault, tmp_path / "done"), seed=0, shuffle=True)
+    before = len(hosts.hosts)
+    with placed_on(loader, hosts), caplog.at_level(logging.WARNING, "headrace"):
+        found = [flat(batch) for batch in loader]
+
+    assert expected_of(Rows(40, 100), seed=0, shuffle=True) == found
+    assert loader.faults.restarts == 1
+    says = {"exit": "exited with code 23", "kill": "was killed by signal 9", "segfault": "was killed by signal 11"}
+    assert says[fault] in caplog.text
+    assert "loading the sample with key 17" in caplog.text
+    assert len(hosts.hosts) <= max(before, 2)
+
+
+def test_a_worker_that_hangs_is_ended_and_its_stacks_are_shown(
+    hosts: HostsHere, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = loader_over(Faulty(17, "hang", tmp_path / "done"), seed=0, on_error=headrace.OnError("skip", timeout=1.0))
+    with placed_on(loader, hosts), caplog.at_level(logging.WARNING, "headrace"):
+        found = [flat(batch) for batch in loader]
+
+    assert expected_of(Rows(40, 100), seed=0) == found
+    assert "hung for 1 s" in caplog.text
+    assert "_do" in caplog.text
+
+
+def test_a_sample_that_always_kills_its_worker_is_left_out_by_the_policy(hosts: HostsHere) -> None:
+    loader = loader_over(Faulty(17, "kill"), seed=0, on_error="skip")
+    with placed_on(loader, hosts):
+        keys = [int(text.split()[1]) for batch in loader for text in batch["text"]]
+
+    assert [key for key in range(40) if key != 17] == keys
+
+
+def test_an_exception_reaches_the_loop_with_the_text_of_the_worker(hosts: HostsHere) -> None:
+    loader = loader_over(Faulty(17, "raise"), seed=0)
+    came = 0
+    with placed_on(loader, hosts), pytest.raises(ValueError, match="row 17 is damaged"):
+        for _ in loader:
+            came += 1
+
+    assert came == 4
+
+
+@pytest.mark.filterwarnings("ignore:.* cannot say where it was:UserWarning")
+@pytest.mark.parametrize("local", [0, 1])
+@pytest.mark.parametrize("kind", ["map", "map without seed", "stream", "dealt-out stream"])
+def test_hosts_that_are_killed_again_and_again_change_nothing(
+    local: int, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    datasets: dict[str, tuple[Any, dict[str, Any]]] = {
+        "map": (SlowRows(120, 0.002), {"seed": 0, "shuffle": True}),
+        "map without seed": (NoDraws(120), {}),
+        "stream": (Stream(200), {}),
+        "dealt-out stream": (PlainStream(200), {"shard": "auto"}),
+    }
+    dataset, words = datasets[kind]
+    expected = expected_of(dataset, num_workers=2, **words)
+    loader = loader_over(dataset, **words)
+    own = HostsHere((ONE, TWO))
+    killed = 0
+    found = []
+    with placed_on(loader, own, local), caplog.at_level(logging.WARNING, "headrace"):
+        for number, batch in enumerate(loader):
+            found.append(flat(batch))
+            if number in (3, 12, 20):
+                killed += kill_one(own)
+
+    own.close()
+    assert expected == found
+    assert killed > 0 or local
+    assert killed == 0 or "was lost" in caplog.text
+
+
+class NoDraws(SlowRows):
+    """Samples without random numbers, which a replaced worker would draw anew without a seed."""
+
+    def __getitem__(self, key: int) -> dict[str, Any]:
+        sample = super().__getitem__(key)
+        del sample["drawn"]
+        return sample
+
+
+def kill_one(hosts: HostsHere) -> int:
+    """Kills a host that is still there; returns how many were killed."""
+    for host in list(hosts.hosts):
+        if host.is_alive():
+            host.kill()
+            return 1
+    return 0
+
+
+def test_the_work_of_a_lost_machine_goes_to_those_that_are_left(caplog: pytest.LogCaptureFixture) -> None:
+    own = HostsHere((ONE, TWO), most=1)
+    loader = loader_over(SlowRows(160, 0.01), seed=0, shuffle=True)
+    found = []
+    with placed_on(loader, own, local=1), caplog.at_level(logging.WARNING, "headrace"):
+        for number, batch in enumerate(loader):
+            found.append(flat(batch))
+            if number == 10:
+                wait_for_first(own).kill()
+
+    own.close()
+    assert expected_of(SlowRows(160, 0), seed=0, shuffle=True) == found
+    assert "others do its work" in caplog.text
+
+
+def wait_for_first(hosts: HostsHere) -> Any:
+    waited = threading.Event()
+    while not hosts.hosts:
+        waited.wait(0.05)
+    return hosts.hosts[0]
+
+
+def test_it_is_one_clear_error_where_no_machine_is_left() -> None:
+    own = HostsHere((ONE,), most=1)
+    loader = loader_over(SlowRows(400, 0.005), seed=0, num_workers=1)
+    came = []
+    with placed_on(loader, own), pytest.raises(headrace.ClusterError, match="no further machine in this test"):
+        for batch in loader:
+            came.append(batch["text"][0])
+            if len(came) == 3:
+                own.hosts[0].kill()
+
+    own.close()
+    assert [f"row {4 * number}" for number in range(len(came))] == came
+
+
+def test_it_is_one_clear_error_where_no_machine_comes() -> None:
+    own = HostsHere((ONE,), patience=0.5)
+    own.start = lambda: threading.Event().wait(600)  # type: ignore[assignment,method-assign,return-value]  # for ever
+    loader = loader_over(Rows(), seed=0)
+    with placed_on(loader, own), pytest.raises(headrace.ClusterError, match=r"no machine for \d s"):
+        next(iter(loader))
+
+
+def test_a_stopped_host_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.workers.remote.wire.SILENCE", 3.0)
+    monkeypatch.setattr("headrace.workers.remote.proxy.SILENCE", 3.0)
+    own = HostsHere((ONE, TWO))
+    loader = loader_over(SlowRows(120, 0.005), seed=0, num_workers=1)
+    found = []
+    with placed_on(loader, own):
+        for number, batch in enumerate(loader):
+            found.append(flat(batch))
+            if number == 3:
+                own.hosts[0].stop()
+
+    own.close()
+    assert expected_of(SlowRows(120, 0), seed=0) == found
+    assert loader.faults.restarts == 1
+
+
+def test_a_dataset_that_cannot_be_unpickled_there_is_an_error_that_says_so(hosts: HostsHere) -> None:
+    loader = loader_over(Unpicklable(40), seed=0)
+    with placed_on(loader, hosts), pytest.raises(headrace.ClusterError, match="only here"):
+        next(iter(loader))
+
+
+class Unpicklable(Rows):
+    """Opens something that is there in one process only."""
+
+    pid = os.getpid()
+
+    def __reduce__(self) -> Any:
+        return _only_here, (self.pid, self.length)
+
+
+def _only_here(pid: int, length: int) -> Rows:
+    if os.getpid() != pid:
+        raise RuntimeError("only here")
+    return Rows(length)

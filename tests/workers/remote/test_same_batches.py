@@ -1,0 +1,137 @@
+"""Batches of workers on other machines are those of workers here, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import headrace
+from tests.servers.hosts import HostsHere, Machine, placed_on
+from tests.workers.remote.data import PlainStream, Rows, Stream, flat
+
+MACHINES = (Machine("one"), Machine("two"), Machine("three"))
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[HostsHere]:
+    """Hosts on three machines; each takes seconds to start, so tests share them."""
+    hosts = HostsHere(MACHINES)
+    yield hosts
+    hosts.close()
+
+
+def batches(dataset: Any, **words: Any) -> list[Any]:
+    return [flat(batch) for batch in headrace.DataLoader(dataset, batch_size=4, **words)]
+
+
+def remote_loader(dataset: Any, **words: Any) -> headrace.DataLoader[Any]:
+    return headrace.DataLoader(dataset, batch_size=4, backend=headrace.Ray(), **words)
+
+
+@pytest.mark.timeout(110)
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    workers=st.integers(1, 4),
+    local=st.integers(0, 4),
+    kind=st.sampled_from(["map", "map without seed", "stream", "dealt-out stream"]),
+)
+def test_for_every_split_of_workers_over_machines(hosts: HostsHere, workers: int, local: int, kind: str) -> None:
+    words: dict[str, Any] = {"num_workers": workers}
+    if kind == "map":
+        dataset: Any = Rows()
+        words.update(seed=3, shuffle=True)
+        expected = batches(dataset, seed=3, shuffle=True)
+    elif kind == "map without seed":
+        dataset = Rows()
+        expected = batches_with_torch_seed(dataset, **words)
+    elif kind == "stream":
+        dataset = Stream()
+        expected = batches(dataset, **words)
+    else:
+        dataset = PlainStream()
+        words.update(shard="auto")
+        expected = batches(dataset, **words)
+
+    loader = remote_loader(dataset, **words)
+    with placed_on(loader, hosts, local=min(local, workers)):
+        if kind == "map without seed":
+            assert expected == with_torch_seed(loader)
+        else:
+            assert expected == [flat(batch) for batch in loader]
+
+
+def batches_with_torch_seed(dataset: Any, **words: Any) -> list[Any]:
+    return with_torch_seed(headrace.DataLoader(dataset, batch_size=4, **words))
+
+
+def with_torch_seed(loader: Any) -> list[Any]:
+    import torch
+
+    torch.manual_seed(5)
+    return [flat(batch) for batch in loader]
+
+
+def test_an_epoch_is_resumed_in_its_middle_with_other_workers(hosts: HostsHere) -> None:
+    expected = batches(Rows(), seed=1, shuffle=True)
+    first = headrace.DataLoader(Rows(), batch_size=4, seed=1, shuffle=True, num_workers=2)
+    iterator = iter(first)
+    begun = [flat(next(iterator)) for _ in range(6)]
+    state = first.state_dict()
+    del iterator
+
+    loader = remote_loader(Rows(), seed=1, shuffle=True, num_workers=3)
+    loader.load_state_dict(state)
+    with placed_on(loader, hosts, local=1):
+        assert expected == begun + [flat(batch) for batch in loader]
+
+
+def test_a_remote_batch_belongs_to_the_user(hosts: HostsHere) -> None:
+    loader = remote_loader(Rows(), seed=0, num_workers=1)
+    kept = []
+    with placed_on(loader, hosts):
+        for batch in loader:
+            batch["row"] += 1
+            kept.append(batch["row"])
+
+    assert [[float(key + 1) for key in range(first, first + 4)] for first in range(0, 60, 4)] == [
+        rows[:, 0].tolist() for rows in kept
+    ]
+
+
+def test_the_next_epoch_has_the_same_hosts_and_the_dataset_does_not_travel_again() -> None:
+    loader = remote_loader(Rows(), seed=0, num_workers=2)
+    own = HostsHere()
+    with placed_on(loader, own):
+        for _ in range(3):
+            assert len(list(loader)) == 15
+
+    own.close()
+    assert len(own.hosts) == 2
+
+
+def test_kept_workers_go_on_with_the_next_epoch(hosts: HostsHere) -> None:
+    loader = remote_loader(Rows(), seed=0, shuffle=True, num_workers=2, persistent_workers=True)
+    here = headrace.DataLoader(Rows(), batch_size=4, seed=0, shuffle=True)
+    with placed_on(loader, hosts):
+        for _ in range(3):
+            assert [flat(batch) for batch in here] == [flat(batch) for batch in loader]
+
+
+def test_a_changed_dataset_travels_anew(hosts: HostsHere) -> None:
+    loader = remote_loader(Rows(8), seed=0, num_workers=1)
+    with placed_on(loader, hosts):
+        assert [0.0, 1.0, 2.0, 3.0] == next(iter(loader))["row"][:, 0].tolist()
+        loader.dataset.table += 10
+        assert [10.0, 11.0, 12.0, 13.0] == next(iter(loader))["row"][:, 0].tolist()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_proxies_are_started_by_every_start_method(hosts: HostsHere, method: str) -> None:
+    loader = remote_loader(Rows(), seed=0, num_workers=2, multiprocessing_context=method)
+    with placed_on(loader, hosts, local=1):
+        assert batches(Rows(), seed=0) == [flat(batch) for batch in loader]
