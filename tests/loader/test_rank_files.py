@@ -422,6 +422,7 @@ def test_a_step_of_states_in_memory_is_refused() -> None:
         headrace.merge_states([make().state_dict()], step=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["stream", "with a state in each worker", "with tensors"])
 def test_the_states_of_a_thousand_ranks_with_64_workers_are_merged(kind: str, tmp_path: Path) -> None:
     ranks = 1000

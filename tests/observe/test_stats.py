@@ -128,5 +128,5 @@ def test_json_has_none_for_what_is_not_known_and_the_rates() -> None:
     assert plain["first_batch"] is None
     assert plain["wait_share"] == stats.wait_share and plain["bytes_per_second"] == stats.bytes_per_second
     assert plain["stages"]["load"] == {"seconds": 2.0, "mean": 0.5, "p50": 0.5, "p95": 0.5, "max": 0.5}
-    assert plain["workers"][1] == {"worker": 1, "batches": 2, "busy": 2 / 7.0, "seconds": 1.0}
+    assert plain["workers"][1] == {"worker": 1, "batches": 2, "busy": 2 / 7.0, "seconds": 1.0, "host": ""}
     assert json.loads(json.dumps(LoaderStats().as_json(), allow_nan=False))["stages"] == {}

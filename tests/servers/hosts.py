@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, Pipe
@@ -92,9 +92,7 @@ class HostsHere:
 
     local = 0
 
-    def __init__(
-        self, machines: tuple[Machine, ...] = ONE, *, most: int | None = None, patience: float = 60.0
-    ) -> None:
+    def __init__(self, machines: tuple[Machine, ...] = ONE, *, most: int | None = None, patience: float = 60.0) -> None:
         """most: hosts that there may be in all; None: as many as are asked for."""
         self.patience = patience
         self.hosts: list[StartedHost] = []
@@ -108,13 +106,14 @@ class HostsHere:
         self._lock = threading.Lock()
         self._started = 0
 
-    def start(self) -> StartedHost:
+    def start(self, placed: Callable[[], None]) -> StartedHost:
         with self._lock:
             if self._most is not None and self._started >= self._most:
                 raise ClusterError("no further machine in this test")
             machine = self._machines[self._started % len(self._machines)]
             self._started += 1
 
+        placed()
         pid, place = self._keeper.start(self._key, machine, str(Path.cwd()), sys.path)
         host = StartedHost(self._keeper, pid, place, machine.name)
         self.hosts.append(host)
@@ -122,6 +121,9 @@ class HostsHere:
 
     def why_it_waits(self, seconds: float) -> str:
         return f"no machine for {seconds:.0f} s"
+
+    def why_it_ended(self) -> str:
+        return ""
 
     def open_door(self) -> Connection:
         ours, theirs = Pipe(duplex=True)

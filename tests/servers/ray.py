@@ -68,9 +68,8 @@ def running() -> Iterator[RayCluster]:
 
 def disconnect() -> None:
     """Has this process leave the cluster, if it is connected to one."""
-    import ray
-
-    ray.shutdown()
+    if ray := sys.modules.get("ray"):
+        ray.shutdown()
 
 
 def _processes_of(folder: Path) -> list[int]:

@@ -269,10 +269,9 @@ def pack(
     from headrace.data.convert.pack import defaults_of
     from headrace.data.convert.plan import PackOptions
 
+    chosen = None
     if columns:
         chosen = tuple(columns.split(","))
-    else:
-        chosen = None
 
     options = PackOptions(format or defaults_of(target), chosen, resize, quality, shards, shuffle)
     shared = store_options(option)

@@ -21,6 +21,7 @@ EXTRA = "ray"
 REACHED_WITHIN = 10.0
 """Seconds within which the address of a cluster must answer."""
 
+
 def ray_library() -> Any:
     """Returns the module `ray`, which sends no usage statistics. Raises `MissingExtraError` if it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -50,7 +51,7 @@ def connect(address: str | None = None) -> None:
     if found == "local":
         words["include_dashboard"] = False
     elif found != "auto":
-        _check_reachable(found)
+        check_reachable(found)
 
     try:
         with _quietly():
@@ -97,21 +98,21 @@ def _cluster_of_this_machine() -> str | None:
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     try:
         address = Path(folder, "ray", "ray_current_cluster").read_text().strip()
-        _check_reachable(address)
+        check_reachable(address)
     except (OSError, ClusterError):
         return None
 
     return address
 
 
-def _check_reachable(address: str) -> None:
-    """Raises `ClusterError` if nobody answers at an address: Ray itself would try for minutes."""
+def check_reachable(address: str, within: float = REACHED_WITHIN) -> None:
+    """Raises `ClusterError` if nobody answers at an address within some seconds: Ray itself would try for minutes."""
     host, colon, port = address.rpartition("://")[2].rstrip("/").rpartition(":")
     if not colon or not host or not port.isdigit():
         raise _unreachable(address, "no port in it")
 
     try:
-        socket.create_connection((host.strip("[]"), int(port)), REACHED_WITHIN).close()
+        socket.create_connection((host.strip("[]"), int(port)), within).close()
     except (OSError, OverflowError, UnicodeError) as error:
         raise _unreachable(address, str(error)) from error
 

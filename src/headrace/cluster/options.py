@@ -22,7 +22,8 @@ class Ray:
     local: how many of the loader's `num_workers` run on this machine without Ray. They come first.
     num_cpus: what a worker takes of a machine's CPUs, in Ray's account.
     resources: what else it takes, by Ray's names, such as `{"cpu_node": 0.01}`.
-    start_timeout: seconds that a worker may wait for a machine. Raise it where an autoscaler starts machines.
+    start_timeout: seconds that a worker may wait for a machine that has room. Raise it where an autoscaler starts
+      machines.
 
     Raises `UsageError` for anything else.
     """
@@ -31,7 +32,7 @@ class Ray:
     local: int = 0
     num_cpus: float = 1
     resources: Mapping[str, float] = field(default_factory=dict)
-    start_timeout: float = 60
+    start_timeout: float = 30
 
     def __post_init__(self) -> None:
         if self.address is not None and not isinstance(self.address, str):

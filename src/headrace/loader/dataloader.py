@@ -15,7 +15,6 @@ from headrace.batches.whole_batches import makes_batches
 from headrace.core.errors import UsageError
 from headrace.core.protocols import is_live, tell_epoch
 from headrace.core.torch_internals import DatasetKind
-from headrace.core.world import ALONE, Shard
 from headrace.epoch.draws import generators, pattern_of_draws, resumable
 from headrace.epoch.fixed_length import EndlessBatches, FixedLengthEpoch
 from headrace.epoch.lengths import batches_of
@@ -33,7 +32,6 @@ from headrace.loader.options import (
     Auto,
     Options,
     T_co,
-    adopt_shard,
     as_ray,
     automatic,
     check_arguments,
@@ -41,13 +39,13 @@ from headrace.loader.options import (
     check_samples,
     checked_exclude,
     is_map,
+    memory_limit,
 )
+from headrace.loader.own_sampler import adopt_shard, own_sampler
 from headrace.loader.rank_check import name_here
 from headrace.loader.reporting import Observed, OnStats
 from headrace.loader.session import Session
 from headrace.loader.setting import setting_of
-from headrace.samplers.distributed import DistributedSampler
-from headrace.samplers.kept import KeptSampler
 from headrace.samplers.sampler import ElasticSampler
 from headrace.telemetry.labels import label_for
 from headrace.telemetry.recorder import Recorder
@@ -158,10 +156,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         if exclude is not None:
             exclude = checked_exclude(exclude, dataset, batch_sampler or sampler)
 
-        memory = None
-        if isinstance(num_workers, Auto):
-            memory = num_workers.nbytes()
-
+        memory = memory_limit(num_workers)
         options = Options(
             seed=seed,
             shard=shard,
@@ -185,10 +180,9 @@ class DataLoader(Observed, AskedArguments[T_co]):
             snapshot_every_n_steps=snapshot_every_n_steps,
         )
         self._session = self._begin_session(dataset)
-        if isinstance(shard, Shard):
-            adopt_shard(shard, sampler, batch_sampler)
+        adopt_shard(shard, sampler, batch_sampler)
         if sampler is None and batch_sampler is None and is_map(dataset):
-            sampler = self._own_sampler(dataset, shuffle, drop_last, generator)
+            sampler = own_sampler(self._session, dataset, bool(shuffle), drop_last, generator)
             if sampler is not None:
                 shuffle = None
 
@@ -216,41 +210,6 @@ class DataLoader(Observed, AskedArguments[T_co]):
     def _begin_session(self, dataset: object) -> Session:
         label = label_for(self, dataset)
         return Session(options=self._options, name=name_here(), label=label.text, is_rebuild=label.is_rebuild)
-
-    def _own_sampler(self, dataset: Any, shuffle: Any, drop_last: bool, generator: Any) -> Sampler[int] | None:
-        """Returns the sampler of a loader that is given none; None if torch's will do."""
-        if self.exclude is None:
-            excluded: Any = ()
-        else:
-            excluded = self.exclude
-
-        if self.seed is None:
-            if not len(excluded):
-                return None
-            return KeptSampler(len(dataset), excluded, shuffle=bool(shuffle), generator=generator)
-
-        self._session.alone = self.shard is None
-        rank: int | None
-        size: int | None
-        if isinstance(self.shard, Shard):
-            rank = self.shard.rank
-            size = self.shard.world
-        elif self.shard:
-            rank = None
-            size = None
-        else:
-            rank, size = ALONE
-
-        if is_live(dataset):
-            return dataset.live_sampler(  # type: ignore[no-any-return]  # see `NeverEnds`
-                name=self._session.name, shuffle=bool(shuffle), seed=self.seed, rank=rank, world_size=size,
-                uneven="drop" if drop_last else "pad", alone=self.shard is None,
-            )  # fmt: skip
-
-        return DistributedSampler(
-            dataset, shuffle=bool(shuffle), seed=self.seed, rank=rank, world_size=size,
-            uneven="drop" if drop_last else "pad", exclude=excluded,
-        )  # fmt: skip
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch. Also calls `set_epoch` of dataset and samplers, if they have it.

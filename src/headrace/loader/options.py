@@ -22,12 +22,11 @@ from headrace.core.machine import cores
 from headrace.core.protocols import is_live, is_stateful
 from headrace.core.sharding import splits_itself
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe
-from headrace.core.world import Shard, World, local_world_size
+from headrace.core.world import Shard, local_world_size
 from headrace.faults.policy import ErrorAction, OnError
 from headrace.faults.quarantine import Excluded, excluded_numbers
 from headrace.loader.reporting import OnStats
 from headrace.samplers.live import LiveSampler
-from headrace.samplers.sampler import ElasticSampler
 
 AskedBackend = Literal["process", "thread", "inline", "auto", "ray"] | Ray
 BACKENDS = ("process", "thread", "inline", "auto", "ray")
@@ -80,6 +79,13 @@ class Auto:
         if _is_whole(self.memory) and int(self.memory) > 0:
             return int(self.memory)
         raise _wrong("memory", self.memory, "a number of bytes, or text such as '8GB'")
+
+
+def memory_limit(num_workers: object) -> int | None:
+    """Returns the bytes that `num_workers=Auto(memory=)` allows; None: no limit was given."""
+    if isinstance(num_workers, Auto):
+        return num_workers.nbytes()
+    return None
 
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -204,13 +210,6 @@ def check_samples(dataset: object, sampler: object, batch_sampler: object) -> No
                 cure="give the sampler one length, label or weight for each sample of this dataset, in its order",
             )
             raise UsageError(message)
-
-
-def adopt_shard(shard: Shard, sampler: object, batch_sampler: object) -> None:
-    """Has the user's samplers split the data as the shard says. Raises `UsageError` if they split it otherwise."""
-    for given in (sampler, batch_sampler, getattr(batch_sampler, "sampler", None)):
-        if isinstance(given, ElasticSampler):
-            given.adopt_world(World(shard.rank, shard.world))
 
 
 def _check_order_of_log(sampler: object, batch_sampler: object) -> None:

@@ -15,7 +15,9 @@ from headrace.core.machine import cores
 from headrace.core.memory import machine_memory
 from headrace.core.sharding import splits_itself
 from headrace.core.torch_internals import DatasetKind, IterDataPipe, torch_default_collate
+from headrace.loader.options import as_ray
 from headrace.telemetry.recording import Setting
+from headrace.workers.auto.scaling import MOST_WORKERS
 
 Backend = Literal["process", "thread", "inline"]
 
@@ -51,7 +53,7 @@ def setting_of(
         length=known_length(loader._index_sampler) if is_map else None,
         pin_memory=loader.pin_memory,
         accelerator=_accelerator(),
-        cores=cores(),
+        cores=_cores_for(loader),
         memory=_machine_memory(),
         dataset=type(loader.dataset).__qualname__,
         makes_batches=kind == "headrace" and makes_batches(loader.dataset, loader.collate_fn),
@@ -59,6 +61,13 @@ def setting_of(
         own_collate=loader.collate_fn is not torch_default_collate and loader._auto_collation,
         tuned=tuned,
     )
+
+
+def _cores_for(loader: TorchDataLoader[Any]) -> int:
+    """Returns on how many cores the work is spread: a worker on another machine brings the one that Ray gives it."""
+    if as_ray(getattr(loader, "backend", "process")) is None:
+        return cores()
+    return cores() + MOST_WORKERS
 
 
 def _is_split(loader: TorchDataLoader[Any]) -> bool:

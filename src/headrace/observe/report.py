@@ -96,6 +96,8 @@ def _worker(one: WorkerStats) -> str:
     else:
         name = f"worker {one.worker}"
 
+    if one.host:
+        name = f"{name} on {one.host}"
     if math.isnan(one.busy):
         busy = ""
     else:

@@ -46,6 +46,8 @@ class WorkerStats:
     """Share of the time in which it made batches, from its first one on; 0 to 1."""
     seconds: float
     """Mean seconds for a batch."""
+    host: str = ""
+    """The other machine on which it runs; empty: it is this one."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def stats_of(recording: Recording) -> LoaderStats:
         first_batch=_first_batch(recording.epochs),
         prepared=prepared(batches).seconds,
         stages=_stages(batches, totals),
-        workers=_workers(batches),
+        workers=_workers(batches, recording.hosts),
         memory_main=memory_main,
         memory_workers=memory_workers,
         bad_samples=recording.bad_samples,
@@ -218,7 +220,7 @@ def _stages(batches: Batches, totals: Mapping[str, float]) -> dict[str, StageSta
     return found
 
 
-def _workers(batches: Batches) -> tuple[WorkerStats, ...]:
+def _workers(batches: Batches, hosts: Mapping[int, str]) -> tuple[WorkerStats, ...]:
     measured = batches[~np.isnan(batches["begun"])]
     seconds = stage_seconds(measured)
     busy = seconds["load"] + seconds["collate"] + seconds["send"]
@@ -241,7 +243,7 @@ def _workers(batches: Batches) -> tuple[WorkerStats, ...]:
             each = float(usual.mean())
         else:
             each = NAN
-        found.append(WorkerStats(worker, int(made_by_it.sum()), share, each))
+        found.append(WorkerStats(worker, int(made_by_it.sum()), share, each, hosts.get(worker, "")))
 
     return tuple(found)
 

@@ -236,6 +236,7 @@ class Recorder:
             restarts=restarts,
             remote=self.remote(),
             live=self.live(),
+            hosts=dict(self.hosts),
         )
 
     def places(self, most: int = 12) -> tuple[Place, ...]:

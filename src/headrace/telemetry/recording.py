@@ -169,6 +169,8 @@ class Recording:
     """What was read from object stores and servers; None: nothing was."""
     live: LiveReads | None = None
     """What was read from a source that never ends; None: the data end."""
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    """The other machines on which workers run, by the workers' numbers."""
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as JSON knows it: arrays as lists of their columns, NaN as None."""
@@ -196,6 +198,7 @@ class Recording:
             restarts=given["restarts"],
             remote=_remote(given.get("remote")),
             live=_live(given.get("live")),
+            hosts={int(worker): host for worker, host in given.get("hosts", {}).items()},
         )
 
 

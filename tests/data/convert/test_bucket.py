@@ -28,6 +28,7 @@ from headrace.storage.objects import Store, open_store
 from tests.data.convert.packing import COUNT, PIECE, Child, files_in
 from tests.data.formats.samples import assert_same, read, usual, write
 from tests.servers.faulty import FaultyServer
+from tests.servers.ray import RayCluster
 from tests.servers.seaweed import SECRET_KEY, Seaweed
 from tests.storage.conftest import no_credentials_of_the_user
 
@@ -377,3 +378,16 @@ def test_verify_reads_from_a_server_without_signatures(faulty_server: FaultyServ
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     found = verify("s3://b/data", options=faulty_server.s3_options)
     assert ["part-00001.arrow" in line for line in found.problems] == [True]
+
+
+@pytest.mark.thorough_but(form="arrow")
+@pytest.mark.parametrize("form", ["arrow", "webdataset", "hdf5"])
+def test_a_bucket_that_was_packed_on_ray_holds_what_a_local_pack_makes(
+    bucket: Bucket, form: str, on_ray: RayCluster
+) -> None:
+    name = NAMES[form]
+    made = pack(bucket.source, bucket.url(name), PackOptions(form), target_options=bucket.options, on="ray")
+    assert made.pieces > 2
+    assert {n: d for n, d in bucket.objects().items() if "headrace.json" not in n} == {
+        n: d for n, d in bucket.here(form, name).items() if "headrace.json" not in n
+    }

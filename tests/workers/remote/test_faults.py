@@ -168,7 +168,7 @@ def test_it_is_one_clear_error_where_no_machine_is_left() -> None:
 
 def test_it_is_one_clear_error_where_no_machine_comes() -> None:
     own = HostsHere((ONE,), patience=0.5)
-    own.start = lambda: threading.Event().wait(600)  # type: ignore[assignment,method-assign,return-value]  # for ever
+    own.start = lambda placed: threading.Event().wait(600)  # type: ignore[assignment,method-assign,return-value]  # for ever
     loader = loader_over(Rows(), seed=0)
     with placed_on(loader, own), pytest.raises(headrace.ClusterError, match=r"no machine for \d s"):
         next(iter(loader))

@@ -142,7 +142,9 @@ class RayPool:
         )
         if not isinstance(error, lost) or isinstance(error, self._exceptions.RayTaskError):
             cure = "install the same versions of headrace and torch on all machines, and read Ray's log there"
-            raise ClusterError.about("a task of Ray could not run", place=self._place, found=found, cure=cure) from error
+            raise ClusterError.about(
+                "a task of Ray could not run", place=self._place, found=found, cure=cure
+            ) from error
 
         if self._tries[piece] >= TRIES:
             cure = "run the same again, it goes on where it was; with fewer tasks at a time if memory is short"
@@ -166,4 +168,4 @@ class RayPool:
         error = pickle.loads(answer.error)
         if isinstance(error, BaseException):
             raise error
-        reraise(error)
+        return reraise(error)

@@ -28,7 +28,7 @@ def nothing_more(piece: int, result: object) -> None:
     """Does nothing with a piece that was made."""
 
 
-def run_job(
+def run_job(  # noqa: PLR0913 - what is made, where, and who is told
     job: Job,
     plan: PackPlan,
     missing: Sequence[int],
@@ -39,7 +39,10 @@ def run_job(
     made: Made = nothing_more,
     on: On = "local",
 ) -> None:
-    """Makes the missing pieces in `workers` processes, here or on a cluster, and reports how many samples are done; see `make_pieces`."""
+    """Makes the missing pieces in `workers` processes, and reports how many samples are done; see `make_pieces`.
+
+    on: where; see `make_pieces_on_ray`.
+    """
     total = plan.length
     done = total
     for piece in missing:

@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from headrace.cluster.connection import connect
 from headrace.core.errors import DatasetError, HeadraceError, UsageError, wrong_argument
 from headrace.core.machine import cores
 from headrace.core.protocols import is_live
 from headrace.core.urls import shown_url
 from headrace.data.building.pool import On, Report, check_on
-from headrace.data.convert.bucket.packing import PackedPieces, Way, pack_to_bucket, spool_of
+from headrace.data.convert.bucket.packing import MakePlan, PackedPieces, Way, pack_to_bucket, spool_of
 from headrace.data.convert.bucket.target import BucketTarget
 from headrace.data.convert.job import PackJob, run_job
 from headrace.data.convert.packed import NAMED, Packed
@@ -66,7 +67,7 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     report: called with (samples done, samples in all).
     source_options, target_options: of the stores that URLs name, such as credentials, where they are not in the
         environment; see docs/storage.md.
-    on: `"local"`, or `"ray"`: tasks of a Ray cluster make the pieces, `workers` at a time (0: one for each of its CPUs).
+    on: `"local"`, or `"ray"`: tasks of a Ray cluster make the pieces, `workers` at a time (0: one for each CPU).
         All machines see source and target at the same paths; see docs/pack.md. A log is packed on this machine.
     query, table, key: of a database, as in `headrace.open`. A row that is deleted meanwhile is an error.
 
@@ -76,19 +77,12 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     counted.
     """
     began = time.perf_counter()
-    for name, path in (("source", source), ("target", target)):
-        if not isinstance(path, (str, os.PathLike)) and not (name == "source" and (is_sql(path) or is_live(path))):
-            raise wrong_argument(name, path, "a path, or a URL", place="headrace.pack")
-    if not is_whole(workers) or workers < 0:
-        raise wrong_argument("workers", workers, "0 or more", place="headrace.pack")
-    check_on(on, "headrace.pack")
+    _check_call(source, target, workers, on)
 
     if is_live(source):
         return _captured(source, target, options, report or _silent)
 
     if on == "ray":
-        from headrace.cluster.connection import connect
-
         # Before the source is looked through, which may take long.
         connect()
 
@@ -106,12 +100,7 @@ def pack(  # noqa: PLR0913 - two places, each with its options
         format_named(options.format)
         bucket = BucketTarget(place, target_options, folder=is_in_folder(options.format, parse(place).key.strip("/")))
         place = bucket.url
-        try:
-            made = pack_to_bucket(bucket, lambda: _plan(given, bucket.url, options, way), way)
-        except OSError as error:
-            if isinstance(error, HeadraceError):
-                raise
-            raise _disk_error(error, spool_of(bucket.url)) from error
+        made = _pack_there(bucket, lambda: _plan(given, bucket.url, options, way), way)
     else:
         place = str(Path(place).expanduser())
         check_name(place)
@@ -133,6 +122,16 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     )
 
 
+def _check_call(source: object, target: object, workers: int, on: object) -> None:
+    """Raises `UsageError` for arguments of other types."""
+    for name, path in (("source", source), ("target", target)):
+        if not isinstance(path, (str, os.PathLike)) and not (name == "source" and (is_sql(path) or is_live(path))):
+            raise wrong_argument(name, path, "a path, or a URL", place="headrace.pack")
+    if not is_whole(workers) or workers < 0:
+        raise wrong_argument("workers", workers, "0 or more", place="headrace.pack")
+    check_on(on, "headrace.pack")
+
+
 def _plan(source: str, target: str, options: PackOptions, way: Way) -> PackPlan:
     """Opens the source, and plans. Raises what either does, and `UsageError` if source and target overlap."""
     if way.reader is not None:
@@ -147,6 +146,16 @@ def _plan(source: str, target: str, options: PackOptions, way: Way) -> PackPlan:
         reader = open_reader(source, trust=way.trust, options=way.source_options)
         _check_apart(reader.place, target)
         return make_plan(reader, target, options)
+
+
+def _pack_there(bucket: BucketTarget, make_plan: MakePlan, way: Way) -> PackedPieces:
+    """Packs to a store."""
+    try:
+        return pack_to_bucket(bucket, make_plan, way)
+    except OSError as error:
+        if isinstance(error, HeadraceError):
+            raise
+        raise _disk_error(error, spool_of(bucket.url)) from error
 
 
 def _pack_here(plan: PackPlan, way: Way) -> PackedPieces:

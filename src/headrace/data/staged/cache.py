@@ -111,9 +111,7 @@ def cached_block(node: Node, block: Block, length: int) -> Cached:
 class Folder:
     """A cache on the disk."""
 
-    def __init__(
-        self, path: Path, format: str, fingerprint: Fingerprint, stale: Stale, on: On = "local"
-    ) -> None:
+    def __init__(self, path: Path, format: str, fingerprint: Fingerprint, stale: Stale, on: On = "local") -> None:
         self.path = path
         self._format = format
         self._fingerprint = fingerprint

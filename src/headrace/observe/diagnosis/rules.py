@@ -14,6 +14,7 @@ from headrace.observe.diagnosis.certainty import machine
 from headrace.observe.diagnosis.cures import CURE_FOR_REMOTE_READS, cure_for
 from headrace.observe.diagnosis.finding import Finding
 from headrace.observe.diagnosis.live import live_findings, waits_for_source
+from headrace.observe.diagnosis.network import line_is_full, network_findings
 from headrace.observe.diagnosis.remote import remote_findings, workers_do_not_help
 from headrace.telemetry.formatting import as_arguments, seconds, size, some
 from headrace.telemetry.recording import MAIN, Place
@@ -120,7 +121,7 @@ def _too_few(case: Case) -> Iterator[Finding]:
     # Each worker of a stream that is not split has all of it: more workers would repeat its samples.
     if case.setting.tuned or not case.setting.splits or count <= now or gain < WORTH:
         return
-    if workers_do_not_help(case) or waits_for_source(case):
+    if workers_do_not_help(case) or waits_for_source(case) or line_is_full(case):
         return
 
     # Without workers an epoch starts at once. With them each epoch would start them anew, if they were not kept.
@@ -439,6 +440,6 @@ def _workers_make(count: int) -> str:
 
 RULES: tuple[Rule, ...] = (
     machine, _training, _first_batch, _start, _too_few, _too_many, _stragglers, _batches, _stages, _delivery, _threads,
-    _memory, remote_findings, live_findings,
+    _memory, remote_findings, network_findings, live_findings,
 )  # fmt: skip
 """All of them."""

@@ -164,6 +164,11 @@ class AutoScaler:
 
     def _tune(self, now: float) -> None:
         self._dismiss_idle()
+        if any(worker.unplaced and not worker.reaped for worker in self._processes.pool.workers):
+            # Workers on other machines take seconds to come. What is measured before is not what they bring.
+            self._tuner.changed(time.perf_counter())
+            return
+
         recording = self._recorder.recording(SHOWN)
         settled = self._tuner.settled
         self._look_at_memory(now, recording.batches[-16:])
@@ -208,6 +213,7 @@ class AutoScaler:
         scale.prefetch = choice.prefetch
         dispatcher = self._processes.dispatcher
         dispatcher.resize(scale.limit, scale.workers)
+        self._processes.note_unplaced()
         dispatcher.give_out(self._processes)
         self._processes.flush()
         self._dismiss_idle()

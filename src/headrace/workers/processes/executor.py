@@ -174,10 +174,7 @@ class ProcessExecutor:
         )
         if self.scale.changes:
             self.dispatcher.resize(self.scale.limit, self.scale.workers)
-        for worker_id, worker in enumerate(self._pool.workers):
-            if not worker.is_up:
-                self.dispatcher.set_down(worker_id, self)
-
+        self.note_unplaced()
         self.dispatcher.prime(self)
         self._await_beginnings()
 
@@ -337,6 +334,12 @@ class ProcessExecutor:
         return self.dispatcher.is_at_end(self)
 
     # -- workers on other machines -------------------------------------------------------------------------------------
+
+    def note_unplaced(self) -> None:
+        """Tells the dispatcher which workers have been hired and have no machine yet."""
+        for worker_id, worker in enumerate(self.pool.workers):
+            if worker.unplaced:
+                self.dispatcher.set_down(worker_id, self)
 
     def _hear_of_remote(self, worker_id: int, result: Result) -> None:
         """Deals with what a proxy tells of itself."""

@@ -19,20 +19,24 @@ STARTING = 60.0
 class HostActor:
     """Starts a host process on the machine on which Ray has placed it; the host ends with it."""
 
-    def __init__(self, versions: dict[str, str], key: bytes, folder: str, paths: list[str]) -> None:
-        """Starts the host. Raises `ClusterError` if versions differ from those of the machine that trains."""
+    def __init__(self, versions: dict[str, str]) -> None:
+        """Raises `ClusterError` if versions differ from those of the machine that trains."""
+        check_versions(versions, socket.gethostname())
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def is_placed(self) -> bool:
+        """Returns True, once Ray has found a machine."""
+        return True
+
+    def start(self, key: bytes, folder: str, paths: list[str]) -> Any:
+        """Starts the host, and returns the `Place` where it listens."""
         name = socket.gethostname()
-        check_versions(versions, name)
-        self._key = key
-        self._process, self._control, self._place = start_host(key, node_address(), name, folder, paths)
+        self._process, self._control, place = start_host(key, node_address(), name, folder, paths)
+        return place
 
-    def place(self) -> Any:
-        """Returns the `Place` where the host listens."""
-        return self._place
-
-    def check(self) -> bool:
+    def is_alive(self) -> bool:
         """Tells whether the host runs."""
-        return self._process.poll() is None
+        return self._process is not None and self._process.poll() is None
 
 
 def start_host(

@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
@@ -67,12 +68,16 @@ class NoHosts:
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def start(self) -> NoReturn:
+    def start(self, placed: Callable[[], None]) -> NoReturn:
         """See `Provider.start`."""
         raise ClusterError(self._reason)
 
     def why_it_waits(self, seconds: float) -> str:
         """See `Provider.why_it_waits`."""
+        return self._reason
+
+    def why_it_ended(self) -> str:
+        """See `Provider.why_it_ended`."""
         return self._reason
 
 

@@ -10,6 +10,7 @@ import contextlib
 import select
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Protocol
 
@@ -41,11 +42,17 @@ class Provider(Protocol):
     patience: float
     """Seconds after which somebody who waits for a host is told why."""
 
-    def start(self) -> HostHandle:
-        """Starts a host, and returns when it listens. Raises `ClusterError` where no host can be had."""
+    def start(self, placed: Callable[[], None]) -> HostHandle:
+        """Starts a host, and returns when it listens. Raises `ClusterError` where no host can be had.
+
+        placed: to be called when there is a machine for it.
+        """
 
     def why_it_waits(self, seconds: float) -> str:
-        """Returns in words why nobody has come to listen for so long."""
+        """Returns in words why there has been no machine for so long."""
+
+    def why_it_ended(self) -> str:
+        """Returns in words why there will be no machine ever again; empty: there may be one. Called now and then."""
 
 
 class Places:
@@ -61,6 +68,8 @@ class Places:
         self._errors: list[ClusterError] = []
         """Of hosts that could not be started: each goes to one of those who wait."""
         self._starting = 0
+        self._placed = 0
+        """Hosts that are being started and have a machine."""
         self._waiting = 0
         self._doors: dict[Connection, HostHandle | None] = {}
         self._changed = threading.Condition()
@@ -117,30 +126,45 @@ class Places:
         told = began
         with self._changed:
             self._waiting += 1
-            try:
-                while not _is_closed(door):
-                    host = self._take_free()
-                    if host is not None:
-                        self._doors[door] = host
-                        return host
-                    if self._errors:
-                        raise self._errors.pop()
 
-                    self._start_enough()
-                    self._changed.wait(LOOK_EVERY)
-                    now = time.monotonic()
-                    if now - told >= self._provider.patience:
-                        told = now
-                        door.send(("waiting", self._provider.why_it_waits(now - began)))
-            finally:
+        try:
+            while not _is_closed(door):
+                host = self._take_free(door)
+                if host is not None:
+                    return host
+
+                now = time.monotonic()
+                if self._placed:
+                    told = now  # a host that has a machine will come, or fail
+                elif now - told >= self._provider.patience:
+                    told = now
+                    door.send(("waiting", self._provider.why_it_waits(now - began)))
+                if reason := self._provider.why_it_ended():
+                    raise ClusterError(reason)
+        finally:
+            with self._changed:
                 self._waiting -= 1
         return None
 
-    def _take_free(self) -> HostHandle | None:
-        while self._free:
+    def _take_free(self, door: Connection) -> HostHandle | None:
+        """Gives a door a host that nobody has; has hosts started, and waits a little, if there is none."""
+        with self._changed:
+            if self._errors:
+                raise self._errors.pop()
+
+            if not self._free:
+                self._start_enough()
+                self._changed.wait(LOOK_EVERY)
+            if not self._free:
+                return None
+
             host = self._free.pop()
-            if host.is_alive():
-                return host
+            self._doors[door] = host
+
+        if host.is_alive():
+            return host
+
+        self._end_host(door)
         return None
 
     def _start_enough(self) -> None:
@@ -152,9 +176,16 @@ class Places:
     def _start_one(self) -> None:
         host: HostHandle | None = None
         error: ClusterError | None = None
+        is_placed = threading.Event()
+
+        def placed() -> None:
+            with self._changed:
+                self._placed += not is_placed.is_set()
+                is_placed.set()
+
         for _ in range(ATTEMPTS):
             try:
-                host = self._provider.start()
+                host = self._provider.start(placed)
                 break
             except ClusterError as refusal:
                 error = refusal
@@ -163,6 +194,7 @@ class Places:
 
         with self._changed:
             self._starting -= 1
+            self._placed -= is_placed.is_set()
             if host is not None:
                 self._free.append(host)
             elif error is not None:

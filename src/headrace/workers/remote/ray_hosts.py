@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import secrets
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from headrace.cluster.code import versions
-from headrace.cluster.connection import ray_library
+from headrace.cluster.connection import check_reachable, ray_library
 from headrace.cluster.options import Ray
 from headrace.core.errors import ClusterError
 from headrace.workers.remote.actors import STARTING, HostActor
 from headrace.workers.remote.messages import Place
+
+PROBE_EVERY = 2.0
+"""Seconds between two looks at the head of the cluster, while somebody waits for a machine."""
+
+HEAD_PATIENCE = 8.0
+"""Seconds without an answer of the head after which nobody waits any longer."""
 
 CHECK_WITHIN = 3.0
 """Seconds within which an actor that lives answers."""
@@ -27,18 +36,27 @@ class RayHosts:
         self._paths = paths
         self._key = secrets.token_bytes(32)
         self._ray = ray_library()
+        self._address = str(self._ray.get_runtime_context().gcs_address)
+        self._probing = threading.Lock()
+        self._probe_due = 0.0
+        self._answered_at = time.monotonic()
+        self._ended = ""
         self._actor = self._ray.remote(HostActor).options(
             num_cpus=options.num_cpus, resources=dict(options.resources), max_concurrency=2
         )
 
-    def start(self) -> RayHost:
+    def start(self, placed: Callable[[], None]) -> RayHost:
         """See `Provider.start`. Waits for as long as Ray has no machine."""
-        actor = self._actor.remote(versions(), self._key, self._folder, self._paths)
-        return RayHost(self._ray, actor, self._place_of(actor.place.remote()))
+        actor = self._actor.remote(versions())
+        self._get(actor.is_placed.remote())
+        placed()
+        place = self._get(actor.start.remote(self._key, self._folder, self._paths))
+        return RayHost(self._ray, actor, place)
 
-    def _place_of(self, answer: Any) -> Place:
+    def _get(self, answer: Any) -> Any:
+        """Waits for what an actor answers. Raises `ClusterError` if it cannot."""
         try:
-            place: Place = self._ray.get(answer)
+            return self._ray.get(answer)
         except self._ray.exceptions.RayError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, ClusterError):
@@ -50,7 +68,6 @@ class RayHosts:
                 expected="an actor that starts",
                 cure="install headrace, with the same versions, on all machines of the cluster",
             ) from error
-        return place
 
     def why_it_waits(self, seconds: float) -> str:
         """See `Provider.why_it_waits`."""
@@ -66,6 +83,34 @@ class RayHosts:
         )
         return str(error)
 
+    def why_it_ended(self) -> str:
+        """See `Provider.why_it_ended`: the head of the cluster has not answered for `HEAD_PATIENCE` seconds."""
+        with self._probing:
+            now = time.monotonic()
+            if now < self._probe_due:
+                return self._ended
+
+            self._probe_due = now + PROBE_EVERY
+            try:
+                check_reachable(self._address, within=PROBE_EVERY)
+                self._answered_at = now
+                self._ended = ""
+            except ClusterError:
+                if now - self._answered_at >= HEAD_PATIENCE:
+                    self._ended = self._head_is_gone(now - self._answered_at)
+            return self._ended
+
+    def _head_is_gone(self, seconds: float) -> str:
+        return str(
+            ClusterError.about(
+                "Ray cannot start workers any more",
+                place=self._address,
+                found=f"the head of the cluster has not answered for {seconds:.0f} s",
+                expected="a head that runs as long as the training",
+                cure="start the cluster again, and go on from the last checkpoint",
+            )
+        )
+
 
 class RayHost:
     """A `HostHandle`: an actor, and the host that it runs."""
@@ -78,7 +123,7 @@ class RayHost:
     def is_alive(self) -> bool:
         """See `HostHandle.is_alive`."""
         try:
-            return bool(self._ray.get(self._actor.check.remote(), timeout=CHECK_WITHIN))
+            return bool(self._ray.get(self._actor.is_alive.remote(), timeout=CHECK_WITHIN))
         except (self._ray.exceptions.RayError, TimeoutError):
             return False
 

@@ -1,0 +1,216 @@
+"""Loaders whose workers Ray runs: the same batches, whatever becomes of actors, nodes and the head."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from tests import programs
+from tests.servers import ray as ray_servers
+from tests.servers.processes import free_ports
+from tests.servers.ray import RayCluster
+from tests.workers.remote.data import PlainStream, SlowRows, flat
+
+
+@contextlib.contextmanager
+def variables_of(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        for name, value in cluster.variables.items():
+            patch.setenv(name, value)
+        yield
+
+
+log = logging.getLogger(__name__)
+
+
+def loader_over(dataset: Any, **words: Any) -> headrace.DataLoader[Any]:
+    return headrace.DataLoader(dataset, **{"batch_size": 4, "backend": "ray", "num_workers": 2} | words)
+
+
+def expected_of(dataset: Any, **words: Any) -> list[Any]:
+    return [flat(batch) for batch in headrace.DataLoader(dataset, batch_size=4, **words)]
+
+
+def test_batches_are_those_of_the_same_loader_without_ray(on_ray: RayCluster) -> None:
+    loader = loader_over(SlowRows(80), seed=0, shuffle=True)
+    here = headrace.DataLoader(SlowRows(80, 0), batch_size=4, seed=0, shuffle=True)
+    for _ in range(2):
+        assert [flat(batch) for batch in here] == [flat(batch) for batch in loader]
+    assert set(loader.recorder.hosts) == {0, 1}
+
+
+def test_a_stream_is_dealt_out_over_local_and_remote_workers(on_ray: RayCluster) -> None:
+    loader = loader_over(PlainStream(), shard="auto", backend=headrace.Ray(local=1), num_workers=3)
+    expected = expected_of(PlainStream(), shard="auto", num_workers=2)
+    assert sorted(map(repr, all_rows(expected))) == sorted(map(repr, all_rows([flat(batch) for batch in loader])))
+
+
+def all_rows(batches: list[Any]) -> list[Any]:
+    return [row for _, _, rows in batches for row in rows]
+
+
+def test_auto_asks_ray_for_workers_and_changes_no_batch(on_ray: RayCluster) -> None:
+    loader = loader_over(SlowRows(400, 0.01), seed=0, shuffle=True, num_workers="auto", backend=headrace.Ray(local=1))
+    assert expected_of(SlowRows(400, 0), seed=0, shuffle=True) == [flat(batch) for batch in loader]
+    assert "predicted" in str([event.text for event in loader.recording.events])
+
+
+def test_cpus_are_free_again_after_the_loader(on_ray: RayCluster) -> None:
+    import ray
+
+    loader = loader_over(SlowRows(40), seed=0)
+    assert len(list(loader)) == 10
+    del loader
+    ray.init(on_ray.address, configure_logging=False, log_to_driver=False)
+    deadline = time.monotonic() + 30
+    while ray.available_resources().get("CPU") != 2.0:
+        assert time.monotonic() < deadline, ray.available_resources()
+        ray.wait([ray.put(0)], timeout=0.1)
+
+
+@pytest.mark.parametrize("program", ["HostActor", "host_main"])
+def test_actors_and_hosts_that_are_killed_change_nothing(
+    on_ray: RayCluster, program: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = loader_over(SlowRows(240), seed=0, shuffle=True)
+    found = []
+    with caplog.at_level(logging.WARNING, "headrace"):
+        for number, batch in enumerate(loader):
+            found.append(flat(batch))
+            if number in (5, 25):
+                kill_one(on_ray, program)
+
+    assert expected_of(SlowRows(240, 0), seed=0, shuffle=True) == found
+    assert "was lost" in caplog.text
+
+
+def kill_one(cluster: RayCluster, program: str) -> None:
+    """Kills one process of a cluster whose command or title names a program."""
+    for number in cluster.processes():
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{number}/cmdline").read_bytes().decode(errors="replace")
+            if program in command and "placement" not in command:
+                os.kill(number, signal.SIGKILL)
+                return
+
+    raise AssertionError(f"no process of the cluster is a {program}")
+
+
+def test_too_large_a_worker_is_an_error_that_says_what_is_free(on_ray: RayCluster) -> None:
+    loader = loader_over(SlowRows(), seed=0, backend=headrace.Ray(num_cpus=64, start_timeout=2))
+    with pytest.raises(headrace.ClusterError, match="Ray has no machine for a worker") as caught:
+        next(iter(loader))
+    assert "a node that has 64 CPU free" in str(caught.value)
+
+
+def test_a_cluster_that_is_not_there_is_an_error_with_its_address() -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    loader = loader_over(SlowRows(), seed=0, backend=headrace.Ray(address))
+    with pytest.raises(headrace.ClusterError, match="cannot connect to a Ray cluster") as caught:
+        next(iter(loader))
+    assert address in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"backend": headrace.Ray(local=3), "num_workers": 2},
+        {"backend": "ray", "num_workers": 0},
+        {"backend": "Ray", "num_workers": 2},
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(words: dict[str, Any]) -> None:
+    with pytest.raises(headrace.UsageError):
+        headrace.DataLoader(SlowRows(), **words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"local": -1},
+        {"local": True},
+        {"num_cpus": "1"},
+        {"address": 1},
+        {"resources": {"GPU": 0}},
+        {"start_timeout": 0},
+    ],
+)
+def test_options_that_make_no_sense_are_refused(words: dict[str, Any]) -> None:
+    with pytest.raises(headrace.UsageError, match=next(iter(words))):
+        headrace.Ray(**words)
+
+
+SCRIPT = """
+import os, sys
+from typing import NamedTuple
+import torch, headrace
+from beside import double
+
+class Batch(NamedTuple):
+    rows: torch.Tensor
+    pid: int
+
+class Rows(headrace.Dataset):
+    def __len__(self): return 12
+    def __getitem__(self, key): return double(torch.full((9000,), key))
+
+def collate(samples): return Batch(torch.stack(samples), os.getpid())
+
+loader = headrace.DataLoader(Rows(), batch_size=4, seed=0, num_workers=1, backend="ray", collate_fn=collate)
+batches = list(loader)
+assert all(type(batch) is Batch for batch in batches), batches
+assert os.getpid() not in {batch.pid for batch in batches}
+print([batch.rows[:, 0].tolist() for batch in batches])
+"""
+
+
+def test_classes_of_the_script_and_modules_beside_it_travel_along(on_ray: RayCluster, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("def double(value): return value * 2\n")
+    ended = programs.run([str(tmp_path / "train.py")], fresh=True)
+    assert ended.stdout == "[[0, 2, 4, 6], [8, 10, 12, 14], [16, 18, 20, 22]]\n"
+    assert ended.stderr == ""
+
+
+@pytest.mark.alone
+@pytest.mark.thorough
+def test_the_epoch_goes_on_after_the_death_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    with ray_servers.running() as cluster, variables_of(cluster, monkeypatch):
+        loader = loader_over(SlowRows(400, 0.01), seed=0, shuffle=True)
+        found = []
+        for number, batch in enumerate(loader):
+            found.append(flat(batch))
+            if number == 20:
+                kill_one(cluster, "gcs_server")
+
+        assert expected_of(SlowRows(400, 0), seed=0, shuffle=True) == found
+
+
+@pytest.mark.alone
+@pytest.mark.thorough
+def test_without_the_head_a_lost_worker_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    with ray_servers.running() as cluster, variables_of(cluster, monkeypatch):
+        loader = loader_over(SlowRows(4_000, 0.01), seed=0, backend=headrace.Ray(start_timeout=20), num_workers=1)
+        keys: list[int] = []
+        killed_at = 0.0
+        with pytest.raises(headrace.ClusterError):
+            for number, batch in enumerate(loader):
+                keys += (int(text.split()[1]) for text in batch["text"])
+                if number == 5:
+                    kill_one(cluster, "gcs_server")
+                    kill_one(cluster, "host_main")
+                    killed_at = time.monotonic()
+
+        assert list(range(len(keys))) == keys
+        log.info("the error came %.1f s after the kill", time.monotonic() - killed_at)
