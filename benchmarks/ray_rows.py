@@ -39,11 +39,12 @@ def serve_ray(pipe: Connection, batches: int) -> None:
     os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] = "1"
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
     import ray
+    from ray.cluster_utils import Cluster
 
-    ray.init(
-        num_cpus=8, object_store_memory=2 << 30, include_dashboard=False, logging_level=logging.ERROR,
-        log_to_driver=False, configure_logging=False,
-    )  # fmt: skip
+    # Two nodes, so that Ray's batches cross a connection, too: the driver on one, all workers on the other.
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 1 << 30})
+    cluster.add_node(num_cpus=8, object_store_memory=1 << 30)
+    ray.init(cluster.address, logging_level=logging.ERROR, log_to_driver=False, configure_logging=False)
     check = Check()
 
     class Maker:
@@ -92,6 +93,8 @@ def serve_ray(pipe: Connection, batches: int) -> None:
             raise SystemExit(f"Ray Data gave {count} batches instead of {batches}")
         pipe.send("done")
 
-    pipe.send(ray.get_runtime_context().gcs_address)
+    pipe.send(cluster.address)
     while (asked := pipe.recv()) is not None:
         {"get": by_get, "data": by_data}[asked[0]](asked[1])
+    ray.shutdown()
+    cluster.shutdown()

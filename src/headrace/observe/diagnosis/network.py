@@ -54,8 +54,8 @@ def network_findings(case: Case) -> Iterator[Finding]:
     yield Finding(
         "line-limits",
         "transport",
-        f"Batches of other machines take {seconds(way.made)} to make and {seconds(way.on_their_way)} on their way; they come "
-        f"with {size(way.rate)} a second. The network is the limit, not the workers.",
+        f"Batches of other machines take {seconds(way.made)} to make and {seconds(way.on_their_way)} on their way; "
+        f"they come with {size(way.rate)} a second. The network is the limit, not the workers.",
         "Send fewer bytes: leave images as uint8 and cast them on the accelerator (a quarter of float32), crop before "
         "the batch is made, or run more of the workers on this machine (headrace.Ray(local=...)).",
     )

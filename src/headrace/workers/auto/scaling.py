@@ -20,8 +20,9 @@ from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.recording import Batches
 from headrace.workers.auto.tuner import Choice, Limits, Taken, Tuner
 from headrace.workers.inline import InlineExecutor
-from headrace.workers.processes.executor import ProcessExecutor, Scale
+from headrace.workers.processes.executor import ProcessExecutor
 from headrace.workers.processes.pool import WorkerPool
+from headrace.workers.processes.scale import Scale
 from headrace.workers.protocol import BatchResult
 
 LOGGER = logging.getLogger("headrace")

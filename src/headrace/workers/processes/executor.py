@@ -6,7 +6,6 @@ import functools
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from headrace.batches.index import Careful, plain_index, split
@@ -18,17 +17,17 @@ from headrace.epoch.epoch import Epoch
 from headrace.epoch.opening import SEED_BITS
 from headrace.epoch.spec import LoaderSpec
 from headrace.epoch.start import EpochStart
-from headrace.shared_memory.arena import Arena, InboundRegion
+from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.codec import decode
-from headrace.shared_memory.memory import Bytes, Slot
 from headrace.telemetry.recorder import Recorder
 from headrace.telemetry.replay_bar import ReplayBar
-from headrace.telemetry.stopwatch import Times
 from headrace.telemetry.timings import timings_of_worker
 from headrace.workers.crash_report import CrashReport
 from headrace.workers.dispatch import Dispatcher, check_prefetch_factor, deadline_after
-from headrace.workers.processes.messages import InSlot, Result
+from headrace.workers.processes.arrived import Arrived, leases_of
+from headrace.workers.processes.messages import Result
 from headrace.workers.processes.pool import WorkerPool
+from headrace.workers.processes.scale import Scale
 from headrace.workers.processes.start import ForkServers
 from headrace.workers.processes.supervision import LOGGER, Supervisor, error_for
 from headrace.workers.processes.worker_main import Assignment
@@ -37,44 +36,6 @@ from headrace.workers.remote.placement import Placement
 from headrace.workers.remote.remote_workers import NEWS, RemoteWorkers
 from headrace.workers.replica import WorkerSpec
 from headrace.workers.window import AHEAD
-
-
-class Arrived(NamedTuple):
-    """A result whose memory is leased: it outlives the worker that made it."""
-
-    status: str
-    header: bytes | memoryview
-    buffers: list[Bytes]
-    worker: int
-    times: Times
-    nbytes: int
-    at: float
-    """When it arrived."""
-    region: InboundRegion
-    slots: list[Slot]
-    """Where the buffers lie, in `region`."""
-
-
-@dataclass
-class Scale:
-    """How many workers there shall be, and how many tasks for each."""
-
-    workers: int
-    prefetch: int
-    most: int
-    """How many workers there may ever be; each has its replica."""
-    changes: bool = False
-    """Whether any of this changes while an epoch runs."""
-
-    @property
-    def limit(self) -> int:
-        """How many tasks may be out at a time."""
-        return self.workers * self.prefetch
-
-    @property
-    def least(self) -> int:
-        """How many tasks for a worker are worth a message: one that wakes it costs more than a batch may."""
-        return max(self.prefetch // 2, 1)
 
 
 class PendingError(NamedTuple):
@@ -288,7 +249,7 @@ class ProcessExecutor:
             return False
 
         region = self.pool.workers[worker_id].region
-        header, buffers = _leases(region, result)
+        header, buffers = leases_of(region, result)
         nbytes = sum(nbytes for _, _, nbytes in result.buffers) or len(header)  # small tensors lie in the header
         slots = [slot for slot, _ in result.slots]
         now = time.perf_counter()
@@ -463,8 +424,8 @@ class ProcessExecutor:
             self.dispatcher.out[task] = replica, again
             self.pool.post(worker_id, task, replica, again)
 
-        # Where the machine is gone, the next one takes a while. After a crash, the worker is back in milliseconds; it also
-        # knows of the samples that have killed it, which others do not.
+        # Where the machine is gone, the next one takes a while. After a crash, the worker is back in milliseconds; it
+        # also knows of the samples that have killed it, which others do not.
         if report.lost:
             self.dispatcher.set_down(worker_id, self)
 
@@ -503,12 +464,3 @@ def _what_they_do(stacks: str) -> RuntimeError | None:
     if stacks:
         return RuntimeError(f"the Python stacks of the workers that it waits for are:\n{stacks}")
     return None
-
-
-def _leases(region: InboundRegion, result: Result) -> tuple[bytes | memoryview, list[Bytes]]:
-    """Takes the leases of a result: its header, and its buffers as arrays that keep their slots' leases alive."""
-    slots = [region.lease(slot, used) for slot, used in result.slots]
-    buffers = [slots[index][start : start + nbytes] for index, start, nbytes in result.buffers]
-    if isinstance(result.header, InSlot):
-        return region.lease(result.header.slot, result.header.nbytes).data, buffers
-    return result.header, buffers

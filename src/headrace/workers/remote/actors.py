@@ -19,14 +19,12 @@ STARTING = 60.0
 class HostActor:
     """Starts a host process on the machine on which Ray has placed it; the host ends with it."""
 
-    def __init__(self, versions: dict[str, str]) -> None:
-        """Raises `ClusterError` if versions differ from those of the machine that trains."""
-        check_versions(versions, socket.gethostname())
+    def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def is_placed(self) -> bool:
-        """Returns True, once Ray has found a machine."""
-        return True
+    def check(self, versions: dict[str, str]) -> None:
+        """Raises `ClusterError` if versions differ from those of the machine that trains."""
+        check_versions(versions, socket.gethostname())
 
     def start(self, key: bytes, folder: str, paths: list[str]) -> Any:
         """Starts the host, and returns the `Place` where it listens."""

@@ -47,8 +47,8 @@ class RayHosts:
 
     def start(self, placed: Callable[[], None]) -> RayHost:
         """See `Provider.start`. Waits for as long as Ray has no machine."""
-        actor = self._actor.remote(versions())
-        self._get(actor.is_placed.remote())
+        actor = self._actor.remote()
+        self._get(actor.check.remote(versions()))
         placed()
         place = self._get(actor.start.remote(self._key, self._folder, self._paths))
         return RayHost(self._ray, actor, place)
@@ -58,9 +58,8 @@ class RayHosts:
         try:
             return self._ray.get(answer)
         except self._ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None)
-            if isinstance(cause, ClusterError):
-                raise cause from error
+            if isinstance(error, self._ray.exceptions.RayTaskError) and isinstance(error.cause, ClusterError):
+                raise error.cause from error
             raise ClusterError.about(
                 "a worker could not be started on another machine",
                 place="Ray",
