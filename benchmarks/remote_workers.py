@@ -1,6 +1,7 @@
 """How fast batches of workers on other machines come: through headrace's connection, and through Ray's object store.
 
-Ready 64x3x224x224 float32 batches (38.5 MB) on loopback: of two Ray nodes on this machine, one has the trainer and one the workers. In turn:
+Ready 64x3x224x224 float32 batches (38.5 MB) on loopback: of two Ray nodes on this machine, one has the trainer and one
+the workers. In turn:
 headrace's local worker processes, its remote workers, actors of Ray whose arrays `ray.get` fetches, Ray Data's
 `iter_torch_batches`, and a bare loop that sends the same bytes over TCP into memory that was touched before. Each batch
 is checked at three points of each sample. Printed are medians over the rounds.

@@ -82,6 +82,11 @@ PLANS = {
         ("journal.py --only tcp disk --messages 2000 --rounds 1",),
         5,
     ),
+    "remote-workers": Plan(
+        ("remote_workers.py --batches 20 --rounds 5",),
+        ("remote_workers.py --batches 2 --rounds 1 --workers 1",),
+        5,
+    ),
     "faults": Plan(("faults.py",), ("faults.py --batches 2 --rounds 2",), 3),
     "auto": Plan(("auto.py",), ("auto.py --seconds 0.2 --cold 2",), 10),
 }
