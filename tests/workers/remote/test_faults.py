@@ -210,3 +210,28 @@ def _only_here(pid: int, length: int) -> Rows:
     if os.getpid() != pid:
         raise RuntimeError("only here")
     return Rows(length)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("local", [0, 1])
+def test_a_host_that_is_killed_every_five_seconds_changes_nothing(local: int) -> None:
+    own = HostsHere((ONE, TWO))
+    loader = loader_over(SlowRows(4_000, 0.01), seed=0, shuffle=True, num_workers=2 + local)
+    over = threading.Event()
+    killed = []
+
+    def kill_again_and_again() -> None:
+        while not over.wait(5.0):
+            killed.append(kill_one(own))
+
+    killer = threading.Thread(target=kill_again_and_again)
+    with placed_on(loader, own, local):
+        killer.start()
+        found = [flat(batch) for batch in loader]
+        over.set()
+        killer.join()
+
+    own.close()
+    assert expected_of(SlowRows(4_000, 0), seed=0, shuffle=True) == found
+    assert sum(killed) >= 3

@@ -195,6 +195,8 @@ class ProcessExecutor:
                 self.close()
                 raise self._pending_error.error
 
+            if self._waits_for_machines:
+                deadline = deadline_after(self._timeout)
             if deadline is not None and not came and time.monotonic() >= deadline:
                 came = self._time_out()
                 deadline = time.monotonic() + self._timeout
@@ -295,6 +297,13 @@ class ProcessExecutor:
         return self.dispatcher.is_at_end(self)
 
     # -- workers on other machines -------------------------------------------------------------------------------------
+
+    @property
+    def _waits_for_machines(self) -> bool:
+        """Whether a worker with work has no machine yet: no timeout of batches counts then, but `start_timeout`."""
+        if self._remote is None:
+            return False
+        return any(self.pool.workers[worker_id].unplaced for worker_id in self.dispatcher.busy())
 
     def note_unplaced(self) -> None:
         """Tells the dispatcher which workers have been hired and have no machine yet."""

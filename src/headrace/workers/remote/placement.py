@@ -38,6 +38,8 @@ class PlacementConfig(NamedTuple):
     options: Ray
     folder: str
     paths: list[str]
+    trainer: int
+    """The process that trains: placement ends with it."""
 
 
 class RayPlacement:
@@ -86,7 +88,7 @@ class RayPlacement:
         self._control = control
         self._pid = os.getpid()
         self._close = weakref.finalize(self, _end, os.getpid(), control, self._process)
-        config = pickle.dumps(PlacementConfig(self._options, str(Path.cwd()), _paths()))
+        config = pickle.dumps(PlacementConfig(self._options, str(Path.cwd()), _paths(), os.getpid()))
         try:
             control.sendall(len(config).to_bytes(4, "big") + config)
         except OSError as error:

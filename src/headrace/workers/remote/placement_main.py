@@ -30,16 +30,19 @@ def run_placement(descriptor: int) -> None:
     First comes a `PlacementConfig` with its length (4 bytes) before it, then one byte with the descriptor of each door.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer to deal with
-    # Workers that were forked from the trainer hold its end of the socket, too.
-    trainer = os.pidfd_open(os.getppid())
     control = socket.socket(fileno=descriptor)
     length = int.from_bytes(control.recv(4, socket.MSG_WAITALL), "big")
     config: PlacementConfig = pickle.loads(control.recv(length, socket.MSG_WAITALL))
+    # Workers that were forked from the trainer hold its end of the socket, too.
+    ends = [control.fileno()]
+    if hasattr(os, "pidfd_open"):
+        ends.append(os.pidfd_open(config.trainer))
+
     places = Places(_hosts(config))
     with contextlib.suppress(ConnectionResetError):
         while True:
-            readable, _, _ = select.select([control.fileno(), trainer], [], [])
-            if trainer in readable:
+            readable, _, _ = select.select(ends, [], [])
+            if control.fileno() not in readable:
                 break
 
             data, fds, _, _ = socket.recv_fds(control, 1, 1)

@@ -16,7 +16,6 @@ import faulthandler
 import mmap
 import os
 import pickle
-import resource
 import select
 import signal
 import socket
@@ -95,6 +94,8 @@ def _take_signals_from_nobody() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(TELL_STACKS, signal.SIG_IGN)
     # A proxy may have to end as a worker that crashed, which is not to leave a second core file.
+    import resource  # not everywhere where this module is imported
+
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
