@@ -184,3 +184,48 @@ def test_whatever_replicas_are_open_batches_come_in_order_within_the_limit(data:
             window.arrive(task, task)
     assert delivered == list(range(25))
     assert window.outstanding == 0
+
+
+@given(
+    replicas=st.integers(1, 5),
+    limit=st.integers(1, 12),
+    moves=st.lists(st.tuples(st.sampled_from(["down", "up", "arrive", "send"]), st.integers(0, 4)), max_size=60),
+)
+def test_whoever_goes_and_comes_every_task_is_delivered_once_and_in_order(
+    replicas: int, limit: int, moves: list[tuple[str, int]]
+) -> None:
+    window: Window[int] = Window(replicas, limit, True, free=True)
+    delivered: list[int] = []
+    sent = 0
+
+    def deliver() -> None:
+        while (delivery := window.deliverable()) is not None:
+            delivered.append(delivery[0])
+
+    def move_those_that_wait() -> None:
+        for task in window.tasks_that_wait():
+            if window.some_are_up:
+                replica = window.least_busy()
+                assert replica is not None
+                window.move(task, replica)
+
+    for what, number in moves:
+        if what == "down":
+            window.set_down(number % replicas)
+            move_those_that_wait()
+        elif what == "up":
+            window.set_up(number % replicas)
+            move_those_that_wait()
+        elif what == "send" and (replica := window.choose()) is not None:
+            window.send(replica)
+            sent += 1
+        elif what == "arrive" and (waiting := list(window.unanswered())):
+            task = waiting[number % len(waiting)]
+            window.arrive(task, task)
+            deliver()
+
+    for task in list(window.unanswered()):
+        window.arrive(task, task)
+    deliver()
+    assert delivered == list(range(sent))
+    assert window.outstanding == 0
