@@ -18,7 +18,7 @@ from tests import programs
 from tests.servers import ray as ray_servers
 from tests.servers.processes import free_ports
 from tests.servers.ray import RayCluster
-from tests.workers.remote.data import PlainStream, SlowRows, flat
+from tests.workers.remote.data import PlainStream, SlowRows, expected_of, flat, remote_loader
 
 
 @contextlib.contextmanager
@@ -32,16 +32,8 @@ def variables_of(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
 log = logging.getLogger(__name__)
 
 
-def loader_over(dataset: Any, **words: Any) -> headrace.DataLoader[Any]:
-    return headrace.DataLoader(dataset, **{"batch_size": 4, "backend": "ray", "num_workers": 2} | words)
-
-
-def expected_of(dataset: Any, **words: Any) -> list[Any]:
-    return [flat(batch) for batch in headrace.DataLoader(dataset, batch_size=4, **words)]
-
-
 def test_batches_are_those_of_the_same_loader_without_ray(on_ray: RayCluster) -> None:
-    loader = loader_over(SlowRows(80), seed=0, shuffle=True)
+    loader = remote_loader(SlowRows(80), seed=0, shuffle=True)
     here = headrace.DataLoader(SlowRows(80, 0), batch_size=4, seed=0, shuffle=True)
     for _ in range(2):
         assert [flat(batch) for batch in here] == [flat(batch) for batch in loader]
@@ -49,7 +41,7 @@ def test_batches_are_those_of_the_same_loader_without_ray(on_ray: RayCluster) ->
 
 
 def test_a_stream_is_dealt_out_over_local_and_remote_workers(on_ray: RayCluster) -> None:
-    loader = loader_over(PlainStream(), shard="auto", backend=headrace.Ray(local=1), num_workers=3)
+    loader = remote_loader(PlainStream(), shard="auto", backend=headrace.Ray(local=1), num_workers=3)
     expected = expected_of(PlainStream(), shard="auto", num_workers=2)
     assert sorted(map(repr, all_rows(expected))) == sorted(map(repr, all_rows([flat(batch) for batch in loader])))
 
@@ -59,7 +51,7 @@ def all_rows(batches: list[Any]) -> list[Any]:
 
 
 def test_auto_asks_ray_for_workers_and_changes_no_batch(on_ray: RayCluster) -> None:
-    loader = loader_over(SlowRows(400, 0.01), seed=0, shuffle=True, num_workers="auto", backend=headrace.Ray(local=1))
+    loader = remote_loader(SlowRows(400, 0.01), seed=0, shuffle=True, num_workers="auto", backend=headrace.Ray(local=1))
     assert expected_of(SlowRows(400, 0), seed=0, shuffle=True) == [flat(batch) for batch in loader]
     assert "predicted" in str([event.text for event in loader.recording.events])
 
@@ -67,7 +59,7 @@ def test_auto_asks_ray_for_workers_and_changes_no_batch(on_ray: RayCluster) -> N
 def test_cpus_are_free_again_after_the_loader(on_ray: RayCluster) -> None:
     import ray
 
-    loader = loader_over(SlowRows(40), seed=0)
+    loader = remote_loader(SlowRows(40), seed=0)
     assert len(list(loader)) == 10
     del loader
     ray.init(on_ray.address, configure_logging=False, log_to_driver=False)
@@ -81,7 +73,7 @@ def test_cpus_are_free_again_after_the_loader(on_ray: RayCluster) -> None:
 def test_actors_and_hosts_that_are_killed_change_nothing(
     on_ray: RayCluster, program: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loader = loader_over(SlowRows(240), seed=0, shuffle=True)
+    loader = remote_loader(SlowRows(240), seed=0, shuffle=True)
     found = []
     with caplog.at_level(logging.WARNING, "headrace"):
         for number, batch in enumerate(loader):
@@ -106,7 +98,7 @@ def kill_one(cluster: RayCluster, program: str) -> None:
 
 
 def test_too_large_a_worker_is_an_error_that_says_what_is_free(on_ray: RayCluster) -> None:
-    loader = loader_over(SlowRows(), seed=0, backend=headrace.Ray(num_cpus=64, start_timeout=2))
+    loader = remote_loader(SlowRows(), seed=0, backend=headrace.Ray(num_cpus=64, start_timeout=2))
     with pytest.raises(headrace.ClusterError, match="Ray has no machine for a worker") as caught:
         next(iter(loader))
     assert "a node that has 64 CPU free" in str(caught.value)
@@ -114,7 +106,7 @@ def test_too_large_a_worker_is_an_error_that_says_what_is_free(on_ray: RayCluste
 
 def test_a_cluster_that_is_not_there_is_an_error_with_its_address() -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    loader = loader_over(SlowRows(), seed=0, backend=headrace.Ray(address))
+    loader = remote_loader(SlowRows(), seed=0, backend=headrace.Ray(address))
     with pytest.raises(headrace.ClusterError, match="cannot connect to a Ray cluster") as caught:
         next(iter(loader))
     assert address in str(caught.value)
@@ -186,7 +178,7 @@ def test_classes_of_the_script_and_modules_beside_it_travel_along(on_ray: RayClu
 def test_the_epoch_goes_on_after_the_death_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     with ray_servers.running() as cluster, variables_of(cluster, monkeypatch):
-        loader = loader_over(SlowRows(400, 0.01), seed=0, shuffle=True)
+        loader = remote_loader(SlowRows(400, 0.01), seed=0, shuffle=True)
         found = []
         for number, batch in enumerate(loader):
             found.append(flat(batch))
@@ -201,7 +193,7 @@ def test_the_epoch_goes_on_after_the_death_of_the_head(monkeypatch: pytest.Monke
 def test_without_the_head_a_lost_worker_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     with ray_servers.running() as cluster, variables_of(cluster, monkeypatch):
-        loader = loader_over(SlowRows(4_000, 0.01), seed=0, backend=headrace.Ray(start_timeout=20), num_workers=1)
+        loader = remote_loader(SlowRows(4_000, 0.01), seed=0, backend=headrace.Ray(start_timeout=20), num_workers=1)
         keys: list[int] = []
         killed_at = 0.0
         with pytest.raises(headrace.ClusterError):

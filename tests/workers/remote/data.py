@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+import headrace
+
 
 class Pair(NamedTuple):
     """A batch of a class of the test's own."""
@@ -104,6 +106,16 @@ class Faulty(Rows):
         if self.fault == "segfault":
             os.kill(os.getpid(), signal.SIGSEGV)
         time.sleep(600)
+
+
+def remote_loader(dataset: Any, **words: Any) -> headrace.DataLoader[Any]:
+    """Returns a loader of batches of four, by two workers of Ray's."""
+    return headrace.DataLoader(dataset, **{"batch_size": 4, "backend": headrace.Ray(), "num_workers": 2} | words)
+
+
+def expected_of(dataset: Any, **words: Any) -> list[Any]:
+    """Returns the same batches, made on this machine."""
+    return [flat(batch) for batch in headrace.DataLoader(dataset, batch_size=4, **words)]
 
 
 def flat(batch: Any) -> list[Any]:

@@ -13,7 +13,7 @@ import pytest
 
 import headrace
 from tests.servers.hosts import HostsHere, Machine, placed_on
-from tests.workers.remote.data import Faulty, PlainStream, Rows, SlowRows, Stream, flat
+from tests.workers.remote.data import Faulty, PlainStream, Rows, SlowRows, Stream, expected_of, flat, remote_loader
 
 ONE = Machine("one")
 TWO = Machine("two")
@@ -27,19 +27,11 @@ def hosts() -> Iterator[HostsHere]:
     hosts.close()
 
 
-def loader_over(dataset: Any, **words: Any) -> headrace.DataLoader[Any]:
-    return headrace.DataLoader(dataset, **{"batch_size": 4, "backend": headrace.Ray(), "num_workers": 2} | words)
-
-
-def expected_of(dataset: Any, **words: Any) -> list[Any]:
-    return [flat(batch) for batch in headrace.DataLoader(dataset, batch_size=4, **words)]
-
-
 @pytest.mark.parametrize("fault", ["exit", "kill", "segfault"])
 def test_a_worker_that_dies_once_is_replaced_on_its_host(
     hosts: HostsHere, tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loader = loader_over(Faulty(17, fault, tmp_path / "done"), seed=0, shuffle=True)
+    loader = remote_loader(Faulty(17, fault, tmp_path / "done"), seed=0, shuffle=True)
     before = len(hosts.hosts)
     with placed_on(loader, hosts), caplog.at_level(logging.WARNING, "headrace"):
         found = [flat(batch) for batch in loader]
@@ -55,7 +47,9 @@ def test_a_worker_that_dies_once_is_replaced_on_its_host(
 def test_a_worker_that_hangs_is_ended_and_its_stacks_are_shown(
     hosts: HostsHere, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loader = loader_over(Faulty(17, "hang", tmp_path / "done"), seed=0, on_error=headrace.OnError("skip", timeout=1.0))
+    loader = remote_loader(
+        Faulty(17, "hang", tmp_path / "done"), seed=0, on_error=headrace.OnError("skip", timeout=1.0)
+    )
     with placed_on(loader, hosts), caplog.at_level(logging.WARNING, "headrace"):
         found = [flat(batch) for batch in loader]
 
@@ -65,7 +59,7 @@ def test_a_worker_that_hangs_is_ended_and_its_stacks_are_shown(
 
 
 def test_a_sample_that_always_kills_its_worker_is_left_out_by_the_policy(hosts: HostsHere) -> None:
-    loader = loader_over(Faulty(17, "kill"), seed=0, on_error="skip")
+    loader = remote_loader(Faulty(17, "kill"), seed=0, on_error="skip")
     with placed_on(loader, hosts):
         keys = [int(text.split()[1]) for batch in loader for text in batch["text"]]
 
@@ -73,7 +67,7 @@ def test_a_sample_that_always_kills_its_worker_is_left_out_by_the_policy(hosts: 
 
 
 def test_an_exception_reaches_the_loop_with_the_text_of_the_worker(hosts: HostsHere) -> None:
-    loader = loader_over(Faulty(17, "raise"), seed=0)
+    loader = remote_loader(Faulty(17, "raise"), seed=0)
     came = 0
     with placed_on(loader, hosts), pytest.raises(ValueError, match="row 17 is damaged"):
         for _ in loader:
@@ -96,7 +90,7 @@ def test_hosts_that_are_killed_again_and_again_change_nothing(
     }
     dataset, words = datasets[kind]
     expected = expected_of(dataset, num_workers=2, **words)
-    loader = loader_over(dataset, **words)
+    loader = remote_loader(dataset, **words)
     own = HostsHere((ONE, TWO))
     killed = 0
     found = []
@@ -132,7 +126,7 @@ def kill_one(hosts: HostsHere) -> int:
 
 def test_the_work_of_a_lost_machine_goes_to_those_that_are_left(caplog: pytest.LogCaptureFixture) -> None:
     own = HostsHere((ONE, TWO), most=1)
-    loader = loader_over(SlowRows(160, 0.01), seed=0, shuffle=True)
+    loader = remote_loader(SlowRows(160, 0.01), seed=0, shuffle=True)
     found = []
     with placed_on(loader, own, local=1), caplog.at_level(logging.WARNING, "headrace"):
         for number, batch in enumerate(loader):
@@ -154,7 +148,7 @@ def wait_for_first(hosts: HostsHere) -> Any:
 
 def test_it_is_one_clear_error_where_no_machine_is_left() -> None:
     own = HostsHere((ONE,), most=1)
-    loader = loader_over(SlowRows(400, 0.005), seed=0, num_workers=1)
+    loader = remote_loader(SlowRows(400, 0.005), seed=0, num_workers=1)
     came = []
     with placed_on(loader, own), pytest.raises(headrace.ClusterError, match="no further machine in this test"):
         for batch in loader:
@@ -169,7 +163,7 @@ def test_it_is_one_clear_error_where_no_machine_is_left() -> None:
 def test_it_is_one_clear_error_where_no_machine_comes() -> None:
     own = HostsHere((ONE,), patience=0.5)
     own.start = lambda placed: threading.Event().wait(600)  # type: ignore[assignment,method-assign,return-value]  # for ever
-    loader = loader_over(Rows(), seed=0)
+    loader = remote_loader(Rows(), seed=0)
     with placed_on(loader, own), pytest.raises(headrace.ClusterError, match=r"no machine for \d s"):
         next(iter(loader))
 
@@ -178,7 +172,7 @@ def test_a_stopped_host_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.workers.remote.wire.SILENCE", 3.0)
     monkeypatch.setattr("headrace.workers.remote.proxy.SILENCE", 3.0)
     own = HostsHere((ONE, TWO))
-    loader = loader_over(SlowRows(120, 0.005), seed=0, num_workers=1)
+    loader = remote_loader(SlowRows(120, 0.005), seed=0, num_workers=1)
     found = []
     with placed_on(loader, own):
         for number, batch in enumerate(loader):
@@ -192,7 +186,7 @@ def test_a_stopped_host_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_dataset_that_cannot_be_unpickled_there_is_an_error_that_says_so(hosts: HostsHere) -> None:
-    loader = loader_over(Unpicklable(40), seed=0)
+    loader = remote_loader(Unpicklable(40), seed=0)
     with placed_on(loader, hosts), pytest.raises(headrace.ClusterError, match="only here"):
         next(iter(loader))
 
@@ -217,7 +211,7 @@ def _only_here(pid: int, length: int) -> Rows:
 @pytest.mark.parametrize("local", [0, 1])
 def test_a_host_that_is_killed_every_five_seconds_changes_nothing(local: int) -> None:
     own = HostsHere((ONE, TWO))
-    loader = loader_over(SlowRows(4_000, 0.01), seed=0, shuffle=True, num_workers=2 + local)
+    loader = remote_loader(SlowRows(4_000, 0.01), seed=0, shuffle=True, num_workers=2 + local)
     over = threading.Event()
     killed = []
 

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 
-import headrace
 from tests.servers.hosts import HostsHere, placed_on
 from tests.servers.networks import networks
-from tests.workers.remote.data import Rows, SlowRows, flat
+from tests.workers.remote.data import Rows, SlowRows, expected_of, flat, remote_loader
 
 pytestmark = [pytest.mark.alone, pytest.mark.thorough]
-
-
-def loader_over(dataset: Any, **words: Any) -> headrace.DataLoader[Any]:
-    return headrace.DataLoader(dataset, **{"batch_size": 4, "backend": headrace.Ray(), "num_workers": 2} | words)
-
-
-def expected_of(dataset: Any, **words: Any) -> list[Any]:
-    return [flat(batch) for batch in headrace.DataLoader(dataset, batch_size=4, **words)]
 
 
 @pytest.mark.parametrize("seconds", [2.0, 10.0])
 def test_a_link_that_is_cut_for_a_while_changes_nothing(seconds: float) -> None:
     with networks(2) as made:
         hosts = HostsHere(tuple(network.machine for network in made))
-        loader = loader_over(SlowRows(600, 0.002), seed=0, shuffle=True)
+        loader = remote_loader(SlowRows(600, 0.002), seed=0, shuffle=True)
         found = []
         with placed_on(loader, hosts):
             for number, batch in enumerate(loader):
@@ -44,7 +34,7 @@ def test_a_link_that_is_cut_for_a_while_changes_nothing(seconds: float) -> None:
 def test_the_work_behind_a_link_that_stays_cut_is_done_elsewhere() -> None:
     with networks(2) as made:
         hosts = HostsHere(tuple(network.machine for network in made), most=2)
-        loader = loader_over(SlowRows(600, 0.002), seed=0, shuffle=True)
+        loader = remote_loader(SlowRows(600, 0.002), seed=0, shuffle=True)
         found = []
         with placed_on(loader, hosts):
             assert len(list(loader)) == 150  # now both hosts are there
@@ -64,7 +54,7 @@ def test_a_slow_line_far_away_brings_the_same_batches() -> None:
             pytest.skip("the kernel of this machine has no netem")
 
         hosts = HostsHere((made[0].machine,))
-        loader = loader_over(Rows(60, 60_000), seed=0, shuffle=True, prefetch_factor=4)
+        loader = remote_loader(Rows(60, 60_000), seed=0, shuffle=True, prefetch_factor=4)
         with placed_on(loader, hosts):
             found = [flat(batch) for batch in loader]
 

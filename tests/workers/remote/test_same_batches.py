@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import headrace
 from tests.servers.hosts import HostsHere, Machine, placed_on
-from tests.workers.remote.data import PlainStream, Rows, Stream, flat
+from tests.workers.remote.data import PlainStream, Rows, Stream, expected_of, flat, remote_loader
 
 MACHINES = (Machine("one"), Machine("two"), Machine("three"))
 
@@ -22,14 +22,6 @@ def hosts() -> Iterator[HostsHere]:
     hosts = HostsHere(MACHINES)
     yield hosts
     hosts.close()
-
-
-def batches(dataset: Any, **words: Any) -> list[Any]:
-    return [flat(batch) for batch in headrace.DataLoader(dataset, batch_size=4, **words)]
-
-
-def remote_loader(dataset: Any, **words: Any) -> headrace.DataLoader[Any]:
-    return headrace.DataLoader(dataset, batch_size=4, backend=headrace.Ray(), **words)
 
 
 @pytest.mark.timeout(110)
@@ -45,17 +37,17 @@ def test_for_every_split_of_workers_over_machines(hosts: HostsHere, workers: int
     if kind == "map":
         dataset: Any = Rows()
         words.update(seed=3, shuffle=True)
-        expected = batches(dataset, seed=3, shuffle=True)
+        expected = expected_of(dataset, seed=3, shuffle=True)
     elif kind == "map without seed":
         dataset = Rows()
         expected = batches_with_torch_seed(dataset, **words)
     elif kind == "stream":
         dataset = Stream()
-        expected = batches(dataset, **words)
+        expected = expected_of(dataset, **words)
     else:
         dataset = PlainStream()
         words.update(shard="auto")
-        expected = batches(dataset, **words)
+        expected = expected_of(dataset, **words)
 
     loader = remote_loader(dataset, **words)
     with placed_on(loader, hosts, local=min(local, workers)):
@@ -77,7 +69,7 @@ def with_torch_seed(loader: Any) -> list[Any]:
 
 
 def test_an_epoch_is_resumed_in_its_middle_with_other_workers(hosts: HostsHere) -> None:
-    expected = batches(Rows(), seed=1, shuffle=True)
+    expected = expected_of(Rows(), seed=1, shuffle=True)
     first = headrace.DataLoader(Rows(), batch_size=4, seed=1, shuffle=True, num_workers=2)
     iterator = iter(first)
     begun = [flat(next(iterator)) for _ in range(6)]
@@ -134,4 +126,4 @@ def test_a_changed_dataset_travels_anew(hosts: HostsHere) -> None:
 def test_proxies_are_started_by_every_start_method(hosts: HostsHere, method: str) -> None:
     loader = remote_loader(Rows(), seed=0, num_workers=2, multiprocessing_context=method)
     with placed_on(loader, hosts, local=1):
-        assert batches(Rows(), seed=0) == [flat(batch) for batch in loader]
+        assert expected_of(Rows(), seed=0) == [flat(batch) for batch in loader]
