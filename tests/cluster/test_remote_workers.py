@@ -40,6 +40,7 @@ def test_batches_are_those_of_the_same_loader_without_ray(on_ray: RayCluster) ->
     assert set(loader.recorder.hosts) == {0, 1}
 
 
+@pytest.mark.thorough
 def test_a_stream_is_dealt_out_over_local_and_remote_workers(on_ray: RayCluster) -> None:
     loader = remote_loader(PlainStream(), shard="auto", backend=headrace.Ray(local=1), num_workers=3)
     expected = expected_of(PlainStream(), shard="auto", num_workers=2)
@@ -50,12 +51,14 @@ def all_rows(batches: list[Any]) -> list[Any]:
     return [row for _, _, rows in batches for row in rows]
 
 
+@pytest.mark.thorough
 def test_auto_asks_ray_for_workers_and_changes_no_batch(on_ray: RayCluster) -> None:
     loader = remote_loader(SlowRows(400, 0.01), seed=0, shuffle=True, num_workers="auto", backend=headrace.Ray(local=1))
     assert expected_of(SlowRows(400, 0), seed=0, shuffle=True) == [flat(batch) for batch in loader]
     assert "predicted" in str([event.text for event in loader.recording.events])
 
 
+@pytest.mark.thorough
 def test_cpus_are_free_again_after_the_loader(on_ray: RayCluster) -> None:
     import ray
 
@@ -69,6 +72,7 @@ def test_cpus_are_free_again_after_the_loader(on_ray: RayCluster) -> None:
         ray.wait([ray.put(0)], timeout=0.1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", ["HostActor", "host_main"])
 def test_actors_and_hosts_that_are_killed_change_nothing(
     on_ray: RayCluster, program: str, caplog: pytest.LogCaptureFixture
@@ -97,6 +101,7 @@ def kill_one(cluster: RayCluster, program: str) -> None:
     raise AssertionError(f"no process of the cluster is a {program}")
 
 
+@pytest.mark.thorough
 def test_too_large_a_worker_is_an_error_that_says_what_is_free(on_ray: RayCluster) -> None:
     loader = remote_loader(SlowRows(), seed=0, backend=headrace.Ray(num_cpus=64, start_timeout=2))
     with pytest.raises(headrace.ClusterError, match="Ray has no machine for a worker") as caught:

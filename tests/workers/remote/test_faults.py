@@ -27,6 +27,7 @@ def hosts() -> Iterator[HostsHere]:
     hosts.close()
 
 
+@pytest.mark.thorough_but(fault="kill")
 @pytest.mark.parametrize("fault", ["exit", "kill", "segfault"])
 def test_a_worker_that_dies_once_is_replaced_on_its_host(
     hosts: HostsHere, tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
@@ -58,6 +59,7 @@ def test_a_worker_that_hangs_is_ended_and_its_stacks_are_shown(
     assert "_do" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_sample_that_always_kills_its_worker_is_left_out_by_the_policy(hosts: HostsHere) -> None:
     loader = remote_loader(Faulty(17, "kill"), seed=0, on_error="skip")
     with placed_on(loader, hosts):
@@ -76,6 +78,7 @@ def test_an_exception_reaches_the_loop_with_the_text_of_the_worker(hosts: HostsH
     assert came == 4
 
 
+@pytest.mark.thorough_but(kind="map", local=1)
 @pytest.mark.filterwarnings("ignore:.* cannot say where it was:UserWarning")
 @pytest.mark.parametrize("local", [0, 1])
 @pytest.mark.parametrize("kind", ["map", "map without seed", "stream", "dealt-out stream"])
@@ -124,6 +127,7 @@ def kill_one(hosts: HostsHere) -> int:
     return 0
 
 
+@pytest.mark.thorough
 def test_the_work_of_a_lost_machine_goes_to_those_that_are_left(caplog: pytest.LogCaptureFixture) -> None:
     own = HostsHere((ONE, TWO), most=1)
     loader = remote_loader(SlowRows(160, 0.01), seed=0, shuffle=True)
@@ -146,6 +150,7 @@ def wait_for_first(hosts: HostsHere) -> Any:
     return hosts.hosts[0]
 
 
+@pytest.mark.thorough
 def test_it_is_one_clear_error_where_no_machine_is_left() -> None:
     own = HostsHere((ONE,), most=1)
     loader = remote_loader(SlowRows(400, 0.005), seed=0, num_workers=1)
@@ -168,6 +173,7 @@ def test_it_is_one_clear_error_where_no_machine_comes() -> None:
         next(iter(loader))
 
 
+@pytest.mark.thorough
 def test_a_stopped_host_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.workers.remote.wire.SILENCE", 3.0)
     monkeypatch.setattr("headrace.workers.remote.proxy.SILENCE", 3.0)

@@ -95,6 +95,7 @@ def test_a_remote_batch_belongs_to_the_user(hosts: HostsHere) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_the_next_epoch_has_the_same_hosts_and_the_dataset_does_not_travel_again() -> None:
     loader = remote_loader(Rows(), seed=0, num_workers=2)
     own = HostsHere()
@@ -122,6 +123,7 @@ def test_a_changed_dataset_travels_anew(hosts: HostsHere) -> None:
         assert [10.0, 11.0, 12.0, 13.0] == next(iter(loader))["row"][:, 0].tolist()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_proxies_are_started_by_every_start_method(hosts: HostsHere, method: str) -> None:
     loader = remote_loader(Rows(), seed=0, num_workers=2, multiprocessing_context=method)
