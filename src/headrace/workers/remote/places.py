@@ -70,7 +70,8 @@ class Places:
         self._starting = 0
         self._placed = 0
         """Hosts that are being started and have a machine."""
-        self._waiting = 0
+        self._waiting: set[Connection] = set()
+        """The doors that wait for a host."""
         self._doors: dict[Connection, HostHandle | None] = {}
         self._changed = threading.Condition()
 
@@ -124,9 +125,6 @@ class Places:
         """Waits for a host and gives it to a door; None once the door is closed. Raises `ClusterError`."""
         began = time.monotonic()
         told = began
-        with self._changed:
-            self._waiting += 1
-
         try:
             while not _is_closed(door):
                 host = self._take_free(door)
@@ -143,7 +141,7 @@ class Places:
                     raise ClusterError(reason)
         finally:
             with self._changed:
-                self._waiting -= 1
+                self._waiting.discard(door)
         return None
 
     def _take_free(self, door: Connection) -> HostHandle | None:
@@ -153,11 +151,14 @@ class Places:
                 raise self._errors.pop()
 
             if not self._free:
+                self._waiting.add(door)
                 self._start_enough()
                 self._changed.wait(LOOK_EVERY)
             if not self._free:
                 return None
 
+            # At once, under the lock: a door that has a host and still counted would have another one started.
+            self._waiting.discard(door)
             host = self._free.pop()
             self._doors[door] = host
 
@@ -169,7 +170,7 @@ class Places:
 
     def _start_enough(self) -> None:
         """Starts as many hosts as are waited for."""
-        while self._starting < self._waiting:
+        while self._starting < len(self._waiting):
             self._starting += 1
             threading.Thread(target=self._start_one, daemon=True).start()
 

@@ -279,6 +279,8 @@ class _Proxy:
             death: Death = message.content
             self._note_activity(death.activity)
             self._it.crash_file.write(death.stacks)
+            # First of all: the trainer may ask for a place for the next worker before this process has quite ended.
+            self._door.close()
             _end_like(death.exitcode)
 
     def _note_activity(self, numbers: list[int]) -> None:
