@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -92,38 +92,73 @@ class Batches(Dataset):
         return self.stored[keys]
 
 
-def loaders(folder: Path, pixels: np.ndarray, labels: np.ndarray) -> dict[tuple[str, str], Callable[[], Any]]:
-    """Writes all forms; returns what makes a loader of each, by (form, whose)."""
+STORED = (("memmap", "m"), ("npz", "p.npz"), ("tensordict", "t"))
+"""What is written of each dataset: the format, and its name in the folder."""
+
+
+class Form(NamedTuple):
+    """A form of a dataset as people load it with torch, and with headrace."""
+
+    theirs: Any
+    ours: Any
+    collate: Callable[[Any], Any] | None
+
+    @property
+    def own_collate(self) -> Callable[[Any], Any] | None:
+        """The collate function that headrace needs."""
+        return self.collate if isinstance(self.ours, Batches) else None
+
+
+def write_forms(folder: Path, pixels: np.ndarray, labels: np.ndarray) -> None:
+    """Writes what `read_forms` reads."""
     schema = Schema((Field("image", "fixed", pixels.dtype, pixels.shape[1:]), Field("label", "fixed", labels.dtype)))
     block = Block(schema, {"image": pixels, "label": labels})
-    paths = {}
-    for form, name in (("memmap", "m"), ("npz", "p.npz"), ("tensordict", "t")):
-        paths[form] = str(folder / name)
-        writer = open_writer(paths[form], schema, form)
+    for form, name in STORED:
+        writer = open_writer(str(folder / name), schema, form)
         writer.append(block)
         writer.seal()
+
+
+def read_forms(folder: Path, pixels: np.ndarray, labels: np.ndarray) -> dict[str, Form]:
+    """Returns all forms of a dataset that was written into this folder."""
+    paths = {form: str(folder / name) for form, name in STORED}
     raw = Raw(pixels, labels)
     in_memory = TensorDict({"image": torch.from_numpy(pixels), "label": torch.from_numpy(labels)}, [len(labels)])
     mapped = {name: np.load(f"{paths['memmap']}/{name}.npy", mmap_mode="r") for name in ("image", "label")}
-    forms: dict[str, tuple[Any, Any, Any]] = {
-        "raw": (raw, raw, None),
-        "preload": (Arrays(pixels, labels), headrace.open(paths["npz"]).astype(image=torch.float32), None),
-        "tensorclass": (Batches(in_memory), Batches(in_memory), same),
-        "tensorclass, memmap": (
+    return {
+        "raw": Form(raw, raw, None),
+        "preload": Form(Arrays(pixels, labels), headrace.open(paths["npz"]).astype(image=torch.float32), None),
+        "tensorclass": Form(Batches(in_memory), Batches(in_memory), same),
+        "tensorclass, memmap": Form(
             Batches(TensorDict.load_memmap(paths["tensordict"])),
             headrace.open(paths["tensordict"]).astype(image=torch.float32),
             same,
         ),
-        "numpy, memmap": (
-            Arrays(mapped["image"], mapped["label"]), headrace.open(paths["memmap"]).astype(image=torch.float32), None,
+        "numpy, memmap": Form(
+            Arrays(mapped["image"], mapped["label"]), headrace.open(paths["memmap"]).astype(image=torch.float32), None
         ),
-    }  # fmt: skip
+    }
+
+
+def loaders(folder: Path, pixels: np.ndarray, labels: np.ndarray) -> dict[tuple[str, str], Callable[[], Any]]:
+    """Writes all forms; returns what makes a loader of each, by (form, whose)."""
+    write_forms(folder, pixels, labels)
     made: dict[tuple[str, str], Callable[[], Any]] = {}
-    for form, (theirs, ours, collate) in forms.items():
-        own = collate if isinstance(ours, Batches) else None
+    for form, read in read_forms(folder, pixels, labels).items():
+        theirs, ours, collate, own = *read, read.own_collate
         made[form, "torch"] = lambda d=theirs, c=collate: DataLoader(d, BATCH, shuffle=True, collate_fn=c)
         made[form, "headrace"] = lambda d=ours, c=own: headrace.DataLoader(d, BATCH, shuffle=True, collate_fn=c)
     return made
+
+
+def generated(share: float) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns the pixels and the labels of both datasets, or a share of them."""
+    rng = np.random.default_rng(0)
+    many, few = int(60_000 * share), int(10_000 * share)
+    return {
+        "FashionMNIST's shape": (rng.integers(0, 255, (many, 28, 28), np.uint8), rng.integers(0, 10, many)),
+        ".npz": (rng.random((few, 3, 32, 32), np.float32), rng.integers(0, 10, few)),
+    }
 
 
 def checksum(loader: Any) -> tuple[int, float, int]:
@@ -250,15 +285,9 @@ def main() -> None:
     results.option(parser)
     parser.add_argument("--plot", type=Path, help="where to draw the table; needs matplotlib")
     given = parser.parse_args()
-    rng = np.random.default_rng(0)
-    many, few = int(60_000 * given.share), int(10_000 * given.share)
-    data = {
-        "FashionMNIST's shape": (rng.integers(0, 255, (many, 28, 28), np.uint8), rng.integers(0, 10, many)),
-        ".npz": (rng.random((few, 3, 32, 32), np.float32), rng.integers(0, 10, few)),
-    }
     found: dict[str, dict[Any, list[float]]] = {}
     tables = []
-    for name, (pixels, labels) in data.items():
+    for name, (pixels, labels) in generated(given.share).items():
         with tempfile.TemporaryDirectory() as folder:
             found[name] = measure(loaders(Path(folder), pixels, labels), given, pixels.shape[1:])
         tables += tables_of(name, found[name], given.epochs)

@@ -51,6 +51,7 @@ class Plan:
 PLANS = {
     "transport": Plan(("transport.py",), ("transport.py --batches 2 --rounds 2",), 2),
     "forms": Plan(("forms.py --epochs 2 --repeats 5",), ("forms.py --epochs 1 --repeats 2 --share 0.01",), 12),
+    "ranks": Plan(("forms_ranks.py",), ("forms_ranks.py --rounds 1 --share 0.02",), 12),
     "trajectories": Plan(
         ("stages.py",),
         ("stages.py --trajectories 2000 --cut-trajectories 1500 --rounds 2 --batches 4",),

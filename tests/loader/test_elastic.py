@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,8 @@ from pathlib import Path
 
 import pytest
 import torch.distributed
+
+from tests.servers.networks import inside, torchrun_of_node, two_nodes
 
 from .elastic_program import EPOCHS, STEPS, loader_of
 
@@ -216,50 +217,17 @@ class Nodes:
 
     def agents(self, ranks: int, attempt: int) -> list[Agent]:
         """Returns the agents of a job with so many ranks on each node."""
-        port = 29500 + attempt
-        found = []
-        for number, name in enumerate(self.names):
-            options = (
-                "--nnodes=2",
-                "--rdzv-backend=c10d",
-                f"--rdzv-endpoint=10.111.0.1:{port}",
-                f"--rdzv-id={attempt}",
-                # The address of a line does not tell torchrun which of the two machines it is on.
-                f"--rdzv-conf=is_host={number == 0}",
-                f"--local-addr=10.111.0.{number + 1}",
-            )
-            found.append(Agent(ranks, options, ("ip", "netns", "exec", name), name))
-        return found
-
-
-def ip(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=30, check=False)
+        return [
+            Agent(ranks, tuple(torchrun_of_node(number, 29500 + attempt)), inside(name), name)
+            for number, name in enumerate(self.names)
+        ]
 
 
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
-    """Two nodes. The line's ends are called as the namespaces are."""
-    if shutil.which("ip") is None:
-        pytest.skip("ip is not installed (Debian: iproute2)")
-
-    first, second = (f"hr{os.getpid()}{letter}" for letter in "ab")
-    try:
-        made = [ip("netns", "add", name) for name in (first, second)]
-        made.append(ip("link", "add", first, "netns", first, "type", "veth", "peer", "name", second, "netns", second))
-        if any(one.returncode for one in made):
-            pytest.skip(f"network namespaces are not allowed here: {' '.join(one.stderr.strip() for one in made)}")
-
-        for number, name in enumerate((first, second), 1):
-            for change in (("addr", "add", f"10.111.0.{number}/24", "dev", name), ("link", "set", name, "up"),
-                           ("link", "set", "lo", "up")):  # fmt: skip
-                done = ip("-n", name, *change)
-                assert done.returncode == 0, done.stderr
-        yield Nodes((first, second))
-    finally:
-        for name in (first, second):
-            ip("netns", "del", name)
-        left = ip("netns", "list").stdout.split()
-        assert not {first, second} & set(left)
+    """Two nodes."""
+    with two_nodes() as names:
+        yield Nodes(names)
 
 
 def test_two_nodes_are_killed_and_come_back_with_twice_the_ranks(nodes: Nodes, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class Network:
     @property
     def machine(self) -> Machine:
         """The machine at the other end."""
-        return Machine(self.namespace, self.there, ("ip", "netns", "exec", self.namespace))
+        return Machine(self.namespace, self.there, inside(self.namespace))
 
     def make(self) -> None:
         _ip("netns", "add", self.namespace)
@@ -82,6 +82,56 @@ def networks(count: int) -> Iterator[list[Network]]:
     finally:
         for network in made:
             network.remove()
+
+
+TWO_NODES = "10.111.0"
+"""The first three numbers of the addresses of two nodes."""
+
+
+@contextlib.contextmanager
+def two_nodes() -> Iterator[tuple[str, str]]:
+    """Makes two networks with one line between them, and returns their names: the ends of the line have the same.
+
+    Their addresses end with 1 and 2. Skips the test where this user may not.
+    """
+    if shutil.which("ip") is None:
+        pytest.skip("ip is not installed (Debian: iproute2)")
+
+    first, second = (f"hr{os.getpid()}{letter}" for letter in "ab")
+    try:
+        try:
+            _ip("netns", "add", first)
+            _ip("netns", "add", second)
+            _ip("link", "add", first, "netns", first, "type", "veth", "peer", "name", second, "netns", second)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces are not allowed here: {error.stderr.strip()}")
+
+        for number, name in enumerate((first, second), 1):
+            _ip("-n", name, "addr", "add", f"{TWO_NODES}.{number}/24", "dev", name)
+            _ip("-n", name, "link", "set", name, "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+        yield first, second
+    finally:
+        for name in (first, second):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def torchrun_of_node(number: int, port: int) -> list[str]:
+    """Returns the options of torchrun on one of `two_nodes`: the first, number 0, has the rendezvous at this port."""
+    return [
+        "--nnodes=2",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={TWO_NODES}.1:{port}",
+        f"--rdzv-id={port}",
+        # The address of a line does not tell torchrun which of the two machines it is on.
+        f"--rdzv-conf=is_host={number == 0}",
+        f"--local-addr={TWO_NODES}.{number + 1}",
+    ]
+
+
+def inside(name: str) -> tuple[str, ...]:
+    """Returns what is put before a command that is to run in a network."""
+    return "ip", "netns", "exec", name
 
 
 def _ip(*words: str) -> None:

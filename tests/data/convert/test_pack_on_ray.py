@@ -42,7 +42,7 @@ def photos_in(folder: Path) -> Path:
     return folder / "photos" / "train"
 
 
-@pytest.mark.thorough_but(form="webdataset")
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", NAMES)
 def test_the_files_and_the_manifest_are_those_of_a_local_pack(form: str, tmp_path: Path) -> None:
     source = source_in(tmp_path)
@@ -71,6 +71,7 @@ def test_a_relative_path_belongs_to_the_folder_of_the_caller(tmp_path: Path, mon
     assert files_in(tmp_path / "here") == files_in(tmp_path / "there")
 
 
+@pytest.mark.thorough
 def test_a_bad_image_gives_the_error_of_a_local_pack(tmp_path: Path) -> None:
     photos = photos_in(tmp_path)
     one = sorted(photos.rglob("*.jpg"))[17]
@@ -111,6 +112,7 @@ def test_after_a_kill_of_the_command_either_side_goes_on(case: Case, number: int
     assert hidden(case.target.parent) == []
 
 
+@pytest.mark.thorough
 def test_what_a_local_pack_has_left_is_finished_on_ray(case: Case) -> None:
     child = case.child(stop=("piece", 4))
     child.wait_until_there()
