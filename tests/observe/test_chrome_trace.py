@@ -188,6 +188,11 @@ def test_what_happened_is_marked_where_it_happened() -> None:
     assert [labels[mark["tid"]] for mark in marks] == ["worker 3", "training loop"]
 
 
+def test_a_worker_of_another_machine_is_named_with_it() -> None:
+    trace = trace_events([replace(made_up.with_workers(12, 2, epochs=1), hosts={1: "gpu-7"})])
+    assert {"worker 0", "worker 1 on gpu-7"} <= set(threads(trace).values())
+
+
 def test_an_epoch_that_goes_on_ends_with_its_last_batch() -> None:
     whole = made_up.with_workers(20, 2, epochs=1)
     trace = trace_events([replace(whole, epochs=(EpochTimes(0, made_up.BEGAN, workers=2),))])

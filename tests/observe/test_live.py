@@ -151,6 +151,20 @@ def test_a_loader_that_rests_takes_one_row() -> None:
     assert rows[1].startswith("other.py:7")
 
 
+@pytest.mark.parametrize(("width", "named"), [(120, True), (80, False)])
+def test_a_wide_terminal_names_the_machines_of_workers(width: int, named: bool) -> None:
+    recording = replace(made_up.with_workers(), hosts={1: "gpu-7"})
+    file = io.StringIO()
+    Console(file=file, width=width).print(view([recording], ends(recording)))
+    rows = [line for line in file.getvalue().splitlines() if line.startswith("worker")]
+    assert [
+        row.startswith(start) for row, start in zip(rows, ("worker 0  here ", "worker 1  gpu-7 "), strict=True)
+    ] == [
+        named,
+        named,
+    ]
+
+
 def test_a_terminal_of_ascii_gets_ascii() -> None:
     recording = made_up.with_workers()
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")

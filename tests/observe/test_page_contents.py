@@ -47,6 +47,13 @@ def test_usual_first_batches_and_steps_are_drawn_like_any_other() -> None:
         assert (drawing["prepared"], drawing["first_step"]) == ([], None)
 
 
+def test_workers_of_other_machines_are_named_with_them() -> None:
+    read = shown(replace(made_up.with_workers(), hosts={0: "gpu-7", 1: "<b>gpu-8"}), diagnoses=[])
+    assert "1 worker on <b>gpu-8, 1 worker on gpu-7" in read.texts["td"]
+    (drawing,) = read.drawings()
+    assert drawing["names"] == {"0": "worker 0 on gpu-7", "1": "worker 1 on <b>gpu-8"}
+
+
 def test_idleness_is_in_the_legend_where_workers_are_drawn() -> None:
     assert "idle" in shown(made_up.with_workers(), diagnoses=[]).texts["li"]
     assert "idle" not in shown(made_up.inline(), diagnoses=[]).texts["li"]

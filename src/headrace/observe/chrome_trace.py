@@ -121,7 +121,7 @@ class _Drawing:
     def _names(self) -> Iterator[dict[str, Any]]:
         threads = {LOOP: "training loop", EPOCHS: "epochs"}
         for worker in workers_seen(self._recording.batches, self._recording.events):
-            threads[FIRST_WORKER + worker] = f"worker {worker}"
+            threads[FIRST_WORKER + worker] = self._recording.worker_name(worker)
 
         yield self._label("process_name", 0, name=f"{self._recording.setting.loader} {self._recording.label}")
         # Viewers sort processes by this number. Below zero, recordings come before what torch's profiler recorded.

@@ -221,7 +221,7 @@ class _Loader:
         if worker == MAIN:
             name = "main process "
         else:
-            name = f"worker {worker:<2} "
+            name = f"worker {worker:<2} {self._host(worker)}"
 
         words = f" {sum(stages.values()):>4.0%}"
         room = self.width - len(name) - 5
@@ -235,6 +235,14 @@ class _Loader:
         if room >= 4:
             line.append_text(self._bar(list(stages.items()), min(room, 40)))
         return line.append(words)
+
+    def _host(self, worker: int) -> str:
+        """The machine of a worker where there is room for its name, as wide as that of any other."""
+        hosts = self.recording.hosts
+        widest = max(map(len, hosts.values()), default=0)
+        if not widest or self.width < 80 + widest:
+            return ""
+        return f"{hosts.get(worker, 'here'):<{widest}} "
 
     def _rest(self) -> Iterator[Text]:
         """Batches on their way, memory, and what was decided last."""

@@ -172,6 +172,12 @@ class Recording:
     hosts: Mapping[int, str] = field(default_factory=dict)
     """The other machines on which workers run, by the workers' numbers."""
 
+    def worker_name(self, worker: int) -> str:
+        """Returns what a worker is called, with its machine if that is another one."""
+        if worker in self.hosts:
+            return f"worker {worker} on {self.hosts[worker]}"
+        return f"worker {worker}"
+
     def as_json(self) -> dict[str, Any]:
         """Returns it as JSON knows it: arrays as lists of their columns, NaN as None."""
         plain = asdict(self) | {"batches": _columns(self.batches), "memory": _columns(self.memory)}

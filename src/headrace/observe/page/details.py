@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from headrace.observe.diagnosis.finding import Diagnosis
@@ -41,7 +42,7 @@ def details(recording: Recording, diagnosis: Diagnosis | None) -> str:
     if traps:
         known = f'<h3>Known to go wrong</h3><ul class="traps">{traps}</ul>'
 
-    setting = f"<div><h3>How the loader is set up</h3>{pairs(_setting(recording.setting))}</div>"
+    setting = f"<div><h3>How the loader is set up</h3>{pairs(_setting(recording))}</div>"
     beside = _epochs(recording.epochs) + _events(recording.events, began(recording))
     return f'{known}<div class="two">{setting}<div>{beside}</div></div>'
 
@@ -99,8 +100,9 @@ def _latest(held: int, shown: int, on_timeline: int | None = None) -> str:
     return f'<p class="quiet">The latest {count(shown)} of {count(held)}{more}.</p>'
 
 
-def _setting(setting: Setting) -> dict[str, str]:
+def _setting(recording: Recording) -> dict[str, str]:
     """Returns what is worth showing of a setting, in words."""
+    setting = recording.setting
     loaders = {"headrace": "headrace", "torch": "torch.utils.data.DataLoader"}
     dataset = setting.dataset or UNKNOWN
     if setting.is_stream:
@@ -114,6 +116,8 @@ def _setting(setting: Setting) -> dict[str, str]:
         "batches of an epoch": _count(setting.length),
         "order": _either(setting.in_order, "as the sampler says", "as they become ready"),
     }
+    if recording.hosts:
+        rows["on other machines"] = _machines(recording)
     if setting.num_workers:
         rows["prefetch_factor"] = count(setting.prefetch_factor)
         rows["work goes to"] = _either(setting.free, "whichever worker is free", "the workers in turn")
@@ -138,6 +142,12 @@ def _workers(setting: Setting) -> str:
     if setting.backend == "thread":
         return some(setting.num_workers, "thread")
     return some(setting.num_workers, "lane")
+
+
+def _machines(recording: Recording) -> str:
+    """Returns how many workers each other machine has: "2 workers on gpu-1, 1 worker on gpu-2"."""
+    each = Counter(recording.hosts.values())
+    return ", ".join(f"{some(number, 'worker')} on {host}" for host, number in sorted(each.items()))
 
 
 def _count(value: int | None) -> str:

@@ -331,7 +331,7 @@ class Timeline {
     if (event) return [`${event[1]}, ${duration(event[0])}`, [[event[2], ""]]];
     const b = this.data.batches, at = (name) => (b[name] ? b[name][row] : null);
     const between = (from, to) => (at(from) === null || at(to) === null ? null : at(to) - at(from));
-    const said = [["made by", b.worker[row] < 0 ? "" : `worker ${b.worker[row]}`], ["samples", b.samples[row] || ""], ["size", b.bytes[row] ? bytes(b.bytes[row]) : ""]];
+    const said = [["made by", b.worker[row] < 0 ? "" : this.data.names[b.worker[row]] || `worker ${b.worker[row]}`], ["samples", b.samples[row] || ""], ["size", b.bytes[row] ? bytes(b.bytes[row]) : ""]];
     const times = [["loading", between("begun", "loaded")], ["collating", between("loaded", "collated")], ["sending", between("collated", "sent")], ["until taken", between("sent", "arrived")], ["opening", at("opened")], ["pinning", at("pinned")], ["waited for", between("asked", "delivered")], ["core time", at("cpu")], ["without a core", at("queued")]];
     const known = times.filter(([, value]) => value !== null).map(([name, value]) => [name, duration(value)]);
     return [`${NAMES[stage]} ${duration(length)}: batch ${b.number[row]} of epoch ${b.epoch[row]}`, said.filter(([, value]) => value !== "").concat(known)];

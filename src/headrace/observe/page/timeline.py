@@ -85,6 +85,7 @@ def timeline(recording: Recording, most: int = MOST_BATCHES) -> dict[str, Any] |
         "prepared": np.flatnonzero(prepared(rows).at).tolist(),
         "first_step": first_step(rows),
         "workers": workers_seen(rows, recording.events),
+        "names": {worker: recording.worker_name(worker) for worker in recording.hosts},
         "left_out": gap,
         "events": _events(recording.events[-MOST_EVENTS:], zero),
         "epochs": _epochs(recording.epochs, zero),
