@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import headrace
+from tests.clients.lightning_trainer import trainer
 from tests.sources.loading import values
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(180)]
@@ -36,21 +37,11 @@ def test_lightning_goes_on_with_the_next_batch(kafka_broker, tmp_path, workers):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=1e-6)
 
-    def trainer(steps):
-        return lightning.Trainer(
-            max_steps=steps,
-            accelerator="cpu",
-            logger=False,
-            default_root_dir=tmp_path,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-
     kafka_broker.make_topic("clicks")
     kafka_broker.produce("clicks", values(range(COUNT)))
     url = kafka_broker.url("clicks")
     first = Model()
-    begun = trainer(25)
+    begun = trainer(tmp_path, 25)
     loader = loader_of(url, workers)
     begun.fit(first, loader)
     begun.save_checkpoint(tmp_path / "saved.ckpt")
@@ -58,6 +49,6 @@ def test_lightning_goes_on_with_the_next_batch(kafka_broker, tmp_path, workers):
     assert kafka_broker.committed("clicks") == {0: 200}
 
     second = Model()
-    trainer(40).fit(second, loader_of(url, workers), ckpt_path=tmp_path / "saved.ckpt")
+    trainer(tmp_path, 40).fit(second, loader_of(url, workers), ckpt_path=tmp_path / "saved.ckpt")
     assert len(first.seen) == 250
     assert sorted(first.seen + second.seen) == list(range(COUNT))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import headrace
+from tests.clients.lightning_trainer import trainer
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore"),
               pytest.mark.usefixtures("on_ray")]  # fmt: skip
@@ -47,25 +48,15 @@ def test_lightning_trains_on_other_machines_and_goes_on_without_them(tmp_path):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=1e-6)
 
-    def trainer(steps):
-        return lightning.Trainer(
-            max_steps=steps,
-            accelerator="cpu",
-            logger=False,
-            default_root_dir=tmp_path,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-
     first = Model()
-    begun = trainer(31)
+    begun = trainer(tmp_path, 31)
     loader = loader_of(num_workers=1, persistent_workers=True, backend="ray")
     begun.fit(first, loader)
     begun.save_checkpoint(tmp_path / "saved.ckpt")
     assert set(loader.recorder.hosts) == {0}
 
     second = Model()
-    trainer(48).fit(second, loader_of(num_workers=1), ckpt_path=tmp_path / "saved.ckpt")
+    trainer(tmp_path, 48).fit(second, loader_of(num_workers=1), ckpt_path=tmp_path / "saved.ckpt")
 
     assert len(first.seen) == 31 * BATCH
     assert first.seen + second.seen == expected(epochs=2)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,25 +15,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.utils.data import IterableDataset
 
 import headrace
+
+from .elastic_program import Stream
 
 LENGTH = 72
 GLOBAL_BATCH = 12
 
 
-class Stream(IterableDataset[int]):
-    """A stream with a state: where it is, and how often it was resumed."""
-
-    def __init__(self) -> None:
-        self.position = 0
-
-    def __iter__(self) -> Iterator[int]:
-        while self.position < LENGTH:
-            self.position += 1
-            yield self.position - 1
-        self.position = 0
+class TensorStream(Stream):
+    """A stream whose state is a tensor."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"position": torch.tensor(self.position)}
@@ -50,7 +41,7 @@ def loader_of(kind: str, rank: int, world: int) -> headrace.DataLoader[Any]:
         world = max(world // 2, 1)
         shard = headrace.Shard(rank // 2, world)
     if kind == "stream":
-        return headrace.DataLoader(Stream(), GLOBAL_BATCH // world, shard=shard)
+        return headrace.DataLoader(TensorStream(LENGTH), GLOBAL_BATCH // world, shard=shard)
     return headrace.DataLoader(torch.arange(LENGTH), GLOBAL_BATCH // world, shuffle=True, seed=3, shard=shard)
 
 

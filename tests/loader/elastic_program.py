@@ -36,13 +36,14 @@ STEPS = EPOCHS * LENGTH // GLOBAL_BATCH
 
 
 class Stream(IterableDataset[int]):
-    """A stream with a state."""
+    """Whole numbers in their order, with a state."""
 
-    def __init__(self) -> None:
+    def __init__(self, length: int) -> None:
+        self.length = length
         self.position = 0
 
     def __iter__(self) -> Iterator[int]:
-        while self.position < LENGTH:
+        while self.position < self.length:
             self.position += 1
             yield self.position - 1
         self.position = 0
@@ -57,7 +58,7 @@ class Stream(IterableDataset[int]):
 def loader_of(kind: str, ranks: int, workers: int) -> headrace.DataLoader[Any]:
     size = GLOBAL_BATCH // ranks
     if kind == "stream":
-        return headrace.DataLoader(Stream(), size, shard="auto", num_workers=workers)
+        return headrace.DataLoader(Stream(LENGTH), size, shard="auto", num_workers=workers)
     return headrace.DataLoader(torch.arange(LENGTH), size, shuffle=True, seed=5, shard="auto", num_workers=workers)
 
 
