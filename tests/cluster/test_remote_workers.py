@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,15 +131,42 @@ def test_arguments_that_make_no_sense_are_refused(words: dict[str, Any]) -> None
         headrace.DataLoader(SlowRows(), **words)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:6379", "ray://head:10001", "[::1]:6379", "auto", "local", None])
+def test_addresses_of_clusters_are_taken(address: str | None) -> None:
+    assert headrace.Ray(address).address == address
+
+
+def test_what_cannot_be_pickled_is_named(on_ray: RayCluster) -> None:
+    data = SlowRows()
+    data.lock = threading.Lock()
+    with pytest.raises(headrace.UsageError, match=r"dataset: cannot pickle '_thread.lock' object"):
+        next(iter(headrace.DataLoader(data, num_workers=1, backend="ray")))
+
+
+@pytest.mark.thorough
+def test_a_loader_whose_epoch_is_over_leaves_its_machines_to_another(on_ray: RayCluster) -> None:
+    training = headrace.DataLoader(SlowRows(), batch_size=4, num_workers=ray_servers.NODES, backend="ray")
+    trained = list(training)
+    validation = list(headrace.DataLoader(SlowRows(), batch_size=4, num_workers=1, backend="ray"))
+    assert len(validation) == len(trained)
+
+
 @pytest.mark.parametrize(
     "words",
     [
         {"local": -1},
         {"local": True},
         {"num_cpus": "1"},
+        {"num_cpus": float("nan")},
         {"address": 1},
-        {"resources": {"GPU": 0}},
+        {"address": ""},
+        {"address": "nohost"},
+        {"address": "127.0.0.1:99999"},
+        {"address": "http://127.0.0.1:8265"},
+        {"resources": {"cpu_node": 0}},
+        {"resources": {"GPU": 1}},
         {"start_timeout": 0},
+        {"start_timeout": float("inf")},
     ],
 )
 def test_options_that_make_no_sense_are_refused(words: dict[str, Any]) -> None:

@@ -122,6 +122,9 @@ class HostsHere:
     def why_it_waits(self, seconds: float) -> str:
         return f"no machine for {seconds:.0f} s"
 
+    def has_room(self) -> bool:
+        return True
+
     def why_it_ended(self) -> str:
         return ""
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from headrace.cluster.address import host_and_port
 from headrace.core.errors import ClusterError
 from headrace.core.extras import extra
 
@@ -57,7 +58,7 @@ def connect(address: str | None = None) -> None:
         with _quietly():
             ray.init(found, **words)
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
-        raise _unreachable(found, str(error)) from error
+        raise _refused(found, str(error)) from error
 
 
 @contextlib.contextmanager
@@ -107,14 +108,26 @@ def _cluster_of_this_machine() -> str | None:
 
 def check_reachable(address: str, within: float = REACHED_WITHIN) -> None:
     """Raises `ClusterError` if nobody answers at an address within some seconds: Ray itself would try for minutes."""
-    host, colon, port = address.rpartition("://")[2].rstrip("/").rpartition(":")
-    if not colon or not host or not port.isdigit():
+    parts = host_and_port(address)
+    if parts is None:
         raise _unreachable(address, "no port in it")
 
     try:
-        socket.create_connection((host.strip("[]"), int(port)), within).close()
-    except (OSError, OverflowError, UnicodeError) as error:
+        socket.create_connection(parts, within).close()
+    except (OSError, UnicodeError) as error:
         raise _unreachable(address, str(error)) from error
+
+
+def _refused(address: str, found: str) -> ClusterError:
+    """Returns the error for an address where somebody answers and Ray cannot connect."""
+    return ClusterError.about(
+        "this process cannot connect to a Ray cluster",
+        place=address,
+        found=found,
+        expected="a cluster of the same Ray, which takes this process's token if it asks for one",
+        cure="see what `ray start` has said there: if authentication is on, set RAY_AUTH_MODE=token and give this "
+        "machine the token of the cluster",
+    )
 
 
 def _unreachable(address: str, found: str) -> ClusterError:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 
+from headrace.cluster.address import WORDS, host_and_port
 from headrace.core.errors import wrong_argument
 
 PLACE = "headrace.Ray"
@@ -35,14 +36,18 @@ class Ray:
     start_timeout: float = 30
 
     def __post_init__(self) -> None:
-        if self.address is not None and not isinstance(self.address, str):
-            raise wrong_argument("address", self.address, "an address of a Ray cluster, or None", place=PLACE)
+        if self.address is not None and not _is_address(self.address):
+            expected = '"host:port", "ray://host:port", "auto", "local" or None'
+            raise wrong_argument("address", self.address, expected, place=PLACE)
         if isinstance(self.local, bool) or not isinstance(self.local, int) or self.local < 0:
             raise wrong_argument("local", self.local, "a number of workers, at least 0", place=PLACE)
         if not _is_number(self.num_cpus) or self.num_cpus < 0:
             raise wrong_argument("num_cpus", self.num_cpus, "a number, at least 0", place=PLACE)
         if not _are_resources(self.resources):
             raise wrong_argument("resources", self.resources, "numbers by Ray's names of resources", place=PLACE)
+        if own := {"CPU", "GPU", "memory", "object_store_memory"} & self.resources.keys():
+            expected = f"resources of your own; {min(own)} is one of Ray's, and num_cpus= says what a worker takes"
+            raise wrong_argument("resources", self.resources, expected, place=PLACE)
         if not _is_number(self.start_timeout) or self.start_timeout <= 0:
             raise wrong_argument("start_timeout", self.start_timeout, "a positive number of seconds", place=PLACE)
 
@@ -52,8 +57,12 @@ class Ray:
         return {"CPU": self.num_cpus, **self.resources}
 
 
+def _is_address(value: object) -> bool:
+    return isinstance(value, str) and (value in WORDS or host_and_port(value) is not None)
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _are_resources(value: object) -> bool:

@@ -282,11 +282,11 @@ def check_ray(backend: AskedBackend, dataset: object, num_workers: Any) -> None:
     if ray is None:
         return
 
-    place = "headrace.DataLoader(backend='ray')"
+    place = "headrace.DataLoader, backend='ray'"
     require("ray", "ray")
     if num_workers == 0:
         raise wrong_argument("num_workers", 0, "how many workers Ray shall start, at least 1", place=place)
-    if isinstance(num_workers, int) and ray.local > num_workers:
+    if isinstance(num_workers, int) and 0 < num_workers < ray.local:
         raise wrong_argument("local", ray.local, f"at most num_workers, which is {num_workers}", place="headrace.Ray")
     if is_live(dataset):
         raise UsageError.about(

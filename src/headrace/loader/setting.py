@@ -53,7 +53,8 @@ def setting_of(
         length=known_length(loader._index_sampler) if is_map else None,
         pin_memory=loader.pin_memory,
         accelerator=_accelerator(),
-        cores=_cores_for(loader),
+        cores=cores(),
+        remote_cores=_remote_cores(loader),
         memory=_machine_memory(),
         dataset=type(loader.dataset).__qualname__,
         makes_batches=kind == "headrace" and makes_batches(loader.dataset, loader.collate_fn),
@@ -63,11 +64,11 @@ def setting_of(
     )
 
 
-def _cores_for(loader: TorchDataLoader[Any]) -> int:
-    """Returns on how many cores the work is spread: a worker on another machine brings the one that Ray gives it."""
+def _remote_cores(loader: TorchDataLoader[Any]) -> int:
+    """Returns how many cores workers on other machines may bring: each has the one that Ray gives it."""
     if as_ray(getattr(loader, "backend", "process")) is None:
-        return cores()
-    return cores() + MOST_WORKERS
+        return 0
+    return MOST_WORKERS
 
 
 def _is_split(loader: TorchDataLoader[Any]) -> bool:

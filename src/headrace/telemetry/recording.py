@@ -110,6 +110,9 @@ class Setting:
     accelerator: str = ""
     """The kind of accelerator of the machine, such as "cuda"; empty: none is known."""
     cores: int = 1
+    """Of this machine, that this process may use."""
+    remote_cores: int = 0
+    """Those that workers on other machines may bring, at most."""
     memory: int = 0
     """Bytes that this process and its children may take."""
     dataset: str = ""

@@ -169,7 +169,13 @@ def workload_of(recording: Recording) -> Workload | None:
         return None
 
     setting = recording.setting
-    rules = Rules(setting.num_workers, setting.prefetch_factor, setting.in_order, setting.free, max(setting.cores, 1))
+    rules = Rules(
+        setting.num_workers,
+        setting.prefetch_factor,
+        setting.in_order,
+        setting.free,
+        max(setting.cores + setting.remote_cores, 1),
+    )
     stages = _rows_of_stages(steady_stages(recording.batches), slice(-PLAYED, None))
     starts = {epoch.epoch: epoch.began for epoch in recording.epochs}
     loop = _loops(rows, stages)

@@ -22,6 +22,7 @@ class SlowHost:
     def __init__(self, number: int, asked: threading.Event, may_answer: threading.Event) -> None:
         self.place = Place("127.0.0.1", number, b"")
         self.alive = True
+        self.ended = threading.Event()
         self._asked = asked
         self._may_answer = may_answer
 
@@ -32,6 +33,7 @@ class SlowHost:
 
     def end(self) -> None:
         self.alive = False
+        self.ended.set()
 
 
 class SlowHosts:
@@ -45,6 +47,7 @@ class SlowHosts:
         self.asked = threading.Event()
         self.may_answer = threading.Event()
         self.refuses = False
+        self.room = True
         self.started = 0
         self.one_more = threading.Condition()
 
@@ -63,6 +66,9 @@ class SlowHosts:
 
     def why_it_waits(self, seconds: float) -> str:
         return ""
+
+    def has_room(self) -> bool:
+        return self.room
 
     def why_it_ended(self) -> str:
         return ""
@@ -132,6 +138,21 @@ def test_a_host_that_has_died_is_replaced(provider: SlowHosts) -> None:
 
     second = ask(places)
     assert answer(second) == ("place", provider.hosts[1].place)
+
+
+def test_a_host_that_nobody_uses_makes_room_where_there_is_none(
+    provider: SlowHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.workers.remote.places.IDLE", 0.1)
+    provider.may_answer.set()
+    provider.may_start.release(2)
+    places = Places(provider)
+    doors = {answer(door)[1]: door for door in (ask(places), ask(places))}
+    used, idle = provider.hosts
+    provider.room = False
+    doors[idle.place].close()
+    assert idle.ended.wait(LIMIT)
+    assert used.alive
 
 
 def test_that_there_is_none_is_told_after_some_attempts(provider: SlowHosts) -> None:

@@ -132,6 +132,8 @@ def _too_few(case: Case) -> Iterator[Finding]:
     advice = as_arguments(change)
     if case.work is not None and case.work.parts["read"] > 0.5:
         advice += ", which mostly wait, so that they need no further core"
+    elif case.setting.remote_cores:
+        advice += ", if the cluster has room for them"
     elif count <= case.rules.cores:
         advice += ", for which there are cores"
 
@@ -160,7 +162,7 @@ def _too_many(case: Case) -> Iterator[Finding]:
         each = float(np.mean(stages["load"] + stages["collate"]))
         handing = float(np.mean(stages["send"] + stages["open"])) + case.latency
         because = ""
-        if each >= handing:
+        if each >= handing and not case.setting.remote_cores:
             because = f"; {some(now, 'worker')} and training share {some(case.rules.cores, 'core')}"
         yield Finding(
             "workers-cost-more",
@@ -178,6 +180,10 @@ def _too_many(case: Case) -> Iterator[Finding]:
             interval = case.interval(rules=case.rules_with(count))
             better = "faster"
 
+        shared = f"share {case.rules.cores} cores"
+        if case.setting.remote_cores:
+            shared = "are more than this loop can use"
+
         saved = case.memory_with(now - count, case.rules.prefetch)
         if saved > 1e6:
             better = f"{better} and take {size(saved)} less memory"
@@ -185,7 +191,7 @@ def _too_many(case: Case) -> Iterator[Finding]:
         yield Finding(
             "too-many-workers",
             "workers",
-            f"{_workers(now)} share {case.rules.cores} cores; {count} would be {better}.",
+            f"{_workers(now)} {shared}; {count} would be {better}.",
             f"num_workers={count}.",
             max(gain, 1.0),
             {"num_workers": count},

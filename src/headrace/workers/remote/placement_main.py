@@ -79,6 +79,10 @@ class NoHosts:
         """See `Provider.why_it_waits`."""
         return self._reason
 
+    def has_room(self) -> bool:
+        """See `Provider.has_room`."""
+        return True
+
     def why_it_ended(self) -> str:
         """See `Provider.why_it_ended`."""
         return self._reason

@@ -23,6 +23,9 @@ ATTEMPTS = 3
 LOOK_EVERY = 0.5
 """Seconds after which it is looked whether a door is still open."""
 
+IDLE = 5.0
+"""Seconds for which a host that nobody uses is kept although others may need its machine."""
+
 
 class HostHandle(Protocol):
     """A host that runs, or did."""
@@ -51,6 +54,9 @@ class Provider(Protocol):
     def why_it_waits(self, seconds: float) -> str:
         """Returns in words why there has been no machine for so long."""
 
+    def has_room(self) -> bool:
+        """Tells whether there is a machine for one more host."""
+
     def why_it_ended(self) -> str:
         """Returns in words why there will be no machine ever again; empty: there may be one. Called now and then."""
 
@@ -74,6 +80,7 @@ class Places:
         """The doors that wait for a host."""
         self._doors: dict[Connection, HostHandle | None] = {}
         self._changed = threading.Condition()
+        threading.Thread(target=self._release_idle, daemon=True).start()
 
     def serve(self, door: Connection) -> None:
         """Serves a door in a thread of its own, until the other end closes."""
@@ -208,6 +215,27 @@ class Places:
             self._doors[door] = None
             self._free.append(host)
             self._changed.notify_all()
+
+    def _release_idle(self) -> None:
+        """Ends hosts that nobody has used for a while, if there is no room for another one: somebody may wait for it.
+
+        Otherwise they stay for the next epoch, with the dataset that they have.
+        """
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._free)
+                idle = list(self._free)
+
+            time.sleep(IDLE)
+            if self._provider.has_room():
+                continue
+
+            with self._changed:
+                # Those that were used meanwhile stand at the end, in another order, or not at all: they may go, too.
+                released = [host for host in idle if host in self._free]
+                self._free = [host for host in self._free if host not in released]
+            for host in released:
+                host.end()
 
     def close(self) -> None:
         """Ends all hosts."""

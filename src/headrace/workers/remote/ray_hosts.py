@@ -12,7 +12,8 @@ from headrace.cluster.code import versions
 from headrace.cluster.connection import check_reachable, ray_library
 from headrace.cluster.options import Ray
 from headrace.core.errors import ClusterError
-from headrace.workers.remote.actors import STARTING, HostActor
+from headrace.telemetry.formatting import some
+from headrace.workers.remote.actors import HostActor
 from headrace.workers.remote.messages import Place
 
 PROBE_EVERY = 2.0
@@ -73,14 +74,26 @@ class RayHosts:
         needs = ", ".join(f"{amount:g} {name}" for name, amount in self._options.needs.items() if amount)
         free = self._ray.available_resources()
         has = ", ".join(f"{free.get(name, 0):g} {name}" for name in self._options.needs)
+        whole = self._ray.cluster_resources()
+        if unknown := [name for name, amount in self._options.needs.items() if amount and name not in whole]:
+            has = f"{has}; no machine has any {', '.join(unknown)}"
         error = ClusterError.about(
             "Ray has no machine for a worker",
-            place=f"the Ray cluster with {len(self._ray.nodes())} nodes",
+            place=f"a Ray cluster of {some(len(self._ray.nodes()), 'node')}",
             found=f"none after {seconds:.0f} s; free in the whole cluster: {has}",
-            expected=f"a node that has {needs or 'room'} free (and starts an actor within {STARTING:g} s)",
-            cure="add machines, use fewer workers, or raise start_timeout= of headrace.Ray",
+            expected=f"a node that has {needs or 'room'} free",
+            cure="add machines, use fewer workers, raise start_timeout= of headrace.Ray, or end what holds them: a "
+            "loader of yours does while its epoch goes on, and longer with persistent_workers=True",
         )
         return str(error)
+
+    def has_room(self) -> bool:
+        """See `Provider.has_room`."""
+        try:
+            free = self._ray.available_resources()
+        except (self._ray.exceptions.RayError, ConnectionError, RuntimeError, TimeoutError):
+            return True  # the cluster does not answer: nobody can wait for anything there
+        return all(free.get(name, 0.0) >= amount for name, amount in self._options.needs.items())
 
     def why_it_ended(self) -> str:
         """See `Provider.why_it_ended`: the head of the cluster has not answered for `HEAD_PATIENCE` seconds."""

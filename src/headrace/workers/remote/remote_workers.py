@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Literal, NamedTuple
 
-from headrace.shared_memory.by_value import pack_travelling
+from headrace.core.errors import UsageError
+from headrace.shared_memory.by_value import TravellingObject, pack_travelling
 from headrace.workers.processes.messages import Result
 from headrace.workers.remote.placement import Placement
 from headrace.workers.remote.proxy import RemoteWorker
@@ -32,7 +33,10 @@ class RemoteWorkers:
     """The remote workers of one executor. Workers of smaller numbers than `first` run on this machine."""
 
     def __init__(self, placement: Placement, worker_spec: WorkerSpec) -> None:
-        """Packs the worker spec. Raises whatever pickling it raises, and `MissingExtraError` without cloudpickle."""
+        """Packs the worker spec.
+
+        Raises `UsageError` if it cannot be pickled, and `MissingExtraError` without cloudpickle.
+        """
         self.first = placement.local
         self.lost: dict[int, str] = {}
         """Workers whose proxies have lost their hosts, and how."""
@@ -40,7 +44,7 @@ class RemoteWorkers:
         """Workers for which there is no host, and why."""
         self._placement = placement
         # The I/O process of this machine cannot be reached from another one: there each worker reads by itself.
-        self._travelling = pack_travelling(replace(worker_spec, io_address=None))
+        self._travelling = _packed(replace(worker_spec, io_address=None))
 
     def remote(self, worker_id: int) -> RemoteWorker | None:
         """Returns what makes a proxy of a worker; None: it runs on this machine. Raises `ClusterError`."""
@@ -62,3 +66,27 @@ class RemoteWorkers:
             self.refused[worker_id] = content
             return NewsOfProxy("refused", content)
         return NewsOfProxy("waiting", content)
+
+
+def _packed(worker_spec: WorkerSpec) -> TravellingObject:
+    """Packs a worker spec. Raises `UsageError` that names the part of it which cannot be pickled."""
+    try:
+        return pack_travelling(worker_spec)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise UsageError.about(
+            "a loader cannot travel to another machine",
+            place="headrace.DataLoader, backend='ray'",
+            found=f"{_unpicklable(worker_spec)}: {error}",
+            expected="parts that can be pickled",
+            cure="make locks, connections and open files where they are first used, and not before the workers start",
+        ) from error
+
+
+def _unpicklable(worker_spec: WorkerSpec) -> str:
+    """Returns the name of the first part that cannot be pickled."""
+    for part in fields(worker_spec):
+        try:
+            pack_travelling(getattr(worker_spec, part.name))
+        except (TypeError, AttributeError, pickle.PicklingError):
+            return part.name
+    return "its parts together"
