@@ -48,7 +48,10 @@ def test_usual_first_batches_and_steps_are_drawn_like_any_other() -> None:
 
 
 def test_workers_of_other_machines_are_named_with_them() -> None:
-    read = shown(replace(made_up.with_workers(), hosts={0: "gpu-7", 1: "<b>gpu-8"}), diagnoses=[])
+    recording = made_up.with_workers()
+    setting = replace(recording.setting, remote_cores=32)
+    read = shown(replace(recording, setting=setting, hosts={0: "gpu-7", 1: "<b>gpu-8"}), diagnoses=[])
+    assert "2 processes, placed by Ray" in read.texts["td"]
     assert "1 worker on <b>gpu-8, 1 worker on gpu-7" in read.texts["td"]
     (drawing,) = read.drawings()
     assert drawing["names"] == {"0": "worker 0 on gpu-7", "1": "worker 1 on <b>gpu-8"}

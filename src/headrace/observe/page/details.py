@@ -137,6 +137,8 @@ def _workers(setting: Setting) -> str:
     if not setting.num_workers:
         return "none: the main process loads"
 
+    if setting.remote_cores:
+        return f"{some(setting.num_workers, 'process', 'processes')}, placed by Ray"
     if setting.backend == "process":
         return f"{some(setting.num_workers, 'process', 'processes')}, {setting.start_method}"
     if setting.backend == "thread":
