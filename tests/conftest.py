@@ -18,6 +18,15 @@ LIGHT_FIRST = ("conformance", "epoch", "loader", "workers", "batches", "shared_m
 WITH_CLIENTS = ("tests/sources/", "test_sql", "cli/test_logs", "test_live_examples")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Has Hypothesis allow an example any time: on a busy machine each may take long. Tests have a limit of their own."""
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        from hypothesis import settings
+
+        settings.register_profile("headrace", deadline=None)
+        settings.load_profile("headrace")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the cases that `make test` leaves out, and puts those that fork in front of those that import much.
 

@@ -12,6 +12,7 @@ from tests import programs
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.alone  # beside other tests, its advice is rightly that the machine is busy
 @pytest.mark.thorough
 def test_a_loader_is_asked_and_its_advice_followed() -> None:
     run = programs.run(["-W", "ignore", EXAMPLES / "observe.py"], fresh=True)
