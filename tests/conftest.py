@@ -19,7 +19,7 @@ WITH_CLIENTS = ("tests/sources/", "test_sql", "cli/test_logs", "test_live_exampl
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Has Hypothesis allow an example any time: on a busy machine each may take long. Tests have a limit of their own."""
+    """Lets Hypothesis take its time for an example: a test has a limit of its own."""
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import settings
 
