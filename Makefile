@@ -61,7 +61,7 @@ test: $(STAMP)  ## each ability once; four and a half minutes
 	@$(BIN)/python -m pytest -q -n 2 -m "not alone and $(QUICK)"
 	@$(BIN)/python -m pytest -q -m "alone and $(QUICK)" $(ALONE)
 
-test-all: $(STAMP)  ## all tests, with the slowest ones listed; half an hour
+test-all: $(STAMP)  ## all tests, with the slowest ones listed; three quarters of an hour
 	@$(BIN)/python -m pytest -n 2 --durations=25 -m "not alone and $(ALL)"
 	@$(BIN)/python -m pytest --durations=25 -m "alone and $(ALL)" $(ALONE)
 

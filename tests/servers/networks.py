@@ -114,6 +114,8 @@ def two_nodes() -> Iterator[tuple[str, str]]:
     finally:
         for name in (first, second):
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        left = subprocess.run(["ip", "netns", "list"], check=False, capture_output=True, text=True).stdout.split()
+        assert not {first, second} & set(left)
 
 
 def torchrun_of_node(number: int, port: int) -> list[str]:

@@ -58,7 +58,8 @@ def connect(address: str | None = None) -> None:
         with _quietly():
             ray.init(found, **words)
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
-        raise _refused(found, str(error)) from error
+        # Of an address with a port, `check_reachable` has seen that somebody answers there.
+        raise _unreachable(found, str(error), answers=host_and_port(found) is not None) from error
 
 
 @contextlib.contextmanager
@@ -118,23 +119,16 @@ def check_reachable(address: str, within: float = REACHED_WITHIN) -> None:
         raise _unreachable(address, str(error)) from error
 
 
-def _refused(address: str, found: str) -> ClusterError:
-    """Returns the error for an address where somebody answers and Ray cannot connect."""
-    return ClusterError.about(
-        "this process cannot connect to a Ray cluster",
-        place=address,
-        found=found,
-        expected="a cluster of the same Ray, which takes this process's token if it asks for one",
-        cure="see what `ray start` has said there: if authentication is on, set RAY_AUTH_MODE=token and give this "
-        "machine the token of the cluster",
-    )
+def _unreachable(address: str, found: str, *, answers: bool = False) -> ClusterError:
+    """Returns the error for a cluster that cannot be connected to. answers: somebody listens at the address."""
+    expected = '"host:port" of a cluster that runs, "ray://host:port", "auto" or "local"'
+    cure = "start the cluster (ray start --head), correct the address or RAY_ADDRESS, or open the port"
+    if answers:
+        expected = "a cluster of the same Ray, which takes this process's token if it asks for one"
+        cure = (
+            "see what `ray start` has said there: if authentication is on, set RAY_AUTH_MODE=token and give this "
+            "machine the token of the cluster"
+        )
 
-
-def _unreachable(address: str, found: str) -> ClusterError:
-    return ClusterError.about(
-        "this process cannot connect to a Ray cluster",
-        place=address,
-        found=found,
-        expected='"host:port" of a cluster that runs, "ray://host:port", "auto" or "local"',
-        cure="start the cluster (ray start --head), correct the address or RAY_ADDRESS, or open the port",
-    )
+    what = "this process cannot connect to a Ray cluster"
+    return ClusterError.about(what, place=address, found=found, expected=expected, cure=cure)

@@ -74,7 +74,7 @@ def check_server(url: str, place: str, expected: str, *, needs_host: bool = True
             wrong = "this URL has no host that can be read"
         elif needs_host and not match["host"]:
             wrong = "this URL has no host"
-        elif match["colon"] and not _is_port(match["port"]):
+        elif match["colon"] and not is_port(match["port"]):
             wrong = "this URL has a wrong port"
 
     if wrong:
@@ -84,7 +84,8 @@ def check_server(url: str, place: str, expected: str, *, needs_host: bool = True
         raise UsageError.about(wrong, place=place, found=shown_url(url), expected=expected, cure=cure)
 
 
-def _is_port(text: str) -> bool:
+def is_port(text: str) -> bool:
+    """Tells whether a text is the number of a port."""
     return text.isascii() and text.isdigit() and len(text) <= len(str(MOST_PORTS)) and 0 < int(text) <= MOST_PORTS
 
 

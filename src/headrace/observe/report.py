@@ -15,7 +15,7 @@ from headrace.observe.diagnosis.finding import Diagnosis, Finding
 from headrace.observe.remote_words import remote_line, source_line
 from headrace.observe.stats import LoaderStats, WorkerStats, stats_of
 from headrace.telemetry.formatting import gain_in_words, seconds, size, some
-from headrace.telemetry.recording import MAIN, Recording
+from headrace.telemetry.recording import MAIN, Recording, worker_name
 
 NOTABLE = 1.01
 """A predicted gain below this is not worth a word."""
@@ -94,10 +94,8 @@ def _worker(one: WorkerStats) -> str:
     if one.worker == MAIN:
         name = "main process"
     else:
-        name = f"worker {one.worker}"
+        name = worker_name(one.worker, one.host)
 
-    if one.host:
-        name = f"{name} on {one.host}"
     if math.isnan(one.busy):
         busy = ""
     else:

@@ -147,6 +147,13 @@ class Place:
     """Of the time of loading, 0 to 1."""
 
 
+def worker_name(worker: int, host: str) -> str:
+    """Returns what a worker is called, with its machine if that is another one; empty: it is this one."""
+    if host:
+        return f"worker {worker} on {host}"
+    return f"worker {worker}"
+
+
 @dataclass(frozen=True)
 class Recording:
     """What is known of a loader: its latest batches, and sums over all of them."""
@@ -177,9 +184,7 @@ class Recording:
 
     def worker_name(self, worker: int) -> str:
         """Returns what a worker is called, with its machine if that is another one."""
-        if worker in self.hosts:
-            return f"worker {worker} on {self.hosts[worker]}"
-        return f"worker {worker}"
+        return worker_name(worker, self.hosts.get(worker, ""))
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as JSON knows it: arrays as lists of their columns, NaN as None."""
