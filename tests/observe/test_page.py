@@ -284,7 +284,8 @@ def test_a_hundred_thousand_batches_stay_a_small_page() -> None:
     assert drawing["batches"]["number"][FIRST_BATCHES - 1] == FIRST_BATCHES - 1
     assert drawing["batches"]["number"][-1] == 49_999
     assert "94,000 between them are left out" in read.read()
-    many = [replace(recording, label=f"train.py:{number}") for number in range(20)]
+    long_enough = made_up.with_workers(2 * MOST_BATCHES, 4)
+    many = [replace(long_enough, label=f"train.py:{number}") for number in range(20)]
     assert len(page("many.py", 5000, many, [], {})) < 5_000_000
 
 

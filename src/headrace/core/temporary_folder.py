@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -19,12 +20,19 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
     A handler that the program has for SIGTERM stays, and decides what becomes of the folder.
     """
-    with tempfile.TemporaryDirectory(prefix=prefix) as folder, _removed_at_sigterm(folder):
-        yield Path(folder)
+    folder = Path(tempfile.gettempdir(), prefix + secrets.token_hex(8))
+    # The name comes first: SIGTERM may come between any two steps, and the folder must be known from its first moment.
+    with _removed_at_sigterm(folder):
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
-def _removed_at_sigterm(folder: str) -> Iterator[None]:
+def _removed_at_sigterm(folder: Path) -> Iterator[None]:
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield

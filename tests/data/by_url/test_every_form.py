@@ -22,6 +22,19 @@ Make = Callable[..., Twice]
 WORKERS = {"none": {}, "fork": {"num_workers": 2}, "spawn": {"num_workers": 2, "multiprocessing_context": "spawn"}}
 
 
+def with_workers(name: str, *values: Any) -> pytest.MarkDecorator:
+    """Returns a mark for all workers with all values of a parameter; spawned ones with the last value only.
+
+    Spawned workers show that a form can be pickled, which does not depend on the value. Each start takes seconds.
+    """
+    cases = []
+    for workers in WORKERS:
+        for value in values:
+            if workers != "spawn" or value == values[-1]:
+                cases.append((workers, value))
+    return pytest.mark.parametrize(("workers", name), cases)
+
+
 def same(one: Any, other: Any) -> bool:
     """Tells whether two batches or samples are the same, bit for bit."""
     if isinstance(one, torch.Tensor):
@@ -52,9 +65,8 @@ def test_samples_are_the_same(twice: Make, name: str, place: str) -> None:
     assert data.remote.__getitems__([]) == []
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("workers", WORKERS)
+@with_workers("place", *PLACES)
 @pytest.mark.thorough_but(name="webdataset", place="s3")
 def test_a_shuffled_epoch_is_the_same_and_resumes_in_the_middle(
     twice: Make, name: str, place: str, workers: str
@@ -75,9 +87,8 @@ def test_a_shuffled_epoch_is_the_same_and_resumes_in_the_middle(
         assert same(one, other)
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("workers", WORKERS)
+@with_workers("place", *PLACES)
 @pytest.mark.thorough_but(name="webdataset", place="s3")
 def test_a_stream_is_the_same(twice: Make, name: str, place: str, workers: str) -> None:
     data = twice(name, place)
@@ -87,9 +98,8 @@ def test_a_stream_is_the_same(twice: Make, name: str, place: str, workers: str) 
     assert all(map(same, found, expected))
 
 
-@pytest.mark.parametrize("limit", [None, "1MB"])
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("workers", WORKERS)
+@with_workers("limit", None, "1MB")
 @pytest.mark.thorough_but(name="webdataset")
 def test_a_cache_changes_nothing(twice: Make, name: str, workers: str, limit: str | None, tmp_path: Path) -> None:
     data = twice(name, "s3", cache_dir=tmp_path / "cache", cache_limit=limit)
