@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.workers.remote.placement import RayPlacement
 from tests import programs
 from tests.servers import ray as ray_servers
 from tests.servers.processes import free_ports
@@ -204,6 +206,43 @@ def test_classes_of_the_script_and_modules_beside_it_travel_along(on_ray: RayClu
     ended = programs.run([str(tmp_path / "train.py")], fresh=True)
     assert ended.stdout == "[[0, 2, 4, 6], [8, 10, 12, 14], [16, 18, 20, 22]]\n"
     assert ended.stderr == ""
+
+
+INTERRUPTED = """
+import os, signal
+import headrace
+from tests.workers.remote.data import SlowRows
+
+loader = headrace.DataLoader(SlowRows(400), batch_size=4, seed=0, num_workers=2, backend=headrace.Ray("local"))
+batches = iter(loader)  # it is held until the end, so that workers still run then
+for number, batch in enumerate(batches):
+    if number == 5:
+        os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.mark.thorough
+def test_a_script_that_is_interrupted_ends_its_own_cluster_without_a_word_of_ray() -> None:
+    pytest.importorskip("ray")
+    with ray_servers.own_folder() as folder:
+        variables = {**os.environ, **ray_servers.variables_for(folder)}
+        ended = programs.run(["-c", INTERRUPTED], env=variables, fresh=True)
+        assert ended.stderr.count("Traceback") == 1
+        assert ended.stderr.endswith("\nKeyboardInterrupt\n")
+        assert ended.returncode == -signal.SIGINT
+        assert ray_servers.processes_of(folder) == []
+
+
+def test_placement_ends_by_itself_while_a_child_of_the_trainer_goes_on(on_ray: RayCluster) -> None:
+    placement = RayPlacement(headrace.Ray(on_ray.address))
+    placement.open_door().close()
+    process = placement._process
+    assert process is not None
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[placement._control.fileno()]) as child:
+        placement.close()
+        assert child.poll() is None
+        child.communicate()
+    assert process.returncode == 0
 
 
 @pytest.mark.alone

@@ -46,21 +46,28 @@ class RayCluster:
 
     def processes(self) -> list[int]:
         """Returns the processes of its nodes, those that run tasks too."""
-        return _processes_of(self.folder)
+        return processes_of(self.folder)
 
 
 @contextlib.contextmanager
 def running() -> Iterator[RayCluster]:
     """Runs a cluster. At the end its processes are gone: asked to end, and then killed, by their numbers."""
-    # Ray puts sockets there, whose paths may have a hundred characters.
-    folder = Path(tempfile.mkdtemp(prefix="hr-ray-", dir="/tmp"))
-    told = folder / "address"
-    command = [sys.executable, "-m", "tests.servers.ray", str(told)]
-    try:
+    with own_folder() as folder:
+        told = folder / "address"
+        command = [sys.executable, "-m", "tests.servers.ray", str(told)]
         with processes.program(command, folder / "log", told.is_file, 30.0):
             yield RayCluster(told.read_text(), folder)
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """Makes a folder for a cluster. At the end its processes are killed, by their numbers, and it is removed."""
+    # Ray puts sockets there, whose paths may have a hundred characters.
+    folder = Path(tempfile.mkdtemp(prefix="hr-ray-", dir="/tmp"))
+    try:
+        yield folder
     finally:
-        for number in _processes_of(folder):
+        for number in processes_of(folder):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
@@ -72,7 +79,12 @@ def disconnect() -> None:
         ray.shutdown()
 
 
-def _processes_of(folder: Path) -> list[int]:
+def variables_for(folder: Path) -> dict[str, str]:
+    """Returns what a program needs that starts a cluster in a folder."""
+    return {"RAY_TMPDIR": str(folder), MARK: str(folder), **WITHOUT_TOKEN}
+
+
+def processes_of(folder: Path) -> list[int]:
     """Returns the processes of a cluster, by a variable that they inherit: nobody else's folder has that name."""
     mark = f"{MARK}={folder}".encode()
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import socket
@@ -122,10 +123,14 @@ def _ended(process: subprocess.Popen[bytes] | None) -> ClusterError:
 
 
 def _end(pid: int, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    control.close()
     if os.getpid() != pid:
+        control.close()
         return
 
+    # Proxies that still run hold this end of the socket, too: to close it here would tell the process nothing.
+    with contextlib.suppress(OSError):  # it has ended already
+        control.shutdown(socket.SHUT_RDWR)
+    control.close()
     try:
         process.wait(ENDING)
     except subprocess.TimeoutExpired:

@@ -30,6 +30,8 @@ def run_placement(descriptor: int) -> None:
     First comes a `PlacementConfig` with its length (4 bytes) before it, then one byte with the descriptor of each door.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer to deal with
+    # At the end, threads of `Places` may still ask Ray for something, which would start a cluster anew.
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
     control = socket.socket(fileno=descriptor)
     length = int.from_bytes(control.recv(4, socket.MSG_WAITALL), "big")
     config: PlacementConfig = pickle.loads(control.recv(length, socket.MSG_WAITALL))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.cluster.code import versions
@@ -48,16 +49,18 @@ class RayHosts:
 
     def start(self, placed: Callable[[], None]) -> RayHost:
         """See `Provider.start`. Waits for as long as Ray has no machine."""
-        actor = self._actor.remote()
-        self._get(actor.check.remote(versions()))
-        placed()
-        place = self._get(actor.start.remote(self._key, self._folder, self._paths))
+        with self._told_as_cluster_error():
+            actor = self._actor.remote()
+            self._ray.get(actor.check.remote(versions()))
+            placed()
+            place = self._ray.get(actor.start.remote(self._key, self._folder, self._paths))
         return RayHost(self._ray, actor, place)
 
-    def _get(self, answer: Any) -> Any:
-        """Waits for what an actor answers. Raises `ClusterError` if it cannot."""
+    @contextlib.contextmanager
+    def _told_as_cluster_error(self) -> Iterator[None]:
+        """Raises `ClusterError` for what Ray raises in the block."""
         try:
-            return self._ray.get(answer)
+            yield
         except self._ray.exceptions.RayError as error:
             if isinstance(error, self._ray.exceptions.RayTaskError) and isinstance(error.cause, ClusterError):
                 raise error.cause from error
@@ -141,4 +144,5 @@ class RayHost:
 
     def end(self) -> None:
         """See `HostHandle.end`."""
-        self._ray.kill(self._actor)
+        with contextlib.suppress(self._ray.exceptions.RayError):  # Ray has ended, and the actor with it
+            self._ray.kill(self._actor)
