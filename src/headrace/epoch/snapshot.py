@@ -210,11 +210,14 @@ def merge_states(states: Sequence[Snapshot]) -> Snapshot:
     if a state is damaged or is no state.
     """
     if not isinstance(states, (list, tuple)):
-        _refuse("cannot merge states", _shown(states), "a list with the state of each rank")
+        _refuse_merge("cannot merge states", _shown(states), "a list with the state of each rank")
 
     parts = [part for state in states for part in parts_of(state)]
     if not parts or any(not isinstance(part, dict) or part.get("format") != FORMAT for part in parts):
-        _refuse("cannot merge states", f"{len(parts)} states, not all of them of a headrace.DataLoader", "one per rank")
+        found = "no state"
+        if parts:
+            found = "one that is no state of a headrace.DataLoader"
+        _refuse_merge("cannot merge states", found, "one per rank")
 
     for part in parts:
         _check_whole(part)
@@ -225,12 +228,12 @@ def merge_states(states: Sequence[Snapshot]) -> Snapshot:
     size = parts[0]["world_size"]
     ranks = [part["rank"] for part in parts]
     if ranks != list(range(size)):
-        _refuse("cannot merge states", f"ranks {ranks}", f"each of the ranks 0 to {size - 1} once")
+        _refuse_merge("cannot merge states", f"ranks {ranks}", f"each of the ranks 0 to {size - 1} once")
 
     for name in sorted({*parts[0]} - {*PER_RANK}):
         values = [part.get(name) for part in parts]
         if any(value != values[0] for value in values):
-            _refuse(f"cannot merge states: the ranks differ in {name}", _shown(values), "the same on every rank")
+            _refuse_merge(f"cannot merge states: the ranks differ in {name}", _shown(values), "the same on every rank")
 
     if size == 1:
         only: Snapshot = parts[0]
@@ -303,3 +306,8 @@ def _damaged(name: str, value: object, expected: str) -> None:
 def _refuse(what: str, found: str, expected: str) -> None:
     cure = "load the state where it was saved, or begin the epoch anew without it"
     raise StateError(explain(what, place="load_state_dict", found=found, expected=expected, cure=cure))
+
+
+def _refuse_merge(what: str, found: str, expected: str) -> None:
+    cure = "pass one state of each rank, all of them saved at the same step"
+    raise StateError(explain(what, place="headrace.merge_states", found=found, expected=expected, cure=cure))
