@@ -31,6 +31,7 @@ with temporary_folder("mine-"):
 
 def test_it_goes_with_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = signal.getsignal(signal.SIGTERM)
     with temporary_folder("mine-") as folder:
         assert folder.parent == tmp_path
         assert folder.name.startswith("mine-")
@@ -38,7 +39,7 @@ def test_it_goes_with_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (folder / "inner").mkdir()
         (folder / "inner" / "file").write_text("x")
     assert list(tmp_path.iterdir()) == []
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["kept", "removed by the block"])

@@ -116,8 +116,7 @@ def _calls_checked() -> Iterator[None]:
         else:
             place = context.command_path
 
-        # Some versions of typer check choices with pydantic, which puts this in front.
-        said = wrong.format_message().replace("Value error, ", "")
+        said = wrong.format_message().replace("Value error, ", "")  # pydantic's, in some versions of typer
         what = said[:1].lower() + said[1:].rstrip(".")
         raise UsageError.about(what, place=place, cure=f"`{place} --help` says what it takes") from error
 

@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Callable
 from multiprocessing import reduction
 from typing import IO, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -43,9 +44,37 @@ def by_value_pickler() -> Callable[[IO[bytes], Callable[[pickle.PickleBuffer], b
             reduced = self._buffers.reduce(obj)
             if reduced is not NotImplemented:
                 return reduced
+            if isinstance(obj, type) and obj in RECEIVED:
+                return _sent_before, (RECEIVED[obj],)
             return super().reducer_override(obj)
 
     return ByValuePickler
+
+
+RECEIVED: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+"""Classes that came to this process by value, and the numbers that cloudpickle has given them where they come from."""
+
+
+def note_received_classes() -> None:
+    """Has the classes that came by value so far go back as references.
+
+    By value, they would overwrite the attributes of the class there, and their code would travel with each batch. What
+    cloudpickle knows of them is private to it: without that, they go back by value.
+    """
+    RECEIVED.update(getattr(_cloudpickle(), "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {}))
+
+
+def _sent_before(number: str) -> type:
+    """Returns the class that this process has sent. Raises UnpicklingError if nobody holds it any more."""
+    try:
+        found: type = _cloudpickle()._DYNAMIC_CLASS_TRACKER_BY_ID[number]
+    except KeyError:
+        raise pickle.UnpicklingError("a batch is of a class which is gone: it was defined anew meanwhile") from None
+    return found
+
+
+def _cloudpickle() -> Any:
+    return extra("cloudpickle", "ray").cloudpickle
 
 
 class TravellingManifest(NamedTuple):

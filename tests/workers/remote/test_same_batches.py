@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace
+from headrace.workers.remote import proxy
 from tests.servers.hosts import HostsHere, Machine, placed_on
 from tests.workers.remote.data import PlainStream, Rows, Stream, expected_of, flat, remote_loader
 
@@ -105,6 +110,82 @@ def test_the_next_epoch_has_the_same_hosts_and_the_dataset_does_not_travel_again
 
     own.close()
     assert len(own.hosts) == 2
+
+
+@pytest.mark.parametrize("machines", [1, 2])
+def test_the_dataset_travels_to_each_machine_once(
+    machines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    travels = tmp_path / "travels"
+    send_spec = proxy._Proxy._send_spec
+
+    def counted(self: Any) -> None:
+        with travels.open("a") as file:
+            file.write("x")
+        send_spec(self)
+
+    monkeypatch.setattr(proxy._Proxy, "_send_spec", counted)
+    own = HostsHere(MACHINES[:machines])
+    loader = remote_loader(Rows(), seed=0, shuffle=True, num_workers=4)
+    with placed_on(loader, own):
+        assert expected_of(Rows(), seed=0, shuffle=True) == [flat(batch) for batch in loader]
+        for _ in loader:
+            pass
+    own.close()
+    assert travels.read_text() == machines * "x"
+
+
+def test_a_host_that_dies_while_others_wait_for_its_dataset_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy of the first host tells its port, and sends nothing before that host is dead."""
+    told, killed = tmp_path / "port", tmp_path / "killed"
+    send_spec = proxy._Proxy._send_spec
+
+    def once_killed(self: Any) -> None:
+        with contextlib.suppress(FileExistsError), told.open("x") as file:
+            file.write(self._wire.peer.rpartition(":")[2] + "\n")
+        while not killed.exists():
+            time.sleep(0.01)
+        send_spec(self)
+
+    monkeypatch.setattr(proxy._Proxy, "_send_spec", once_killed)
+    own = HostsHere()
+
+    def kill() -> None:
+        while not (told.exists() and told.read_text().endswith("\n") and len(own.hosts) == 2):
+            time.sleep(0.01)
+        next(host for host in own.hosts if host.place.port == int(told.read_text())).kill()
+        killed.touch()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    loader = remote_loader(Rows(), seed=0, shuffle=True, num_workers=2)
+    with placed_on(loader, own):
+        assert expected_of(Rows(), seed=0, shuffle=True) == [flat(batch) for batch in loader]
+    killer.join()
+    own.close()
+
+
+class Counted(list[Any]):
+    """A batch of a class that counts in the loop."""
+
+    count = 0
+
+
+def counted(samples: list[Any]) -> Counted:
+    return Counted(sample["text"] for sample in samples)
+
+
+def test_batches_of_a_class_of_the_script_leave_that_class_alone(hosts: HostsHere) -> None:
+    loader = remote_loader(Rows(), seed=0, num_workers=2, collate_fn=counted)
+    Counted.count = 0
+    with placed_on(loader, hosts):
+        for number, batch in enumerate(loader):
+            assert type(batch) is Counted
+            assert Counted.count == number
+            Counted.count += 1
+    assert Counted.count == 15
 
 
 def test_kept_workers_go_on_with_the_next_epoch(hosts: HostsHere) -> None:

@@ -1,8 +1,9 @@
 """The host process on another machine: it listens for a proxy, and runs one worker process for it.
 
 It is a program of its own, which a Ray actor starts (`actors.py`): a clean process without threads of a library, from
-which workers may be forked. It keeps the worker spec from one proxy to the next, so that the dataset travels once. It
-ends with the process that has started it.
+which workers may be forked. It keeps the worker spec from one proxy to the next, and shares it with the other hosts of
+its machine (`shared_spec.py`), so that the dataset travels to a machine once. It ends with the process that has started
+it.
 """
 
 from __future__ import annotations
@@ -29,13 +30,20 @@ from headrace.cluster.code import check_versions
 from headrace.core.descriptors import nameless_file
 from headrace.core.errors import ClusterError
 from headrace.shared_memory.arena import Arena, InboundRegion
-from headrace.shared_memory.by_value import TravellingManifest, by_value_pickler, unpack_travelling
+from headrace.shared_memory.by_value import (
+    TravellingManifest,
+    by_value_pickler,
+    note_received_classes,
+    unpack_travelling,
+)
 from headrace.shared_memory.codec import pickle_batches_with
 from headrace.workers.processes.messages import InSlot, Result
 from headrace.workers.processes.pool import WorkerHandle, WorkerPool
 from headrace.workers.processes.start import ByContext
 from headrace.workers.processes.worker_main import Assignment
+from headrace.workers.remote import shared_spec
 from headrace.workers.remote.messages import Death, Hello, HostConfig, RemoteRequest, RemoteResult, Welcome
+from headrace.workers.remote.shared_spec import Offer
 from headrace.workers.remote.wire import BEAT, SILENCE, LostError, Message, Wire, authenticate
 from headrace.workers.replica import WorkerSpec
 
@@ -54,7 +62,10 @@ class Host:
         self._control = control
         self._listener = socket.create_server((config.address, 0), family=_family_of(config.address))
         self._digest = ""
-        self._worker_spec: WorkerSpec | None = None
+        self._worker_spec: WorkerSpec
+        """That with this digest; there is none while the digest is empty."""
+        self._offer: Offer | None = None
+        """Under which other hosts of this machine get it."""
 
     @property
     def port(self) -> int:
@@ -64,9 +75,14 @@ class Host:
     def serve(self) -> None:
         """Serves until the other end of `control` closes."""
         while True:
-            readable, _, _ = select.select([self._control.fileno(), self._listener.fileno()], [], [])
-            if self._control.fileno() in readable:
+            waiting_for: list[Any] = [self._control, self._listener, *_some(self._offer)]
+            readable, _, _ = select.select(waiting_for, [], [])
+            if self._control in readable:
                 return
+            if self._offer is not None and self._offer in readable:
+                self._offer.answer()
+            if self._listener not in readable:
+                continue
 
             connection, _ = self._listener.accept()
             try:
@@ -92,34 +108,95 @@ class Host:
             wire.send("refused", str(error))
             return
 
-        known = hello.digest == self._digest
-        wire.send("welcome", Welcome(self._config.name, time.perf_counter(), not known))
-        if not known:
-            self._load(wire, hello.digest)
-
-        if self._worker_spec is not None:
-            _Service(wire, hello, self._worker_spec, [self._control, self._listener]).run()
-
-    def _load(self, wire: Wire, digest: str) -> None:
-        """Receives the worker spec. What goes wrong is told to the proxy."""
-        self._digest = ""
-        self._worker_spec = None
-        message = wire.receive()
-        manifest: TravellingManifest = message.content
-        fd = nameless_file()
-        try:
-            _receive_file(wire, fd, message.sizes)
-            self._worker_spec = unpack_travelling(fd, manifest)
-        except LostError:
-            raise
-        except Exception:  # noqa: BLE001 - unpickling the user's objects may raise anything
-            wire.send("refused", f"the dataset cannot be unpickled on {self._config.name}:\n{traceback.format_exc()}")
+        wire.send("welcome", Welcome(self._config.name, time.perf_counter()))
+        if hello.digest != self._digest and not self._load(wire, hello.digest):
             return
-        finally:
-            os.close(fd)
 
+        _Service(wire, hello, self._worker_spec, [self._control, self._listener], self._offer).run()
+
+    def _load(self, wire: Wire, digest: str) -> bool:
+        """Gets the worker spec. What goes wrong is told to the proxy. Raises `LostError`."""
+        self._forget()
+        try:
+            fd, manifest = self._from_another_host(wire, digest) or _over_the_wire(wire)
+        except LostError:
+            self._forget()
+            raise
+
+        try:
+            self._worker_spec = unpack_travelling(fd, manifest)
+        except Exception:  # noqa: BLE001 - unpickling the user's objects may raise anything
+            os.close(fd)
+            self._forget()
+            wire.send("refused", f"the dataset cannot be unpickled on {self._config.name}:\n{traceback.format_exc()}")
+            return False
+
+        note_received_classes()
         self._digest = digest
-        wire.send("loaded")
+        if self._offer is None:
+            os.close(fd)
+        else:
+            self._offer.has(fd, manifest)
+        return True
+
+    def _forget(self) -> None:
+        self._digest = ""
+        if self._offer is not None:
+            self._offer.close()
+        self._offer = None
+
+    def _from_another_host(self, wire: Wire, digest: str) -> tuple[int, TravellingManifest] | None:
+        """Returns a spec that another host of this machine has, or receives just now; see `shared_spec`.
+
+        None: this host is to receive it by itself. Raises `LostError`.
+        """
+        name = shared_spec.name_of(self._config.key, self._config.name, digest)
+        deadline = time.monotonic() + shared_spec.PATIENCE
+        while time.monotonic() < deadline:
+            try:
+                self._offer = shared_spec.offer(name)
+                if self._offer is not None:
+                    return None
+
+                with shared_spec.ask(name) as asking:
+                    if self._wait_for(asking, wire, deadline):
+                        return shared_spec.take(asking)
+            except shared_spec.NobodyOffersError:
+                continue  # this host may offer it now
+            except OSError:
+                return None
+        return None
+
+    def _wait_for(self, asking: socket.socket, wire: Wire, deadline: float) -> bool:
+        """Waits for the answer of another host. False: it has taken too long. Raises `LostError`."""
+        while time.monotonic() < deadline:
+            waiting_for: list[Any] = [asking, wire, self._control]
+            readable, _, _ = select.select(waiting_for, [], [], BEAT)
+            if asking in readable:
+                return True
+            if readable:
+                raise LostError("the proxy is gone")  # it has nothing to say before the worker is there
+            wire.send("beat")
+        return False
+
+
+def _over_the_wire(wire: Wire) -> tuple[int, TravellingManifest]:
+    """Has the proxy send the worker spec, and returns its file, which the caller owns. Raises `LostError`."""
+    wire.send("send spec")
+    message = wire.receive()
+    fd = nameless_file()
+    try:
+        _receive_file(wire, fd, message.sizes)
+    except LostError:
+        os.close(fd)
+        raise
+    return fd, message.content
+
+
+def _some(offer: Offer | None) -> list[Offer]:
+    if offer is None:
+        return []
+    return [offer]
 
 
 def _receive_file(wire: Wire, fd: int, sizes: list[int]) -> None:
@@ -142,10 +219,16 @@ class _Service:
     a slow line never keeps the worker from its next request.
     """
 
-    def __init__(self, wire: Wire, hello: Hello, worker_spec: WorkerSpec, others: list[Any]) -> None:
-        """others: what ends the service when it can be read: the control connection, or another proxy at the door."""
+    def __init__(
+        self, wire: Wire, hello: Hello, worker_spec: WorkerSpec, others: list[Any], offer: Offer | None
+    ) -> None:
+        """others: what ends the service when it can be read: the control connection, or another proxy at the door.
+
+        offer: is answered meanwhile.
+        """
         self._wire = wire
         self._others = others
+        self._offer = offer
         self._worker_spec = worker_spec
         brief = functools.partial(_assignment, hello)
         self._pool = WorkerPool(self._find_start, Arena(), 1, brief, hello.begin)
@@ -175,8 +258,10 @@ class _Service:
 
     def _step(self) -> bool:
         """Waits for something and deals with it. False: the service ends."""
-        waiting_for = [self._wire, self._pool.resources.selector, *self._others]
+        waiting_for = [self._wire, self._pool.resources.selector, *self._others, *_some(self._offer)]
         readable, _, _ = select.select(waiting_for, [], [], ACTIVITY_EVERY)
+        if self._offer is not None and self._offer in readable:
+            self._offer.answer()
         if any(other in readable for other in self._others):
             return False
         if self._wire in readable:

@@ -1,10 +1,9 @@
 """What a proxy and a host say to each other, over a `Wire`.
 
-1. The proxy sends "hello" with a `Hello`. The host answers "welcome" with its clock and whether it wants the worker
-   spec, or "refused" with a text.
-2. If it wants the spec, the proxy sends "spec": its manifest, and its bytes as one raw buffer. The host answers
-   "loaded" or "refused".
-3. The host starts a worker process and answers "started" with its process id.
+1. The proxy sends "hello" with a `Hello`. The host answers "welcome" with its clock, or "refused" with a text.
+2. If the host needs the worker spec, and no other host of its machine has it, it says "send spec". The proxy sends
+   "spec": its manifest, and its bytes as one raw buffer. While another host receives it, this one says "beat".
+3. The host starts a worker process and says "started" with its process id; "refused" if the spec cannot be loaded.
 4. The proxy sends "request" (a `RemoteRequest`), and the host answers each task with "result" (a `RemoteResult`; raw
    buffers: the header of the batch, and the used bytes of each slot). "beat" carries what the worker does.
 5. "ask stacks" is answered with "stacks" once the worker has written them down. "died" is the last message of a host
@@ -40,7 +39,6 @@ class Welcome(NamedTuple):
     host: str
     clock: float
     """`time.perf_counter()` there."""
-    wants_spec: bool
 
 
 class RemoteRequest(NamedTuple):

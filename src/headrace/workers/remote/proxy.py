@@ -182,30 +182,34 @@ class _Proxy:
         )
         asked = time.perf_counter()
         self._wire.send("hello", hello)
-        welcome: Welcome = self._answer("welcome")
+        _, welcome = self._answer("welcome")
         # The host has looked at its clock about half way between question and answer.
         self._clock = (asked + time.perf_counter()) / 2 - welcome.clock
-        if welcome.wants_spec:
+        kind, content = self._answer("send spec", "started")
+        if kind == "send spec":
             self._send_spec()
+            _, content = self._answer("started")
 
-        self._worker_pid: int = self._answer("started")
+        self._worker_pid: int = content
         self._wire.wait_at_most(SILENCE)
-        return welcome
+        return welcome  # type: ignore[no-any-return]
 
     def _send_spec(self) -> None:
         travelling = self._travelling
         with mmap.mmap(travelling.fd, travelling.nbytes, prot=mmap.PROT_READ) as content, memoryview(content) as view:
             self._wire.send("spec", travelling.manifest, [view])
-        self._answer("loaded")
 
-    def _answer(self, kind: str) -> Any:
-        """Returns the content of the host's next message. Raises `_RefusedError` if it refuses."""
+    def _answer(self, *kinds: str) -> tuple[str, Any]:
+        """Returns kind and content of the host's next message. Raises `_RefusedError` if it refuses."""
         message = self._wire.receive()
+        while message.kind == "beat":  # it waits for another host of its machine
+            message = self._wire.receive()
+
         if message.kind == "refused":
             raise _RefusedError(message.content)
-        if message.kind != kind:
-            raise LostError(f"the host answered {message.kind!r} where {kind!r} was due")
-        return message.content
+        if message.kind not in kinds:
+            raise LostError(f"the host answered {message.kind!r} where {' or '.join(kinds)} was due")
+        return message.kind, message.content
 
     # -- trainer to host -----------------------------------------------------------------------------------------------
 
