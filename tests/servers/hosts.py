@@ -133,6 +133,12 @@ class HostsHere:
         self._places.serve(theirs)
         return ours
 
+    def wait_until_idle(self) -> None:
+        """Waits until no proxy has a host any more: those of a loader that is gone may take a moment to end."""
+        places = self._places
+        with places._changed:
+            assert places._changed.wait_for(lambda: not any(places._doors.values()), 60)
+
     def close(self) -> None:
         for host in self.hosts:
             host.end()

@@ -98,8 +98,11 @@ def test_a_stream_is_the_same(twice: Make, name: str, place: str, workers: str) 
     assert all(map(same, found, expected))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@with_workers("limit", None, "1MB")
+CACHED = [(workers, name) for name in NAMES for workers in ("none", "fork")] + [("spawn", "parquet")]
+
+
+@pytest.mark.parametrize("limit", [None, "1MB"])
+@pytest.mark.parametrize(("workers", "name"), CACHED)
 @pytest.mark.thorough_but(name="webdataset")
 def test_a_cache_changes_nothing(twice: Make, name: str, workers: str, limit: str | None, tmp_path: Path) -> None:
     data = twice(name, "s3", cache_dir=tmp_path / "cache", cache_limit=limit)

@@ -33,6 +33,7 @@ def test_a_worker_that_dies_once_is_replaced_on_its_host(
     hosts: HostsHere, tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     loader = remote_loader(Faulty(17, fault, tmp_path / "done"), seed=0, shuffle=True)
+    hosts.wait_until_idle()
     before = len(hosts.hosts)
     with placed_on(loader, hosts), caplog.at_level(logging.WARNING, "headrace"):
         found = [flat(batch) for batch in loader]
