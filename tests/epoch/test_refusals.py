@@ -59,9 +59,17 @@ def test_an_empty_state_is_a_fresh_start() -> None:
     assert len(list(loader)) == 5
 
 
-@pytest.mark.parametrize("states", [[], [3], [{"a": 1}], [make().state_dict(), None]])
-def test_what_is_no_state_cannot_be_merged(states: Any) -> None:
-    with pytest.raises(StateError, match=r"(?s)cannot merge states.*headrace.merge_states.*no state") as caught:
+NO_STATE = "one that is no state of a headrace.DataLoader"
+
+
+@pytest.mark.parametrize(
+    ("states", "found"),
+    [([], "no state"), ([3], NO_STATE), ([{"a": 1}], NO_STATE), ([make().state_dict(), None], NO_STATE)],
+)
+def test_what_is_no_state_cannot_be_merged(states: Any, found: str) -> None:
+    with pytest.raises(
+        StateError, match=rf"(?s)cannot merge states.*headrace.merge_states\n  found: +{found}\n"
+    ) as caught:
         headrace.merge_states(states)
     assert "load_state_dict" not in str(caught.value)
 

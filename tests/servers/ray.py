@@ -109,9 +109,7 @@ def _parent_of(process: Path) -> str:
 def main(told: Path) -> None:
     """Runs a cluster until SIGTERM."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_TMPDIR"] = str(told.parent)
-    os.environ[MARK] = str(told.parent)
-    os.environ |= WITHOUT_TOKEN
+    os.environ |= variables_for(told.parent)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
     from ray.cluster_utils import Cluster

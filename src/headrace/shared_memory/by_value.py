@@ -44,14 +44,14 @@ def by_value_pickler() -> Callable[[IO[bytes], Callable[[pickle.PickleBuffer], b
             reduced = self._buffers.reduce(obj)
             if reduced is not NotImplemented:
                 return reduced
-            if isinstance(obj, type) and obj in RECEIVED:
-                return _sent_before, (RECEIVED[obj],)
+            if isinstance(obj, type) and obj in _RECEIVED:
+                return _sent_before, (_RECEIVED[obj],)
             return super().reducer_override(obj)
 
     return ByValuePickler
 
 
-RECEIVED: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+_RECEIVED: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 """Classes that came to this process by value, and the numbers that cloudpickle has given them where they come from."""
 
 
@@ -61,7 +61,7 @@ def note_received_classes() -> None:
     By value, they would overwrite the attributes of the class there, and their code would travel with each batch. What
     cloudpickle knows of them is private to it: without that, they go back by value.
     """
-    RECEIVED.update(getattr(_cloudpickle(), "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {}))
+    _RECEIVED.update(getattr(_cloudpickle(), "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {}))
 
 
 def _sent_before(number: str) -> type:

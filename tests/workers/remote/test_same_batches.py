@@ -158,7 +158,7 @@ def test_a_host_that_dies_while_others_wait_for_its_dataset_is_replaced(
         next(host for host in own.hosts if host.place.port == int(told.read_text())).kill()
         killed.touch()
 
-    killer = threading.Thread(target=kill)
+    killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     loader = remote_loader(Rows(), seed=0, shuffle=True, num_workers=2)
     with placed_on(loader, own):

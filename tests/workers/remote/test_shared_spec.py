@@ -37,10 +37,11 @@ def offer(name: bytes) -> Iterator[Offer]:
     made.close()
 
 
-def file_with(content: bytes) -> int:
+def note_hello(offer: Offer) -> None:
     fd = nameless_file()
-    os.write(fd, content)
-    return fd
+    os.write(fd, b"hello")
+    offer.has(fd, MANIFEST)
+    os.close(fd)
 
 
 def test_names_depend_on_key_machine_and_content() -> None:
@@ -52,7 +53,7 @@ def test_only_one_offers_and_the_others_wait(name: bytes, offer: Offer) -> None:
     assert shared_spec.offer(name) is None
     with shared_spec.ask(name) as asking:
         assert select.select([asking], [], [], 0) == ([], [], [])
-        offer.has(file_with(b"hello"), MANIFEST)
+        note_hello(offer)
         assert select.select([offer], [], [], 10)[0] == [offer]
         offer.answer()
         fd, manifest = shared_spec.take(asking)
@@ -62,7 +63,7 @@ def test_only_one_offers_and_the_others_wait(name: bytes, offer: Offer) -> None:
 
 
 def test_all_who_ask_at_once_get_the_same(name: bytes, offer: Offer) -> None:
-    offer.has(file_with(b"hello"), MANIFEST)
+    note_hello(offer)
     found: list[TravellingManifest] = []
 
     def take() -> None:
@@ -126,7 +127,7 @@ def as_another_user() -> Iterator[None]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_processes_of_another_user_are_neither_answered_nor_asked(name: bytes, offer: Offer) -> None:
-    offer.has(file_with(b"hello"), MANIFEST)
+    note_hello(offer)
     with as_another_user(), pytest.raises(PermissionError):
         shared_spec.ask(name)
     offer.answer()  # to that one, who has gone

@@ -64,8 +64,8 @@ class Host:
         self._digest = ""
         self._worker_spec: WorkerSpec
         """That with this digest; there is none while the digest is empty."""
-        self._offer: Offer | None = None
-        """Under which other hosts of this machine get it."""
+        self._offers: list[Offer] = []
+        """The one under which other hosts of this machine get it, or none."""
 
     @property
     def port(self) -> int:
@@ -75,12 +75,11 @@ class Host:
     def serve(self) -> None:
         """Serves until the other end of `control` closes."""
         while True:
-            waiting_for: list[Any] = [self._control, self._listener, *_some(self._offer)]
+            waiting_for: list[Any] = [self._control, self._listener, *self._offers]
             readable, _, _ = select.select(waiting_for, [], [])
             if self._control in readable:
                 return
-            if self._offer is not None and self._offer in readable:
-                self._offer.answer()
+            shared_spec.answer(self._offers, readable)
             if self._listener not in readable:
                 continue
 
@@ -112,38 +111,35 @@ class Host:
         if hello.digest != self._digest and not self._load(wire, hello.digest):
             return
 
-        _Service(wire, hello, self._worker_spec, [self._control, self._listener], self._offer).run()
+        _Service(wire, hello, self._worker_spec, [self._control, self._listener], self._offers).run()
 
     def _load(self, wire: Wire, digest: str) -> bool:
         """Gets the worker spec. What goes wrong is told to the proxy. Raises `LostError`."""
         self._forget()
         try:
             fd, manifest = self._from_another_host(wire, digest) or _over_the_wire(wire)
+            try:
+                self._worker_spec = unpack_travelling(fd, manifest)
+                for offer in self._offers:
+                    offer.has(fd, manifest)
+            finally:
+                os.close(fd)
         except LostError:
             self._forget()
             raise
-
-        try:
-            self._worker_spec = unpack_travelling(fd, manifest)
         except Exception:  # noqa: BLE001 - unpickling the user's objects may raise anything
-            os.close(fd)
             self._forget()
             wire.send("refused", f"the dataset cannot be unpickled on {self._config.name}:\n{traceback.format_exc()}")
             return False
 
         note_received_classes()
         self._digest = digest
-        if self._offer is None:
-            os.close(fd)
-        else:
-            self._offer.has(fd, manifest)
         return True
 
     def _forget(self) -> None:
         self._digest = ""
-        if self._offer is not None:
-            self._offer.close()
-        self._offer = None
+        while self._offers:
+            self._offers.pop().close()
 
     def _from_another_host(self, wire: Wire, digest: str) -> tuple[int, TravellingManifest] | None:
         """Returns a spec that another host of this machine has, or receives just now; see `shared_spec`.
@@ -154,8 +150,9 @@ class Host:
         deadline = time.monotonic() + shared_spec.PATIENCE
         while time.monotonic() < deadline:
             try:
-                self._offer = shared_spec.offer(name)
-                if self._offer is not None:
+                offer = shared_spec.offer(name)
+                if offer is not None:
+                    self._offers.append(offer)
                     return None
 
                 with shared_spec.ask(name) as asking:
@@ -187,16 +184,10 @@ def _over_the_wire(wire: Wire) -> tuple[int, TravellingManifest]:
     fd = nameless_file()
     try:
         _receive_file(wire, fd, message.sizes)
-    except LostError:
+    except BaseException:
         os.close(fd)
         raise
     return fd, message.content
-
-
-def _some(offer: Offer | None) -> list[Offer]:
-    if offer is None:
-        return []
-    return [offer]
 
 
 def _receive_file(wire: Wire, fd: int, sizes: list[int]) -> None:
@@ -220,15 +211,15 @@ class _Service:
     """
 
     def __init__(
-        self, wire: Wire, hello: Hello, worker_spec: WorkerSpec, others: list[Any], offer: Offer | None
+        self, wire: Wire, hello: Hello, worker_spec: WorkerSpec, others: list[Any], offers: list[Offer]
     ) -> None:
         """others: what ends the service when it can be read: the control connection, or another proxy at the door.
 
-        offer: is answered meanwhile.
+        offers: are answered meanwhile.
         """
         self._wire = wire
         self._others = others
-        self._offer = offer
+        self._offers = offers
         self._worker_spec = worker_spec
         brief = functools.partial(_assignment, hello)
         self._pool = WorkerPool(self._find_start, Arena(), 1, brief, hello.begin)
@@ -258,10 +249,9 @@ class _Service:
 
     def _step(self) -> bool:
         """Waits for something and deals with it. False: the service ends."""
-        waiting_for = [self._wire, self._pool.resources.selector, *self._others, *_some(self._offer)]
+        waiting_for = [self._wire, self._pool.resources.selector, *self._others, *self._offers]
         readable, _, _ = select.select(waiting_for, [], [], ACTIVITY_EVERY)
-        if self._offer is not None and self._offer in readable:
-            self._offer.answer()
+        shared_spec.answer(self._offers, readable)
         if any(other in readable for other in self._others):
             return False
         if self._wire in readable:

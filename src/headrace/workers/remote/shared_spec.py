@@ -19,6 +19,7 @@ import pickle
 import socket
 import struct
 import sys
+from typing import Any
 from weakref import WeakSet
 
 from headrace.core.descriptors import nameless_file
@@ -42,15 +43,15 @@ class Offer:
         """`offer` makes new ones."""
         self._listener = listener
         self._files: list[int] = []
-        OFFERS.add(self)
+        _OFFERS.add(self)
 
     def fileno(self) -> int:
         """Returns a descriptor that can be read when somebody asks."""
         return self._listener.fileno()
 
     def has(self, fd: int, manifest: TravellingManifest) -> None:
-        """Notes the spec. Takes over the descriptor of its file."""
-        self._files = [fd, nameless_file()]
+        """Notes the spec. Keeps a descriptor of its file of its own."""
+        self._files = [os.dup(fd), nameless_file()]
         # In a file as well: the manifest of many arrays is longer than a message may be.
         with open(self._files[1], "wb", closefd=False) as file:
             pickle.dump(manifest, file)
@@ -71,18 +72,25 @@ class Offer:
         self._files = []
 
 
-OFFERS: WeakSet[Offer] = WeakSet()
+_OFFERS: WeakSet[Offer] = WeakSet()
 """Those of this process."""
 
 
 def _close_in_child() -> None:
     """A worker that outlives its host must not hold the name: nobody would answer."""
-    for one in list(OFFERS):
+    for one in list(_OFFERS):
         one.close()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_in_child)
+
+
+def answer(offers: list[Offer], readable: list[Any]) -> None:
+    """Answers of some offers those that can be read."""
+    for one in offers:
+        if one in readable:
+            one.answer()
 
 
 def name_of(key: bytes, machine: str, digest: str) -> bytes:
