@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.quick import mark_thorough
+from tests.quick import QUICK_EXAMPLES, is_quick, mark_thorough
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -23,17 +23,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import settings
 
-        settings.register_profile("headrace", deadline=None)
-        settings.load_profile("headrace")
+        settings.register_profile("thorough", deadline=None)
+        settings.register_profile("quick", deadline=None, max_examples=QUICK_EXAMPLES)
+        settings.load_profile("quick" if is_quick(config) else "thorough")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the cases that `make test` leaves out, and puts those that fork in front of those that import much.
 
-    To fork a process takes time by its size: 30 ms with torch alone, 70 ms with all that the tests import.
+    To fork a process takes time by its size: 30 ms with torch alone, 70 ms with all that the tests import. Those that
+    need Ray come last, since a cluster that waits takes a part of the cores.
     """
     mark_thorough(items)
-    items.sort(key=lambda item: (is_heavy(item), has_clients(item)))
+    items.sort(key=lambda item: (is_heavy(item), has_clients(item), needs_ray(item)))
 
 
 def is_heavy(item: pytest.Item) -> bool:
@@ -45,6 +47,11 @@ def has_clients(item: pytest.Item) -> bool:
     """Tells whether a test uses clients of brokers and databases: their threads open and close connections for a while
     after it, which tests that count descriptors would see."""
     return any(name in item.nodeid for name in WITH_CLIENTS)
+
+
+def needs_ray(item: pytest.Item) -> bool:
+    """Tells whether a test needs the Ray cluster that all tests of a process share."""
+    return "ray_cluster" in getattr(item, "fixturenames", ())
 
 
 def pytest_collection_finish() -> None:

@@ -3,8 +3,8 @@
 A test is thorough if it says so with `@pytest.mark.thorough`. With `@pytest.mark.thorough_but(name=value)` its cases
 are thorough but for those in which the parameters have these values. Cases that start workers by `spawn` or
 `forkserver` are always thorough, because such workers import torch anew, which takes seconds; `@pytest.mark.quick`
-makes an exception of those that show that these start methods work. Of any other test with many cases, `make test` runs
-`CASES`, spread over all of them.
+makes an exception of those that show that these start methods work. Of any other test with several cases, `make test`
+runs `CASES`. Their parameters differ from test to test.
 """
 
 from __future__ import annotations
@@ -18,11 +18,19 @@ import pytest
 
 SLOW_STARTS = ("spawn", "forkserver")
 
-CASES = 2
-"""How many cases of a test are quick, if it does not say itself which."""
+CASES = 1
+"""How many cases of a test are quick, unless the test says which."""
+
+QUICK_EXAMPLES = 25
+"""How many examples Hypothesis tries in `make test`, unless the test says how many; otherwise a hundred."""
 
 CHOSEN_ALREADY = ("thorough", "thorough_but", "quick", "stress", "clients")
 """The marks of cases that are quick or left out without being counted."""
+
+
+def is_quick(config: pytest.Config) -> bool:
+    """Whether the marks that were asked for leave thorough tests out, as `make test` does."""
+    return "not thorough" in config.option.markexpr
 
 
 def mark_thorough(items: list[pytest.Item]) -> None:

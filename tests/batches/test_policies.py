@@ -196,6 +196,7 @@ def test_what_is_not_the_sample_s_fault_is_raised_behind_a_bad_sample_too(kind: 
         list(DataLoader(mixed, 4, on_error="skip"))
 
 
+@pytest.mark.thorough
 def test_input_that_goes_on_failing_is_a_bad_sample() -> None:
     flaky = Faulty(Numbers(), {9: Raise(ConnectionResetError("gone"))})
     loader = DataLoader(flaky, 4, on_error="skip")

@@ -217,6 +217,7 @@ def test_an_interruption_leaves_nothing_behind(
     assert list(room.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_sigterm_leaves_nothing_behind(numbers: Path, room: Path) -> None:
     command = [sys.executable, "-m", "headrace", "bench", str(numbers), "--formats", "memmap", "--seconds", "60"]
     with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(room)}, stderr=subprocess.PIPE) as process:
@@ -253,6 +254,7 @@ def test_kept_forms_can_be_opened_and_are_never_overwritten(numbers: Path, room:
     assert len(headrace.open(str(keep / "memmap" / "data"))) == 20
 
 
+@pytest.mark.thorough
 def test_forms_that_make_a_file_of_each_sample_are_left_out_of_large_data_unless_they_are_named(
     mixed: Path, room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

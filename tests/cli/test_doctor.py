@@ -113,6 +113,7 @@ def test_the_json_has_all_figures(run: Command, target: str) -> None:
     assert "noisy" in refused[2]
 
 
+@pytest.mark.thorough
 def test_every_cut_is_measured_when_asked(run: Command) -> None:
     words = ["--run", "--workers", "0,2", "--batches", "3", "--batch-size", "8"]
     status, out, _ = run("--plan", "pipeline_of_test.py:train", *words, "--json")

@@ -81,6 +81,7 @@ def box_of_a_cut_out(photograph: Image.Image, seed: int) -> tuple[int, int, int,
     return left, top, right - left, bottom - top, bool(pixels[0, 0, 0] > pixels[0, -1, 0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("width", "height"), [(250, 150), (200, 240), (240, 180)])
 def test_parts_are_undistorted_hold_30_to_100_percent_and_half_are_mirrored(width: int, height: int) -> None:
     x, y = np.meshgrid(np.arange(width), np.arange(height))

@@ -239,6 +239,7 @@ def test_the_demo_is_written_in_each_form_alike(tmp_path: Path) -> None:
     assert sorted(path.name for path in root.iterdir()) == ["demo-memmap", "demo.npz", "demo.npz.headrace.json"]
 
 
+@pytest.mark.thorough
 def test_tensordict_reads_its_copy_of_the_demo(tmp_path: Path) -> None:
     tensordict = pytest.importorskip("tensordict")
     prepare_npz_demo(tmp_path, 30)

@@ -50,6 +50,7 @@ def test_verify_prints_the_names_of_files_as_escapes(tmp_path: Path) -> None:
     assert r"\x1b[31mred" in done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 def test_run_prints_exceptions_as_escapes(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(evil=EVIL))

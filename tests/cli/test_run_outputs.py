@@ -119,6 +119,7 @@ def test_nothing_is_written_of_a_script_without_a_loader(script: Path, tmp_path:
     assert list(tmp_path.iterdir()) == [script]
 
 
+@pytest.mark.thorough
 def test_an_ideal_loader_gives_the_first_batch_again(script: Path, tmp_path: Path) -> None:
     result = headrace("run", "--ideal", "--json", tmp_path / "ideal.json", script, 2)
     assert (result.returncode, result.stdout) == (0, "first keys [0]\n"), result.stderr

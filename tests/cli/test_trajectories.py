@@ -85,6 +85,7 @@ a_swipe = some.integers(0, 12).flatmap(
 )
 
 
+@pytest.mark.thorough
 @given(some.lists(a_swipe, min_size=1, max_size=8))
 @settings(max_examples=150, deadline=None)
 def test_features_of_a_block_are_those_of_its_samples_bit_for_bit(parts: Any, swipes: Any) -> None:
@@ -214,6 +215,7 @@ def test_written_swipes_are_those_that_were_made(parts: Any, tmp_path: Path, mon
         np.testing.assert_array_equal(stored[number]["points"], rows[number]["points"])
 
 
+@pytest.mark.thorough
 def test_the_network_learns_to_read_swipes(parts: Any, swipes: Any) -> None:
     torch.manual_seed(0)
     batch = parts.collate.pad_arrays(done_one_by_one(parts, swipes))

@@ -32,6 +32,7 @@ def test_an_address_without_a_port_is_refused(address: str) -> None:
         connect(address)
 
 
+@pytest.mark.thorough
 def test_the_environment_names_the_cluster_and_a_second_call_does_nothing(on_ray: RayCluster) -> None:
     import ray
 

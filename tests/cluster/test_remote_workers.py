@@ -200,6 +200,7 @@ print([batch.rows[:, 0].tolist() for batch in batches])
 """
 
 
+@pytest.mark.thorough
 def test_classes_of_the_script_and_modules_beside_it_travel_along(on_ray: RayCluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "beside.py").write_text("def double(value): return value * 2\n")
@@ -233,6 +234,7 @@ def test_a_script_that_is_interrupted_ends_its_own_cluster_without_a_word_of_ray
         assert ray_servers.processes_of(folder) == []
 
 
+@pytest.mark.thorough
 def test_placement_ends_by_itself_while_a_child_of_the_trainer_goes_on(on_ray: RayCluster) -> None:
     placement = RayPlacement(headrace.Ray(on_ray.address))
     placement.open_door().close()

@@ -76,7 +76,7 @@ def changed(state: Any, path: tuple[Any, ...], value: Any) -> Any:
     return damaged
 
 
-@pytest.mark.thorough_but(kind="own streams")
+@pytest.mark.thorough
 @given(data=st.data())
 @settings(deadline=None, max_examples=400)
 @pytest.mark.parametrize("kind", KINDS)

@@ -122,7 +122,7 @@ def straight(loader: Any, epoch: int, stop: int, *, at_end: bool) -> Taken:
     return Taken(epochs, state, began + epochs[epoch + 1 :])
 
 
-@pytest.mark.thorough_but(order="generator")
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", ORDERS)
 @given(
     before=crews,

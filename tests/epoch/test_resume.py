@@ -81,7 +81,7 @@ class TestWithSeed:
             **more,
         )
 
-    @pytest.mark.thorough_but(kind="Rows")
+    @pytest.mark.thorough
     @pytest.mark.parametrize("kind", [Drawing, DrawingEverywhere, Rows, Stream, StatefulStream])
     @given(
         before=workers,

@@ -58,6 +58,7 @@ def test_without_a_population_each_key_of_the_batch_comes_once() -> None:
     assert list(Replacements().candidates(0, 0, 1, batch=[])) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("sampler", "expected"),
     [

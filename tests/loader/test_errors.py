@@ -99,6 +99,7 @@ def test_text_and_bytes_of_megabytes_pass() -> None:
         assert [(len(text), len(data)) for text, data in loader] == [(1_000_000, 3_000_000)] * 16
 
 
+@pytest.mark.thorough
 def test_deep_prefetching_never_blocks_either_side() -> None:
     loader = DataLoader(Photos(3000, side=2), batch_size=1, num_workers=2, prefetch_factor=700)
     assert [int(label) for _, label in loader] == list(range(3000))

@@ -49,7 +49,7 @@ def whole(kind: str) -> list[list[int]]:
     return [batch.tolist() for batch in loader_of(kind, 0, 1)]
 
 
-@pytest.mark.thorough_but(kind="map", worlds=(2, 3, 1))
+@pytest.mark.thorough
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
 @pytest.mark.parametrize(
     ("kind", "worlds"),

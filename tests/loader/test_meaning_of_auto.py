@@ -131,6 +131,7 @@ def test_the_limits_are_those_of_the_machine_and_of_the_ranks(monkeypatch: pytes
     assert limits().most == FOR_A_CORE
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", ["auto", 2])
 def test_a_real_tuner_decides_by_what_it_measures(workers: Any) -> None:
     loader = headrace.DataLoader(Drawing(600), 4, shuffle=True, seed=3, num_workers=workers, prefetch_factor="auto")

@@ -158,6 +158,7 @@ def test_the_memory_of_a_process_that_is_gone_is_nothing() -> None:
     assert tree_memory(child.pid) == 0
 
 
+@pytest.mark.thorough
 def test_the_cost_of_measuring_is_known_for_torch_s_loader_only() -> None:
     measurement = Measurement("train.py")
     recorder = Recorder("train.py:1")

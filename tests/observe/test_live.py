@@ -305,6 +305,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 def test_prints_of_the_script_and_its_workers_are_whole_above_the_view(script: Path) -> None:
     status, written = run_on_terminal(command(script, "--live"))

@@ -108,6 +108,7 @@ def test_an_error_would_be_seen(browser: Page, written: Path) -> None:
     assert any("epochs" in trouble or "iterable" in trouble for trouble in browser.troubles())
 
 
+@pytest.mark.thorough
 def test_colours_share_the_height_where_batches_are_too_short_to_be_told_apart(browser: Page, tmp_path: Path) -> None:
     steady = made_up.Pace(load=0.05, stall=0.0, start=0.02)
     recording = replace(made_up.with_workers(5000, 2, epochs=1, pace=steady), events=())
@@ -172,6 +173,7 @@ def test_two_fingers_zoom_the_timeline(browser: Page, written: Path) -> None:
     assert near < (low + high) / 2 < far
 
 
+@pytest.mark.thorough
 def test_keys_and_buttons_move_the_timeline(browser: Page, written: Path) -> None:
     browser.open(written, 1280)
     low, high = whole = browser.run(VIEW)
@@ -228,6 +230,7 @@ def test_the_tooltip_has_the_figures_of_the_batch_under_the_pointer(browser: Pag
     assert browser.run("document.querySelectorAll('.tip:not([hidden])').length") == 0
 
 
+@pytest.mark.thorough
 def test_the_tooltip_tells_opening_and_pinning_from_the_wait_they_are_a_part_of(browser: Page, written: Path) -> None:
     browser.open(written, 1280)
     rows = TWO[0].batches
@@ -255,6 +258,7 @@ def test_a_long_time_without_batches_is_not_what_is_shown_first(browser: Page, t
     assert (high - low) / 1e6 > 40 * 3600
 
 
+@pytest.mark.thorough
 def test_paper_is_white_and_the_timeline_on_it_as_it_stands(browser: Page, tmp_path: Path, written: Path) -> None:
     browser.open(written, 1280, dark=True)
     browser.run("document.querySelector('[data-do=in]').click()")

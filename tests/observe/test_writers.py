@@ -150,6 +150,7 @@ def test_a_file_holds_the_latest_of_each_loader(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["headrace.prom"]
 
 
+@pytest.mark.thorough
 def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     path, done, seen = tmp_path / "headrace.prom", threading.Event(), []
     writer = OpenMetricsWriter(path)

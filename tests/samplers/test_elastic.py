@@ -31,6 +31,7 @@ from tests.samplers.makers import (
 )
 
 
+@pytest.mark.thorough
 @every_sampler
 @given(size=st.integers(1, 7), epoch=st.integers(0, 3))
 @settings(max_examples=6, deadline=None)

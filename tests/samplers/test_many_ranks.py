@@ -70,6 +70,7 @@ def test_every_sample_comes_once_an_epoch(length: int, epoch: int, shuffle: bool
     assert len(lengths) == 1 or uneven == "keep"
 
 
+@pytest.mark.thorough
 @given(length=st.integers(1, 300_000), share=st.floats(0, 1), after=st.sampled_from([1, 7, 999, 1001]))
 @few
 def test_every_sample_comes_once_where_the_number_of_ranks_changes(length: int, share: float, after: int) -> None:
@@ -89,6 +90,7 @@ def test_every_sample_comes_once_where_the_number_of_ranks_changes(length: int, 
     assert (counted(arrays, length) == 1).all()
 
 
+@pytest.mark.thorough
 @given(count=st.integers(1, 4), numbers=st.integers(1, 3), first=st.integers(0, 10**12))
 @few
 def test_every_sample_of_a_stream_that_is_dealt_out_comes_once(count: int, numbers: int, first: int) -> None:
@@ -120,6 +122,7 @@ def test_every_item_goes_to_one_worker_of_one_rank(by: Any) -> None:
     assert {part.parts for part in parts} == {RANKS * WORKERS}
 
 
+@pytest.mark.thorough
 def test_the_states_of_all_ranks_are_merged_and_gone_on_with() -> None:
     samples = torch.arange(4 * RANKS)
     states = []

@@ -22,6 +22,7 @@ def topic_with_bad(broker, name, bad):
     return headrace.open(broker.url(name), decode="json", span=100, until=COUNT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("word", ["skip", "replace"])
 def test_alone_in_a_batch_a_bad_record_gives_way_to_one_of_its_span(shared_kafka, word):
     bad = [0, 1, 50, 51, 52, 150, 199]

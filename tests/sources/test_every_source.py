@@ -64,7 +64,7 @@ def test_a_resume_goes_on_with_the_next_batch(source):
     assert read(again) == after
 
 
-@pytest.mark.thorough_but(source=["kafka", "tcp"])
+@pytest.mark.thorough
 def test_a_resume_behind_a_commit_at_the_end_of_a_span(source):
     """What was committed may be gone: it must not be read again."""
     writer = start_writing(source, range(COUNT))
@@ -80,7 +80,7 @@ def test_a_resume_behind_a_commit_at_the_end_of_a_span(source):
     assert sorted(flat(before + after)) == list(range(COUNT))
 
 
-@pytest.mark.thorough_but(source=["kafka"])
+@pytest.mark.thorough
 def test_a_state_of_another_kind_of_source_is_refused(request, source):
     """Its positions would mean other records, and to commit it would free what nobody has read."""
     with redis(request, "another") as other:
@@ -111,7 +111,7 @@ def test_records_that_come_later(source):
     assert sorted(flat(later)) == list(range(32, 64))
 
 
-@pytest.mark.thorough_but(source=["kafka", "redis"])
+@pytest.mark.thorough
 def test_the_first_batch_does_not_wait_for_the_span_to_fill(source):
     """With `linger=` as long as this, it would never come."""
     writer = start_writing(source, range(COUNT))

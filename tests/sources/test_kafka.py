@@ -156,6 +156,7 @@ def test_a_function_decodes(shared_kafka):
 # -- what breaks -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_io_process_is_killed(topic, workers):
     whole = read(loader_of(open_topic(topic)))
@@ -424,6 +425,7 @@ def test_figures_of_a_source_that_is_read_out(kafka_mock):
     assert "source: 100 records in 1 span" in str(loader.report())
 
 
+@pytest.mark.thorough
 def test_a_state_before_the_first_batch_and_behind_the_last_one(topic):
     loader = loader_of(open_topic(topic))
     first = loader.state_dict()
@@ -450,6 +452,7 @@ def test_a_state_of_another_topic_is_not_committed(topic, shared_kafka):
     assert shared_kafka.committed("another") == {}
 
 
+@pytest.mark.thorough
 def test_a_loader_that_is_dropped_leaves_nothing_open(topic):
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
@@ -459,6 +462,7 @@ def test_a_loader_that_is_dropped_leaves_nothing_open(topic):
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
+@pytest.mark.thorough
 def test_a_loader_can_be_copied_in_the_middle(topic):
     loader = loader_of(open_topic(topic))
     read(loader, 2)

@@ -115,6 +115,7 @@ def test_half_a_record_at_the_end_is_dropped_and_counted(
         until(lambda: "within a record: its 4 bytes are dropped" in caplog.text)
 
 
+@pytest.mark.thorough
 def test_a_record_of_64_megabytes(port: int, journal: str) -> None:
     record = os.urandom(1 << 20) * 64
     source = JournalSource(SocketSource(f"tcp://127.0.0.1:{port}", "length"), journal)

@@ -25,6 +25,7 @@ class Deadly:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_an_io_process_that_ends_whenever_it_reads_is_an_error_in_the_end() -> None:
     options = FeedOptions(samples=10, linger=1.0, nbytes=1 << 20, budget=1 << 22)
     supply = LocalSupply(Deadly(), options, Beginning())  # type: ignore[arg-type]

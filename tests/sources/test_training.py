@@ -40,7 +40,7 @@ def check_nc(kind: str) -> None:
         pytest.skip("nc is not installed (Debian: netcat-openbsd)")
 
 
-@pytest.mark.thorough_but(kind="kafka")
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", SOURCES)
 def test_two_ranks_see_each_sample_once_and_in_the_order_of_one(request, tmp_path, kind):
     check_nc(kind)

@@ -294,6 +294,7 @@ def test_only_what_failed_is_sent_again(faulty_server: FaultyServer) -> None:
     assert ["bytes=0-99999"] * 2 == [request.range for request in faulty_server.requests]
 
 
+@pytest.mark.thorough
 def test_a_slow_body_is_no_stall(faulty_server: FaultyServer) -> None:
     faulty_server.put("b", "k", DATA)
     faulty_server.faults.append(Fault("slow", after=50_000))

@@ -110,6 +110,7 @@ def test_what_begins_with_letters_is_found_among_others(store: Store, folder: st
     assert [info.key for info in store.beginning(f"{folder}/zz")] == []
 
 
+@pytest.mark.thorough
 def test_listings_of_many_pages_are_complete_and_in_order(store: Store, shared_seaweed: Seaweed, folder: str) -> None:
     expected = [f"{folder}/{index:04d}-{index * 7919 % 997:03d}" for index in range(2300)]
     expected += [f"{folder}/0100/x", f"{folder}/0100-/x", f"{folder}/0100.x"]

@@ -73,6 +73,7 @@ def test_sums_are_the_same_in_whatever_pieces_they_come(pieces: list[int], epoch
         assert found.totals[name] == pytest.approx(found.batches[name].sum())
 
 
+@pytest.mark.thorough
 def test_beyond_the_ring_sums_are_of_all_and_rows_are_the_latest() -> None:
     rows = made_up.with_workers(3 * HELD + 17, epochs=5).batches
     recorder = Recorder("x")
@@ -95,6 +96,7 @@ def test_more_rows_at_once_than_the_ring_holds() -> None:
     assert recorder.recording().totals["batches"] == len(rows)
 
 
+@pytest.mark.thorough
 def test_the_memory_of_a_record_does_not_grow() -> None:
     rows = made_up.with_workers(512, epochs=1).batches
     recorder = Recorder("x")

@@ -190,6 +190,7 @@ def test_the_place_where_a_worker_spends_its_time_is_named(dataset: Any, kind: s
     assert max(places, key=lambda place: place.share).where.startswith(name)
 
 
+@pytest.mark.thorough
 @LINUX
 def test_decoding_with_pillow_is_named_by_the_users_line() -> None:
     photos = Photos(1)

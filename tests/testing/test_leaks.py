@@ -200,6 +200,7 @@ def test_an_epoch_leaves_nothing(loader: type[DataLoader[int]], method: str) -> 
         del iterator
 
 
+@pytest.mark.thorough
 def test_the_helpers_of_multiprocessing_are_no_leak_and_hide_nothing() -> None:
     context = multiprocessing.get_context("forkserver")
     process = context.Process(target=Hang())

@@ -39,8 +39,7 @@ pytestmark = pytest.mark.skipif(not fork_servers_exist(), reason="needs pidfds a
 # -- what an epoch delivers ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick
-@pytest.mark.thorough_but(method="spawn")
+@pytest.mark.thorough
 @METHODS
 def test_epochs_equal_those_without_workers(method: str) -> None:
     inline = DataLoader(Photos(50, side=20), batch_size=8, shuffle=True, seed=3)
@@ -52,8 +51,7 @@ def test_epochs_equal_those_without_workers(method: str) -> None:
             assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.quick
-@pytest.mark.thorough_but(method="spawn")
+@pytest.mark.thorough
 @METHODS
 def test_the_data_set_is_unpickled_once_for_all_workers_and_epochs(method: str, tmp_path: Path) -> None:
     dataset = Notebook(tmp_path / "notes")

@@ -249,8 +249,7 @@ def test_a_deleted_loader_leaves_no_process_and_no_descriptor(
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.quick
-@pytest.mark.thorough_but(end="killed")
+@pytest.mark.thorough
 @METHODS
 @pytest.mark.parametrize("end", ["killed", "interrupted", "finished"])
 def test_whatever_ends_the_main_process_ends_the_others(method: str, end: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ def test_progress_forgives_deaths_while_starting() -> None:
         restart_policy.made_progress(0)
 
 
+@pytest.mark.thorough
 @given(
     st.lists(
         st.tuples(

@@ -320,6 +320,7 @@ def hang_about_it(bad: Any) -> Any:
     Hang()()
 
 
+@pytest.mark.thorough
 def test_an_on_error_that_hangs_is_named_and_accuses_no_sample() -> None:
     dataset = Faulty(Squares(), {17: Raise(ValueError("bad"))})
     loader = DataLoader(dataset, 4, num_workers=2, on_error=headrace.OnError(hang_about_it, timeout=0.3))

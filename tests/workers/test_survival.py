@@ -151,7 +151,7 @@ def does_not_grow(persistent: bool, epochs: int) -> None:
     assert statistics.median(memory[half:]) <= statistics.median(memory[early:half]) + (4 << 20)
 
 
-@pytest.mark.thorough_but(persistent=False)
+@pytest.mark.thorough
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_that_are_killed_leave_nothing_behind(persistent: bool) -> None:
     does_not_grow(persistent, epochs=25)

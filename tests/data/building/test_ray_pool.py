@@ -15,7 +15,7 @@ from headrace.core.errors import ClusterError, DatasetError
 from headrace.data.building import ray_pool
 from headrace.data.building.ray_pool import RayPool, make_pieces_on_ray
 
-pytestmark = pytest.mark.usefixtures("on_ray")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("on_ray")]
 
 
 class OwnError(Exception):
@@ -88,13 +88,11 @@ def test_no_more_tasks_are_under_way_than_were_asked_for(tmp_path: Path, monkeyp
     assert max(seen) == 2  # the CPUs of the cluster
 
 
-@pytest.mark.thorough
 def test_a_piece_whose_process_is_killed_is_made_again(tmp_path: Path) -> None:
     assert results(Killed(tmp_path)) == SQUARES
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.thorough
 def test_a_piece_that_kills_each_process_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="piece 3 was lost 3 times") as caught:
         results(AlwaysKilled(tmp_path))

@@ -111,6 +111,7 @@ def test_a_dropped_dataset_closes_its_cache(twice: Make, tmp_path: Path, workers
         assert closes(io_process.pid, cache, first)
 
 
+@pytest.mark.thorough
 def test_datasets_share_the_descriptors_of_a_cache(twice: Make, tmp_path: Path) -> None:
     """Each shard may be opened by itself."""
     datasets = [twice("pt", "s3", cache_dir=tmp_path / "cache").remote]

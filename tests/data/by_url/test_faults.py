@@ -120,7 +120,7 @@ def test_what_is_not_there_is_named(faulty_server: FaultyServer, url: str, words
         headrace.open(url, options=faulty_server.s3_options)
 
 
-@pytest.mark.thorough_but(workers=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_server_that_stops_for_a_while_is_waited_for(twice: Make, faulty_server: FaultyServer, workers: int) -> None:
     data = twice("pt", "s3")
@@ -137,6 +137,7 @@ def test_a_server_that_stops_for_a_while_is_waited_for(twice: Make, faulty_serve
     assert len(found) == len(expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cached", [False, True])
 def test_an_io_process_that_is_killed_again_and_again_loses_nothing(twice: Make, tmp_path: Path, cached: bool) -> None:
     words = {}

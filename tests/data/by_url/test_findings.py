@@ -77,6 +77,7 @@ def test_small_objects_far_away_are_to_be_packed(faulty_server: FaultyServer, wo
     assert "headrace pack s3://b/photos s3://b/photos-packed" in " ".join(str(loader.report()).split())
 
 
+@pytest.mark.thorough
 def test_a_loader_that_was_only_waited_for_does_not_keep_up(faulty_server: FaultyServer) -> None:
     """Epochs of a single batch: behind it nothing is measured, so that all of the time was waiting."""
     data = headrace.open(photos(faulty_server, 40, 2000), options=faulty_server.s3_options)
@@ -92,6 +93,7 @@ def test_a_loader_that_was_only_waited_for_does_not_keep_up(faulty_server: Fault
     assert "times as fast" not in told
 
 
+@pytest.mark.thorough
 def test_an_order_that_nobody_knows_is_named(faulty_server: FaultyServer) -> None:
     url = photos(faulty_server, 120, 2000)
     faulty_server.delay = 0.02
@@ -166,6 +168,7 @@ def test_what_is_read_is_on_the_page_and_no_secret_is(twice: Make, faulty_server
     assert "Over the network" not in shown
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bytes_that_workers_take_out_of_the_cache_are_counted_once(twice: Make, workers: int, tmp_path: Path) -> None:
     data = twice("pt", "s3", cache_dir=tmp_path / "cache")
@@ -182,6 +185,7 @@ def test_bytes_that_workers_take_out_of_the_cache_are_counted_once(twice: Make, 
         assert remote.cache == "all"
 
 
+@pytest.mark.thorough
 def test_a_broken_cache_is_said_once_and_not_by_each_worker(
     twice: Make, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +198,7 @@ def test_a_broken_cache_is_said_once_and_not_by_each_worker(
     assert error.count("gone or damaged") == 1, error
 
 
+@pytest.mark.thorough
 def test_what_a_dropped_loader_has_read_ahead_is_given_up(twice: Make, faulty_server: FaultyServer) -> None:
     data = twice("pt", "s3")
     fetcher = endpoint()

@@ -59,6 +59,7 @@ def test_both_get_their_batches(
             assert all(map(same, found[number], expected[number]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 2])
 def test_one_that_is_dropped_does_not_disturb_the_other(twice: Make, workers: int) -> None:
     data = twice("pt", "s3")
@@ -106,6 +107,7 @@ def without(reading: Fetcher, plans: set[int]) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_one_that_was_dropped_leaves_the_budget_to_others(twice: Make) -> None:
     """Both read through one I/O process."""
     data = twice("pt", "s3")

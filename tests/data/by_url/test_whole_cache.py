@@ -53,6 +53,7 @@ def test_later_epochs_ask_for_nothing_and_announce_nothing(
     assert announced == []
 
 
+@pytest.mark.thorough
 def test_a_cache_that_is_emptied_meanwhile_is_filled_again(
     twice: Make, tmp_path: Path, faulty_server: FaultyServer, announced: list[int]
 ) -> None:

@@ -65,6 +65,7 @@ def test_bad_images_of_an_earlier_run_are_counted_too(tmp_path: Path, monkeypatc
     assert made.bad == 2
 
 
+@pytest.mark.thorough
 def test_sound_images_end_with_status_0(tmp_path: Path) -> None:
     done = run(photos(tmp_path / "photos", bad=0), tmp_path / "packed")
     assert done.returncode == 0

@@ -209,6 +209,7 @@ def test_an_upload_that_is_given_up_leaves_nothing(bucket: Bucket) -> None:
 # -- two at once -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("in_environment")
 @pytest.mark.parametrize("machine", ["the same", "another"])
 def test_a_second_pack_is_refused_and_the_first_one_completes(
@@ -380,7 +381,7 @@ def test_verify_reads_from_a_server_without_signatures(faulty_server: FaultyServ
     assert ["part-00001.arrow" in line for line in found.problems] == [True]
 
 
-@pytest.mark.thorough_but(form="arrow")
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["arrow", "webdataset", "hdf5"])
 def test_a_bucket_that_was_packed_on_ray_holds_what_a_local_pack_makes(
     bucket: Bucket, form: str, on_ray: RayCluster

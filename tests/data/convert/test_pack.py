@@ -103,7 +103,7 @@ def test_a_pack_that_is_killed_goes_on_and_makes_the_same_bytes(case: Case, mome
     assert hidden(case.target.parent) == []
 
 
-@pytest.mark.thorough_but(workers=1)
+@pytest.mark.thorough
 @MAINLY_ARROW
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_leaves_the_old_data_and_no_process_and_it_goes_on(case: Case, workers: int) -> None:
@@ -139,6 +139,7 @@ def test_packing_of_changed_data_or_options_starts_anew(arrow: Case, change: str
     assert arrow.made() == arrow.undisturbed(**options)
 
 
+@pytest.mark.thorough
 def test_a_piece_that_was_damaged_in_between_is_made_again(arrow: Case) -> None:
     child = arrow.child(stop=("piece", 4))
     child.wait_until_there()
@@ -160,7 +161,7 @@ def assert_helps(text: str, case: Case) -> None:
     assert str(case.target.parent) in text
 
 
-@pytest.mark.thorough_but(workers=1)
+@pytest.mark.thorough
 @MAINLY_ARROW
 @pytest.mark.parametrize(
     ("limit", "workers"),
@@ -190,6 +191,7 @@ def small_disk(case: Case) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", case.target.parent], check=True)
 
 
+@pytest.mark.thorough
 @MAINLY_ARROW
 def test_a_full_disk_leaves_the_old_data_and_it_goes_on(case: Case, small_disk: Path) -> None:
     old = case.put_old_data()
@@ -212,7 +214,7 @@ def test_a_full_disk_leaves_the_old_data_and_it_goes_on(case: Case, small_disk: 
 # -- two at once -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough_but(other={})
+@pytest.mark.thorough
 @MAINLY_ARROW
 @pytest.mark.parametrize("other", [{}, {"shuffle": 4}], ids=["same", "other options"])
 @pytest.mark.parametrize(
@@ -288,6 +290,7 @@ def test_there_are_as_many_shards_as_wanted(arrow: Case, shards: int) -> None:
     assert max(lengths) - min(lengths) <= 1
 
 
+@pytest.mark.thorough
 def test_progress_is_told_up_to_the_end(arrow: Case) -> None:
     told: list[tuple[int, int]] = []
     pack(str(arrow.source), str(arrow.target), PackOptions(), report=lambda done, total: told.append((done, total)))

@@ -54,6 +54,7 @@ def test_the_files_and_the_manifest_are_those_of_a_local_pack(form: str, tmp_pat
     assert hidden(tmp_path / "ray") == []
 
 
+@pytest.mark.thorough
 def test_photos_are_shrunk_to_the_same_bytes(tmp_path: Path) -> None:
     photos = photos_in(tmp_path)
     options = PackOptions("webdataset", resize=48, shards=3)
@@ -95,9 +96,10 @@ def test_bad_images_are_counted(tmp_path: Path) -> None:
     assert (made.bad, made.bad_samples) == (1, here.bad_samples)
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("then", ["local", pytest.param("ray", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("then", ["local", "ray"])
 def test_after_a_kill_of_the_command_either_side_goes_on(case: Case, number: int, then: str) -> None:
     old = case.put_old_data()
     child = case.child("--on", "ray", stop=("piece", 4), workers=2)

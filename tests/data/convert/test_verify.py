@@ -296,6 +296,7 @@ def arrow(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.thorough
 def test_the_command_ends_with_0_for_sound_data_and_says_so(arrow: Path) -> None:
     status, out, _ = command(arrow)
     assert status == 0
@@ -313,7 +314,7 @@ def test_the_command_ends_with_1_for_damaged_data_and_names_the_file(arrow: Path
     assert "Traceback" not in error
 
 
-@pytest.mark.thorough_but(damage="missing")
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", ["missing", "cut", "nothing there"])
 def test_the_command_ends_with_1_for_data_that_cannot_be_opened(arrow: Path, damage: str) -> None:
     shard = arrow / "part-00001.arrow"

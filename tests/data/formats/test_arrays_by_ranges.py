@@ -61,6 +61,7 @@ def test_offsets_that_are_too_many_to_be_kept_are_read_in_blocks(
         assert samples(here, keys) == samples(there, keys)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("everything_by_ranges")
 def test_all_types_of_arrow_are_those_of_the_local_reader(faulty_server: FaultyServer) -> None:
     numbers = range(ROWS)
@@ -124,6 +125,7 @@ def test_batches_are_those_of_the_local_reader(form: str, workers: int, faulty_s
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["npy", "arrow", "arrow compressed"])
 def test_spawned_workers_read_by_ranges(form: str, nginx_server: Nginx) -> None:
     name = "x.npy"

@@ -102,6 +102,7 @@ LATE = ("pt_of_bytes", "pt_of_new")
 """What torch makes before we see it, of memory that nobody has touched yet."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", [case for case in BAD if not case.endswith(HARMLESS)])
 def test_what_asks_for_too_much_is_refused_before_memory_is_taken(case: str, ask: Any, tmp_path: Path) -> None:
     answer = ask(BAD[case](tmp_path))
@@ -121,6 +122,7 @@ def test_what_lies_behind_the_pixels_of_an_image_is_not_kept(kind: str, ask: Any
     assert answer["grown"] <= 64 * MEGA
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("count", "make"),
     [
@@ -150,7 +152,7 @@ FORMS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.thorough_but(form=["pt", "parquet"])
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 def test_trust_lifts_the_limit(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = FORMS[form](tmp_path)

@@ -70,7 +70,7 @@ def test_offsets_with_wrong_ends_are_refused_when_they_are_opened(faulty_server:
         headrace.open("s3://bucket/data", options=faulty_server.s3_options)
 
 
-@pytest.mark.thorough_but(form="arrow compressed")
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["arrow", "arrow compressed", "arrow stream"])
 @pytest.mark.usefixtures("everything_by_ranges")
 def test_damaged_arrow_files_are_errors_that_name_them(form: str, faulty_server: FaultyServer) -> None:

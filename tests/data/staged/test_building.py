@@ -177,6 +177,7 @@ def test_pieces_of_another_size_are_not_mixed(tmp_path: Path, start: Start, monk
     assert_whole(tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [1, 2])
 def test_frozen_random_numbers_are_the_same_after_a_kill(tmp_path: Path, start: Start, workers: int) -> None:
     child = start(workers=workers, gate=GATE, random=True)
@@ -342,6 +343,7 @@ def test_forked_processes_share_one_build(tmp_path: Path) -> None:
 # -- a full disk -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("limit", "workers"), [(400, 1), (400, 2), (2500, 1)])
 def test_files_that_may_not_grow_leave_the_old_cache_and_it_goes_on(
     tmp_path: Path, start: Start, limit: int, workers: int
@@ -368,6 +370,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", tmp_path / "c"], check=True)
 
 
+@pytest.mark.thorough
 def test_a_full_disk_leaves_the_old_cache_and_it_goes_on(tmp_path: Path, small_disk: Path) -> None:
     opened(tmp_path)
     filler = small_disk / ".staged.json.filler"

@@ -69,7 +69,8 @@ def gated(folder: Path) -> Gate:
     return Gate(folder)
 
 
-@pytest.mark.parametrize("form", ["memmap", pytest.param("parquet", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", ["memmap", "parquet"])
 def test_the_files_are_those_of_a_local_build(form: str, tmp_path: Path) -> None:
     here = Staged(source()).map(doubled).map(drawn)
     for name in ("local", "ray"):
@@ -79,6 +80,7 @@ def test_the_files_are_those_of_a_local_build(form: str, tmp_path: Path) -> None
     assert made == files_in(tmp_path / "local")
 
 
+@pytest.mark.thorough
 def test_a_cache_in_memory_holds_the_same_samples() -> None:
     there = Staged(source()).map(doubled).cache("memory", on="ray")
     for one, other in zip(there, map(doubled, source()), strict=True):
@@ -86,6 +88,7 @@ def test_a_cache_in_memory_holds_the_same_samples() -> None:
         np.testing.assert_array_equal(one["x"], other["x"])
 
 
+@pytest.mark.thorough
 def test_an_error_of_a_step_is_the_users_own(tmp_path: Path) -> None:
     def failing(one: dict[str, Any]) -> dict[str, Any]:
         if one["id"] == GATE:
@@ -97,6 +100,7 @@ def test_an_error_of_a_step_is_the_users_own(tmp_path: Path) -> None:
     assert f"sample {GATE}" in str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 def test_a_piece_whose_process_is_killed_is_made_again(tmp_path: Path) -> None:
     gate = gated(tmp_path)

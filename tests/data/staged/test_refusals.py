@@ -313,6 +313,7 @@ def test_an_empty_data_set_is_kept(where: Any) -> None:
             made[0]
 
 
+@pytest.mark.thorough
 def test_many_tiny_samples_are_kept(where: Any) -> None:
     source = [{"a": number, "b": "t" * (number % 3)} for number in range(100_000)]
     assert same(Staged(source, cache=where).__getitems__([0, 99_999, 50_000]), [source[0], source[-1], source[50_000]])

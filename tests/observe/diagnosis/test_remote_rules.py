@@ -149,6 +149,7 @@ def test_refusals_are_said_whether_or_not_the_loop_waits() -> None:
     assert "server-refuses" not in findings(remote(busy=3))
 
 
+@pytest.mark.thorough
 def test_a_cache_that_is_too_small_says_what_would_do() -> None:
     small = remote(cache="limited", first_bytes=BYTES // 2, again_bytes=BYTES // 2)
     finding = findings(small, replace(LOOP, epochs=2, batches=100))["cache-too-small"]

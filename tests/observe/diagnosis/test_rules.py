@@ -292,6 +292,7 @@ def test_no_change_gains_more_than_a_loader_that_costs_nothing(name: str, loop: 
     assert all(one.gain <= diagnosis.ideal_gain for one in diagnosis.findings if one.gain is not None)
 
 
+@pytest.mark.thorough
 def test_nothing_is_advised_on_workers_whose_number_is_found_by_measuring() -> None:
     for loop in (FEW, CHEAP, CROWDED):
         assert {"too-few-workers", "workers-cost-more", "too-many-workers"} & findings(loop).keys()
@@ -308,6 +309,7 @@ def test_the_advice_suits_who_collates_and_who_loads() -> None:
     assert "__getitems__" not in findings(together)["slow-load"].advice
 
 
+@pytest.mark.thorough
 def test_a_stream_is_not_told_to_fetch_by_key_nor_to_repeat_itself_in_more_workers() -> None:
     stream = replace(SLOW, workers=1, setting={**SLOW.setting, "is_stream": True})
     assert "too-few-workers" in findings(stream)

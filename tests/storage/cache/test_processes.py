@@ -72,6 +72,7 @@ def check_all(cache: DiskCache) -> int:
     return present
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("in_use", [False, True], ids=["used by nobody else", "used by another process"])
 def test_a_writer_killed_at_any_moment_leaves_a_sound_cache(open_cache: Opener, in_use: bool) -> None:
     """With another process, the use goes on, and no CRC is compared."""
@@ -111,6 +112,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_sound_cache(open_cache: Opener, 
     assert disk_use(cache) == cache.used()
 
 
+@pytest.mark.thorough
 def test_jobs_evict_under_readers_and_nothing_wrong_is_delivered(open_cache: Opener) -> None:
     def job(number: int) -> None:
         cache = open_cache(LIMIT, job=number)

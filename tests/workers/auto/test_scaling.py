@@ -79,6 +79,7 @@ def test_without_order_the_same_batches_come(in_order: bool) -> None:
     assert found == sorted((batch.tolist() for batch in fixed()), key=repr)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
 def test_bad_samples_are_dealt_with_the_same_way(on_error: Any) -> None:
     dataset = Faulty(Drawing(), {key: Raise(ValueError("bad")) for key in (3, 4, 50, 51, 52, 100, 159)})

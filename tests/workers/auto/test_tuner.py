@@ -263,6 +263,7 @@ def test_workers_are_retired_when_their_memory_grows() -> None:
     assert training.tuner.now.workers == 1  # without one there is nothing
 
 
+@pytest.mark.thorough
 def test_workers_whose_memory_grows_while_it_is_looked_are_not_brought_back_again_and_again() -> None:
     """Each worker grows with the time that it is there: at first all fit."""
     training = Training(

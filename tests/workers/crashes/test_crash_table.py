@@ -47,8 +47,9 @@ SOME_SPAWNED = [
 ]
 """The others with `spawn` are marked `stress`: workers are forks of the helper there, and most is as with `fork`."""
 
+QUICK_WAY: tuple[Backend, Way] = ("fork", "always")
 QUICK_FAULTS: tuple[Kind, ...] = ("raise", "SIGKILL", "hang")
-"""The others are marked `thorough`."""
+"""These of that way are quick; the others are marked `thorough`."""
 
 
 def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
@@ -57,9 +58,9 @@ def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
         return [pytest.mark.thorough]
     if (cell.backend, cell.way) not in NORMAL_WAYS:
         return [pytest.mark.stress]
-    if cell.fault not in QUICK_FAULTS:
-        return [pytest.mark.thorough]
-    return [pytest.mark.quick]
+    if (cell.backend, cell.way) == QUICK_WAY and cell.fault in QUICK_FAULTS:
+        return [pytest.mark.quick]
+    return [pytest.mark.thorough]
 
 
 def group_of(cell: Cell) -> tuple[Backend, Way, bool]:

@@ -27,7 +27,7 @@ def hosts() -> Iterator[HostsHere]:
     hosts.close()
 
 
-@pytest.mark.thorough_but(fault="kill")
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["exit", "kill", "segfault"])
 def test_a_worker_that_dies_once_is_replaced_on_its_host(
     hosts: HostsHere, tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
@@ -46,6 +46,7 @@ def test_a_worker_that_dies_once_is_replaced_on_its_host(
     assert len(hosts.hosts) <= max(before, 2)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_hangs_is_ended_and_its_stacks_are_shown(
     hosts: HostsHere, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -166,6 +167,7 @@ def test_it_is_one_clear_error_where_no_machine_is_left() -> None:
     assert [f"row {4 * number}" for number in range(len(came))] == came
 
 
+@pytest.mark.thorough
 def test_it_is_one_clear_error_where_no_machine_comes() -> None:
     own = HostsHere((ONE,), patience=0.5)
     own.start = lambda placed: threading.Event().wait(600)  # type: ignore[assignment,method-assign,return-value]  # for ever

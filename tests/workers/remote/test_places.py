@@ -99,6 +99,7 @@ def answer(door: Connection) -> tuple[str, object]:
     return kind, content
 
 
+@pytest.mark.thorough
 def test_two_who_ask_have_two_hosts_started_however_slow_the_first_is(provider: SlowHosts) -> None:
     places = Places(provider)
     doors = [ask(places), ask(places)]

@@ -112,6 +112,7 @@ def test_the_next_epoch_has_the_same_hosts_and_the_dataset_does_not_travel_again
     assert len(own.hosts) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machines", [1, 2])
 def test_the_dataset_travels_to_each_machine_once(
     machines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +136,7 @@ def test_the_dataset_travels_to_each_machine_once(
     assert travels.read_text() == machines * "x"
 
 
+@pytest.mark.thorough
 def test_a_host_that_dies_while_others_wait_for_its_dataset_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +190,7 @@ def test_batches_of_a_class_of_the_script_leave_that_class_alone(hosts: HostsHer
     assert Counted.count == 15
 
 
+@pytest.mark.thorough
 def test_kept_workers_go_on_with_the_next_epoch(hosts: HostsHere) -> None:
     loader = remote_loader(Rows(), seed=0, shuffle=True, num_workers=2, persistent_workers=True)
     here = headrace.DataLoader(Rows(), batch_size=4, seed=0, shuffle=True)
@@ -196,6 +199,7 @@ def test_kept_workers_go_on_with_the_next_epoch(hosts: HostsHere) -> None:
             assert [flat(batch) for batch in here] == [flat(batch) for batch in loader]
 
 
+@pytest.mark.thorough
 def test_a_changed_dataset_travels_anew(hosts: HostsHere) -> None:
     loader = remote_loader(Rows(8), seed=0, num_workers=1)
     with placed_on(loader, hosts):

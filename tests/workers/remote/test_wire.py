@@ -32,6 +32,7 @@ def wires() -> Iterator[tuple[Wire, Wire]]:
     other.close()
 
 
+@pytest.mark.thorough
 @settings(max_examples=30, deadline=None)
 @given(
     content=st.recursive(st.integers() | st.text() | st.none(), st.lists),
