@@ -76,7 +76,7 @@ def lists(batches: Any) -> list[Any]:
 @pytest.mark.thorough_but(dataset="CountingRows", batch_size=5, crew={"num_workers": 0})
 @pytest.mark.parametrize("dataset", [CountingEpochs, CountingRows])
 @pytest.mark.parametrize("crew", CREWS)
-@pytest.mark.parametrize("batch_size", [2, 5])
+@pytest.mark.parametrize("batch_size", [pytest.param(2, marks=pytest.mark.stress), 5])
 def test_all_epochs_are_those_of_a_run_without_interruption(dataset: Any, crew: Any, batch_size: int) -> None:
     """Wherever the state is taken: before the first batch, within an epoch, behind its last batch, at its end."""
 

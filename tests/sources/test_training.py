@@ -35,13 +35,19 @@ def opened(source: Source) -> dict[str, object]:
     return {"span": 100, "until": COUNT, **source.opened}
 
 
+def with_stress_but(*kinds: str) -> pytest.MarkDecorator:
+    """Returns a mark for all kinds of sources; those that are not named belong to the stress tests."""
+    cases = [kind if kind in kinds else pytest.param(kind, marks=pytest.mark.stress) for kind in SOURCES]
+    return pytest.mark.parametrize("kind", cases)
+
+
 def check_nc(kind: str) -> None:
     if kind == "tcp" and shutil.which("nc") is None:
         pytest.skip("nc is not installed (Debian: netcat-openbsd)")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", SOURCES)
+@with_stress_but("kafka", "tcp", "postgres")
 def test_two_ranks_see_each_sample_once_and_in_the_order_of_one(request, tmp_path, kind):
     check_nc(kind)
     with SOURCES[kind](request, f"of_{kind}_ranks") as source:
@@ -78,7 +84,7 @@ def test_a_resume_beside_programs_that_take_all_cores(request, tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.stress)])
-@pytest.mark.parametrize("kind", SOURCES)
+@with_stress_but("kafka", "redis", "rabbitmq", "sqlite")
 @pytest.mark.timeout(3000)
 def test_whatever_is_killed_each_sample_comes_once(request, tmp_path, kind, rounds):
     check_nc(kind)

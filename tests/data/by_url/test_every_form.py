@@ -22,17 +22,16 @@ Make = Callable[..., Twice]
 WORKERS = {"none": {}, "fork": {"num_workers": 2}, "spawn": {"num_workers": 2, "multiprocessing_context": "spawn"}}
 
 
-def with_workers(name: str, *values: Any) -> pytest.MarkDecorator:
-    """Returns a mark for all workers with all values of a parameter; spawned ones with the last value only.
+SPAWNED = ("webdataset", "parquet")
+"""The forms of which spawned workers read epochs: each start takes seconds. A test of its own sends all forms."""
 
-    Spawned workers show that a form can be pickled, which does not depend on the value. Each start takes seconds.
-    """
-    cases = []
-    for workers in WORKERS:
-        for value in values:
-            if workers != "spawn" or value == values[-1]:
-                cases.append((workers, value))
-    return pytest.mark.parametrize(("workers", name), cases)
+FORMS = [
+    (name, workers, place)
+    for name in NAMES
+    for workers in WORKERS
+    for place in PLACES
+    if workers != "spawn" or (name in SPAWNED and place == "http")
+]
 
 
 def same(one: Any, other: Any) -> bool:
@@ -65,8 +64,7 @@ def test_samples_are_the_same(twice: Make, name: str, place: str) -> None:
     assert data.remote.__getitems__([]) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-@with_workers("place", *PLACES)
+@pytest.mark.parametrize(("name", "workers", "place"), FORMS)
 @pytest.mark.thorough_but(name="webdataset", place="s3")
 def test_a_shuffled_epoch_is_the_same_and_resumes_in_the_middle(
     twice: Make, name: str, place: str, workers: str
@@ -87,8 +85,7 @@ def test_a_shuffled_epoch_is_the_same_and_resumes_in_the_middle(
         assert same(one, other)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@with_workers("place", *PLACES)
+@pytest.mark.parametrize(("name", "workers", "place"), FORMS)
 @pytest.mark.thorough_but(name="webdataset", place="s3")
 def test_a_stream_is_the_same(twice: Make, name: str, place: str, workers: str) -> None:
     data = twice(name, place)
@@ -111,11 +108,13 @@ def test_a_cache_changes_nothing(twice: Make, name: str, workers: str, limit: st
         assert all(map(same, batches(data.remote, workers, shuffle=True), expected))
 
 
-@pytest.mark.parametrize("name", ["webdataset", "parquet", "csv"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_dataset_may_be_sent_to_another_process(twice: Make, name: str) -> None:
     data = twice(name, "s3")
     sent = pickle.loads(pickle.dumps(data.remote))
     assert same(sent[5], data.local[5])
+    stream = pickle.loads(pickle.dumps(data.remote.stream()))
+    assert same(next(iter(stream)), data.local[0])
 
 
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:

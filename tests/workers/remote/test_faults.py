@@ -82,8 +82,10 @@ def test_an_exception_reaches_the_loop_with_the_text_of_the_worker(hosts: HostsH
 
 @pytest.mark.thorough_but(kind="map", local=1)
 @pytest.mark.filterwarnings("ignore:.* cannot say where it was:UserWarning")
-@pytest.mark.parametrize("local", [0, 1])
-@pytest.mark.parametrize("kind", ["map", "map without seed", "stream", "dealt-out stream"])
+@pytest.mark.parametrize(
+    ("kind", "local"),
+    [("map", 0), ("map", 1), ("map without seed", 0), ("stream", 1), ("dealt-out stream", 0)],
+)
 def test_hosts_that_are_killed_again_and_again_change_nothing(
     local: int, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
