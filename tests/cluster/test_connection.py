@@ -71,6 +71,7 @@ def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
         connect()
 
 
+@pytest.mark.thorough
 def test_headrace_does_not_import_ray() -> None:
     program = "import sys, headrace, headrace.cli.app, headrace.data.convert.pack; print('ray' in sys.modules)"
     assert programs.run(["-c", program], fresh=True).stdout == "False\n"

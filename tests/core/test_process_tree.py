@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from headrace.core.memory import process_tree
 
 PARENT = """
@@ -34,6 +36,7 @@ def test_a_process_that_has_ended_has_no_children() -> None:
     assert process_tree(ended.pid) == [ended.pid]
 
 
+@pytest.mark.thorough
 def test_processes_that_come_and_go_are_no_error() -> None:
     done = threading.Event()
 

@@ -68,7 +68,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.thorough_but(place="module globals")
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("place", PLACES)
 def test_python_exits_in_silence_while_an_iterator_lives(place: str, options: str, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def assert_equal(one: Any, other: Any) -> None:
     assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
 
 
+@pytest.mark.thorough
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(specs, st.sampled_from([0, 2]), st.integers(1, 40))
 def test_kept_batches_never_change_while_further_epochs_run(spec: Any, num_workers: int, batch_size: int) -> None:

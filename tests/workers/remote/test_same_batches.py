@@ -29,6 +29,7 @@ def hosts() -> Iterator[HostsHere]:
     hosts.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(110)
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
