@@ -57,7 +57,7 @@ ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 # Pytest and each program that a test starts would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-test: $(STAMP)  ## each ability once; seven minutes
+test: $(STAMP)  ## each ability once; six minutes
 	@$(BIN)/python -m pytest -q -n 2 -m "not alone and $(QUICK)"
 	@$(BIN)/python -m pytest -q -m "alone and $(QUICK)" $(ALONE)
 
