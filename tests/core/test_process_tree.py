@@ -44,11 +44,11 @@ def test_processes_that_come_and_go_are_no_error() -> None:
         while not done.is_set():
             subprocess.run(["true"], check=True)
 
-    coming = [threading.Thread(target=come_and_go) for _ in range(2)]
+    coming = [threading.Thread(target=come_and_go) for _ in range(4)]
     for thread in coming:
         thread.start()
     try:
-        for _ in range(300):
+        for _ in range(1000):
             assert process_tree(os.getpid())[0] == os.getpid()
     finally:
         done.set()

@@ -149,7 +149,7 @@ def test_an_epoch_whose_beginning_is_interrupted_has_not_begun(
     interrupt_at: Callable[[int], None], options: dict[str, Any], seed: int | None
 ) -> None:
     """It begins when the loader is iterated again, or a loader that was given the state."""
-    step = 210 if options.get("num_workers") else 9
+    step = 111 if options.get("num_workers") else 9
     interrupted = 0
     for line in range(1, 2000, step):
         with_seed = {"shuffle": True, "seed": seed} if seed is not None else {}

@@ -189,11 +189,8 @@ class DrawingLater(Drawing):
 
 
 @pytest.mark.parametrize("source", ["python", "numpy", "torch", "headrace"])
-@pytest.mark.parametrize(
-    ("resources", "loop_draws"),
-    [(crew, draws) for crew in CREWS for draws in (False, True) if draws or crew[2] != "spawn"],
-    ids=str,
-)
+@pytest.mark.parametrize("resources", CREWS, ids=str)
+@pytest.mark.parametrize("loop_draws", [False, True])
 def test_a_data_set_that_begins_to_draw_later_gets_its_seeds(resources: Any, source: str, loop_draws: bool) -> None:
     """In every backend. Threads share generators with a loop that draws, too: there it takes a few batches."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import pickle
 import tempfile
 from collections.abc import Callable
@@ -23,14 +24,11 @@ WORKERS = {"none": {}, "fork": {"num_workers": 2}, "spawn": {"num_workers": 2, "
 
 
 SPAWNED = ("webdataset", "parquet")
-"""The forms of which spawned workers read epochs: each start takes seconds. A test of its own sends all forms."""
+"""The forms of which spawned workers read epochs; each start takes seconds. With the others this is a stress test."""
 
 FORMS = [
-    (name, workers, place)
-    for name in NAMES
-    for workers in WORKERS
-    for place in PLACES
-    if workers != "spawn" or (name in SPAWNED and place == "http")
+    *itertools.product(NAMES, ("none", "fork"), PLACES),
+    *(pytest.param(name, "spawn", "http", marks=[] if name in SPAWNED else pytest.mark.stress) for name in NAMES),
 ]
 
 

@@ -84,7 +84,16 @@ def test_an_exception_reaches_the_loop_with_the_text_of_the_worker(hosts: HostsH
 @pytest.mark.filterwarnings("ignore:.* cannot say where it was:UserWarning")
 @pytest.mark.parametrize(
     ("kind", "local"),
-    [("map", 0), ("map", 1), ("map without seed", 0), ("stream", 1), ("dealt-out stream", 0)],
+    [
+        ("map", 0),
+        ("map", 1),
+        ("map without seed", 0),
+        pytest.param("map without seed", 1, marks=pytest.mark.stress),
+        pytest.param("stream", 0, marks=pytest.mark.stress),
+        ("stream", 1),
+        ("dealt-out stream", 0),
+        pytest.param("dealt-out stream", 1, marks=pytest.mark.stress),
+    ],
 )
 def test_hosts_that_are_killed_again_and_again_change_nothing(
     local: int, kind: str, caplog: pytest.LogCaptureFixture
