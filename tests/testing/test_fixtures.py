@@ -27,8 +27,10 @@ def test_counting(attempts):
 def test_killing(no_leaks, killer):
     process = multiprocessing.get_context("fork").Process(target=Hang())
     process.start()
-    kills = killer(lambda: [process.pid], every=0.01).kills
+    victims = [process.pid]
+    kills = killer(lambda: victims, every=0.01).kills
     process.join()
+    victims.clear()  # the killer goes on until the test is over
     assert process.exitcode == -9
     process.close()
 """
