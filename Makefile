@@ -51,18 +51,24 @@ demo: $(STAMP)  ## trains a small network with both loaders; a minute
 # marked `thorough` repeat it over all formats, start methods and moments, and run in `test-all` only.
 QUICK := not thorough and not stress and not clients
 ALL := not stress and not clients
-# The second part imports only the files that have such tests: to import all of them takes ten seconds.
+# The first part runs in two, since a process that has imported less forks faster: folders whose tests start many workers
+# and import little, then all others. The rules of the house are left to `contracts`.
+LIGHT := $(addprefix tests/,batches conformance epoch faults loader samplers shared_memory workers)
+OTHERS = $(filter-out $(LIGHT) tests/house tests/clients,$(patsubst %/,%,$(filter-out %/__pycache__/,$(wildcard tests/*/))))
+# The part of those that run alone imports only the files that have such tests: to import all of them takes ten seconds.
 ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 
 # Pytest and each program that a test starts would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-test: $(STAMP)  ## each ability once; six minutes
-	@$(BIN)/python -m pytest -q -n 2 -m "not alone and $(QUICK)"
+test: $(STAMP)  ## each ability once; under six minutes
+	@$(BIN)/python -m pytest -q -n 2 -m "not alone and $(QUICK)" $(LIGHT)
+	@$(BIN)/python -m pytest -q -n 2 -m "not alone and $(QUICK)" $(OTHERS)
 	@$(BIN)/python -m pytest -q -m "alone and $(QUICK)" $(ALONE)
 
 test-all: $(STAMP)  ## all tests, with the slowest ones listed; three quarters of an hour
-	@$(BIN)/python -m pytest -n 2 --durations=25 -m "not alone and $(ALL)"
+	@$(BIN)/python -m pytest -n 2 --durations=25 -m "not alone and $(ALL)" $(LIGHT)
+	@$(BIN)/python -m pytest -n 2 --durations=25 -m "not alone and $(ALL)" $(OTHERS)
 	@$(BIN)/python -m pytest --durations=25 -m "alone and $(ALL)" $(ALONE)
 
 # Real frameworks with torch's loader, with ours, and under `headrace run`; they have an environment of their own.

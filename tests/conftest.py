@@ -3,17 +3,12 @@
 import gc
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.quick import QUICK_EXAMPLES, is_quick, mark_thorough
 
 pytest_plugins = ["tests.servers.fixtures"]
-
-LIGHT_FIRST = ("conformance", "epoch", "loader", "workers", "batches", "shared_memory", "faults", "samplers")
-"""Folders whose tests start many workers and import little."""
-
 
 WITH_CLIENTS = ("tests/sources/", "test_sql", "cli/test_logs", "test_live_examples")
 
@@ -29,18 +24,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the cases that `make test` leaves out, and puts those that fork in front of those that import much.
+    """Marks the cases that `make test` leaves out, and puts some tests behind the others.
 
-    To fork a process takes time by its size: 30 ms with torch alone, 70 ms with all that the tests import. Those that
-    need Ray come last, since a cluster that waits takes a part of the cores.
+    Those with clients of brokers come late, and those that need Ray last: a cluster that waits takes a part of the
+    cores.
     """
     mark_thorough(items)
-    items.sort(key=lambda item: (is_heavy(item), has_clients(item), needs_ray(item)))
-
-
-def is_heavy(item: pytest.Item) -> bool:
-    """Tells whether a test lies in a folder whose tests import large libraries."""
-    return item.path.relative_to(Path(__file__).parent).parts[0] not in LIGHT_FIRST
+    items.sort(key=lambda item: (has_clients(item), needs_ray(item)))
 
 
 def has_clients(item: pytest.Item) -> bool:

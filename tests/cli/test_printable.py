@@ -40,6 +40,7 @@ def run(*arguments: object) -> programs.Ended:
     return programs.run(["-m", "headrace", *arguments])
 
 
+@pytest.mark.thorough
 def test_verify_prints_the_names_of_files_as_escapes(tmp_path: Path) -> None:
     folder = tmp_path / EVIL
     folder.mkdir()

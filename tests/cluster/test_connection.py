@@ -44,6 +44,7 @@ def test_the_environment_names_the_cluster_and_a_second_call_does_nothing(on_ray
     assert signal.getsignal(signal.SIGINT) == before
 
 
+@pytest.mark.thorough
 def test_the_users_handler_of_sigterm_stays(on_ray: RayCluster) -> None:
     def mine(number: int, frame: object) -> None:
         pass

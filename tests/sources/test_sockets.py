@@ -279,6 +279,7 @@ def test_in_memory_what_was_read_makes_room(port: int) -> None:
         assert take(log, 1)[0] == lines[first]
 
 
+@pytest.mark.thorough
 def test_in_memory_each_process_has_another_identity(port: int) -> None:
     source = JournalSource(SocketSource(f"tcp://127.0.0.1:{port}?listen"), None)
     with opened(source) as log:

@@ -31,6 +31,7 @@ def run(*arguments: object) -> programs.Ended:
     return programs.run(["-m", "headrace", "pack", "--workers", 1, *arguments])
 
 
+@pytest.mark.thorough
 def test_bad_images_are_counted_and_end_with_status_1(tmp_path: Path) -> None:
     source = photos(tmp_path / "photos", bad=2)
     done = run(source, tmp_path / "packed")

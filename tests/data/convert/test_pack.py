@@ -56,7 +56,7 @@ def test_a_script_without_a_main_guard_is_told_what_it_needs(arrow: Case, tmp_pa
 # -- interrupted -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough_but(case="arrow")
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [1, 2])
 def test_packing_makes_the_same_bytes_with_any_number_of_workers(case: Case, workers: int) -> None:
     made = case.run(workers)

@@ -51,6 +51,9 @@ QUICK_WAY: tuple[Backend, Way] = ("fork", "always")
 QUICK_FAULTS: tuple[Kind, ...] = ("raise", "SIGKILL", "hang")
 """These of that way are quick; the others are marked `thorough`."""
 
+HOLDS_LONG: tuple[Place, Kind] = ("constructor", "hang")
+"""Takes seven seconds, and `make test` has the other hanging workers."""
+
 
 def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
     """Returns the mark that leaves a cell out of quicker runs, or keeps it in them."""
@@ -58,6 +61,8 @@ def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
         return [pytest.mark.thorough]
     if (cell.backend, cell.way) not in NORMAL_WAYS:
         return [pytest.mark.stress]
+    if (cell.place, cell.fault) == HOLDS_LONG:
+        return [pytest.mark.thorough]
     if (cell.backend, cell.way) == QUICK_WAY and cell.fault in QUICK_FAULTS:
         return [pytest.mark.quick]
     return [pytest.mark.thorough]
