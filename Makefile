@@ -56,7 +56,7 @@ ALL := not stress and not clients
 LIGHT := $(addprefix tests/,batches conformance epoch faults loader samplers shared_memory workers)
 OTHERS = $(filter-out $(LIGHT) tests/house tests/clients,$(patsubst %/,%,$(filter-out %/__pycache__/,$(wildcard tests/*/))))
 # The part of those that run alone imports only the files that have such tests: to import all of them takes ten seconds.
-ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
+ALONE = $(sort $(shell grep -rl --include='test_*.py' 'mark\.alone' tests))
 
 # Pytest and each program that a test starts would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -27,7 +27,7 @@ def nothing(worker_spec: object, order: object) -> None:
 
 @contextlib.contextmanager
 def at_most(files: int) -> Iterator[None]:
-    """Limits the descriptors that this process, and what it starts, may have."""
+    """Limits the descriptors that this process may have."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, before[1]))
     try:
@@ -50,8 +50,10 @@ def without_gaps() -> Iterator[int]:
 
 @pytest.fixture
 def fork_server() -> Iterator[ForkServer]:
-    with at_most(64):  # which the helper inherits
-        fork_server = ForkServer(torch.multiprocessing.get_context("spawn"))
+    fork_server = ForkServer(torch.multiprocessing.get_context("spawn"))
+    # The helper's own limit: this process may have many descriptors open that tests before have left.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.prlimit(fork_server.pid, resource.RLIMIT_NOFILE, (64, hard))
     yield fork_server
     fork_server.close()
 
