@@ -51,8 +51,8 @@ QUICK_WAY: tuple[Backend, Way] = ("fork", "always")
 QUICK_FAULTS: tuple[Kind, ...] = ("raise", "SIGKILL", "hang")
 """These of that way are quick; the others are marked `thorough`."""
 
-HOLDS_LONG: tuple[Place, Kind] = ("constructor", "hang")
-"""Takes seven seconds, and `make test` has the other hanging workers."""
+SLOW: tuple[Place, Kind] = ("constructor", "hang")
+"""Takes seven seconds, so it is `thorough`; the workers that hang elsewhere are quick."""
 
 
 def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
@@ -61,9 +61,9 @@ def marks_of(cell: Cell) -> list[pytest.MarkDecorator]:
         return [pytest.mark.thorough]
     if (cell.backend, cell.way) not in NORMAL_WAYS:
         return [pytest.mark.stress]
-    if (cell.place, cell.fault) == HOLDS_LONG:
-        return [pytest.mark.thorough]
-    if (cell.backend, cell.way) == QUICK_WAY and cell.fault in QUICK_FAULTS:
+
+    is_slow = (cell.place, cell.fault) == SLOW
+    if (cell.backend, cell.way) == QUICK_WAY and cell.fault in QUICK_FAULTS and not is_slow:
         return [pytest.mark.quick]
     return [pytest.mark.thorough]
 
