@@ -191,10 +191,35 @@ def test_a_broker_that_is_killed_and_started_again(
     with opened(queue(shared_rabbitmq, name, journal)) as log:
         first = take(log, 1)
         shared_rabbitmq.restart()
-        publish(shared_rabbitmq, name, numbers(200, 400), ids[200:])
+        until(lambda: _published(shared_rabbitmq, name, numbers(200, 400), ids[200:]))
         assert first + take(log, 400 - len(first)) == numbers(0, 400)
     assert "guest" not in caplog.text
     assert waiting_in(shared_rabbitmq, name) == 0
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_queue_that_was_there_is_waited_for(
+    shared_rabbitmq: RabbitMQ, name: str, journal: str, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    if not comes_back:
+        monkeypatch.setattr("headrace.sources.amqp_consumer.MISSING", 0.0)
+    declare(shared_rabbitmq, name)
+    publish(shared_rabbitmq, name, numbers(0, 5))
+    with opened(queue(shared_rabbitmq, name, journal)) as log:
+        assert take(log, 5) == numbers(0, 5)
+        until(lambda: told_by_rabbitmqctl(shared_rabbitmq, name) == (0, 0))
+        with shared_rabbitmq.channel() as channel:
+            channel.queue_delete(name)
+        if not comes_back:
+            with pytest.raises(StorageError, match="404 NOT_FOUND"):
+                log.poll(20, LIMIT)
+            return
+
+        # It is asked for, and missing, at least once.
+        assert log.poll(1.0, LIMIT) == []
+        declare(shared_rabbitmq, name)
+        publish(shared_rabbitmq, name, numbers(5, 10))
+        assert take(log, 5) == numbers(5, 10)
 
 
 def test_a_server_that_accepts_and_says_nothing_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,12 +421,12 @@ def test_a_stream_goes_on_when_its_broker_was_killed(shared_rabbitmq: RabbitMQ, 
         assert take(log, 100) == numbers(100, 200)
 
 
-def _published(broker: RabbitMQ, name: str, bodies: list[bytes]) -> bool:
-    # A stream takes a moment longer than its broker to be there again.
+def _published(broker: RabbitMQ, name: str, bodies: list[bytes], ids: list[str] | None = None) -> bool:
+    # A queue or a stream may take a moment longer than its broker to be there again.
     with broker.channel() as channel:
         try:
             channel.queue_declare(name, passive=True)
         except pika.exceptions.ChannelClosedByBroker:
             return False
-    publish(broker, name, bodies)
+    publish(broker, name, bodies, ids)
     return True

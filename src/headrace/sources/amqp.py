@@ -36,8 +36,9 @@ HEARTBEAT = 15
 OFFSET = "x-stream-offset"
 """The argument and the header of streams."""
 
+NOT_FOUND = 404
 PRECONDITION_FAILED = 406
-REFUSALS = (403, 404, 405, 530, 540)
+REFUSALS = (403, NOT_FOUND, 405, 530, 540)
 """Codes of AMQP: access refused, not found, resource locked, not allowed, not implemented."""
 
 SETTINGS = {"vhost", "prefetch"}

@@ -9,14 +9,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from headrace.sources.amqp import PREFETCH, AmqpAddress, prefetch_for, translated
+from headrace.core.extras import extra
+from headrace.sources.amqp import NOT_FOUND, PREFETCH, AmqpAddress, prefetch_for, translated
 from headrace.sources.receivers import Away
 
 GROWTH = 8
 """The window grows at most so much at once: the next messages may be larger than those before."""
+
+MISSING = 60.0
+"""Seconds for which a queue that was there may be missing: a broker that starts again has its queues a while later."""
 
 GOODBYE = 2.0
 """Seconds that a broker has to answer when the connection is closed."""
@@ -44,6 +48,8 @@ class AmqpConsumer:
         self._largest = 0
         self._came: list[Delivery] = []
         self._size = 0
+        self._was_there = False
+        self._missing_since: float | None = None
 
     def connect(self) -> None:
         """Connects and begins to consume. Raises `Away`; `StorageError` for a wrong password or a missing queue."""
@@ -54,9 +60,30 @@ class AmqpConsumer:
         self._connection = self._address.connect()
         with translated(self._address):
             self._channel = self._connection.channel()
-            self._channel.queue_declare(self._address.name, passive=True)
+            with self._missed_for_a_while():
+                self._channel.queue_declare(self._address.name, passive=True)
             self._window = 0
             self._consume(window)
+
+    @contextlib.contextmanager
+    def _missed_for_a_while(self) -> Iterator[None]:
+        """Makes `Away` of the answer that there is no such queue, if there was one not long ago."""
+        exceptions = extra("pika.exceptions", "rabbitmq")
+        try:
+            yield
+        except exceptions.ChannelClosedByBroker as error:
+            if error.reply_code != NOT_FOUND or not self._was_there:
+                raise
+
+            now = time.monotonic()
+            if self._missing_since is None:
+                self._missing_since = now
+            if now - self._missing_since > MISSING:
+                raise
+            raise Away(f"{error.reply_code} {error.reply_text}") from error
+
+        self._was_there = True
+        self._missing_since = None
 
     def _consume(self, window: int) -> None:
         """Adds a consumer with this window. Those of a channel add up, and its messages keep their order."""
