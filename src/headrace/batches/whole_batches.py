@@ -3,7 +3,9 @@
 Such a dataset has, besides torch's methods, `fetch_batch(keys, out)`: keys are int64 [batch] (a list of whole numbers
 will do), `out` is a `BatchMemory` in which it may put the batch's tensors, and it returns the collated batch. It is
 called in place of `__getitem__` and default collation, so a `collate_fn` of the user's turns it off. It draws no random
-numbers, unless its attribute `draws` is true: only then are they seeded for it, see `core.streams.enter_step`.
+numbers, unless its attribute `draws` is true: only then are they seeded for it, see `core.rng.enter_step`.
+
+torch's `TensorDataset` counts as one of them; see `tensor_rows`.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Subset
+from torch.utils.data import Subset, TensorDataset
 
+from headrace.batches.tensor_rows import gather_rows
 from headrace.core.batch_memory import BatchMemory, OwnMemory
 from headrace.core.torch_internals import torch_default_collate
 
@@ -24,6 +27,8 @@ def fetches_batches(dataset: object) -> bool:
     while type(dataset) is Subset:
         dataset = dataset.dataset
 
+    if type(dataset) is TensorDataset:
+        return True
     for kind in type(dataset).__mro__:
         if "fetch_batch" in vars(kind):
             return True
@@ -58,8 +63,9 @@ def whole_batches(dataset: Any, collate: Callable[[Any], Any]) -> Callable[[Any]
         numbers.append(dataset.indices)
         dataset = dataset.dataset
 
+    fetch_batch = _fetching(dataset, memory, collate)
     if not numbers:
-        return lambda keys: dataset.fetch_batch(keys, memory)
+        return fetch_batch
 
     # One look into an array for each subset around the dataset, the outermost first.
     tables = [np.asarray(indices, np.int64) for indices in numbers]
@@ -67,7 +73,23 @@ def whole_batches(dataset: Any, collate: Callable[[Any], Any]) -> Callable[[Any]
     def fetch(keys: Sequence[int] | npt.NDArray[np.int64]) -> Any:
         for table in tables:
             keys = table[keys]
-        return dataset.fetch_batch(keys, memory)
+        return fetch_batch(keys)
+
+    return fetch
+
+
+def _fetching(dataset: Any, memory: BatchMemory, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    if type(dataset) is not TensorDataset:
+        return lambda keys: dataset.fetch_batch(keys, memory)
+
+    def fetch(keys: Any) -> Any:
+        batch = gather_rows(dataset, keys, memory)
+        if batch is not None:
+            return batch
+        # As torch's samplers give them: a tensor is asked for row 3, not for row np.int64(3).
+        if isinstance(keys, np.ndarray):
+            keys = keys.tolist()
+        return collate([dataset[key] for key in keys])
 
     return fetch
 
