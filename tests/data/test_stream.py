@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import headrace
+from headrace.data.formats import tar_files
 from headrace.data.formats.columns import Block
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.registry import open_writer
@@ -53,3 +54,77 @@ def test_a_stream_goes_on_in_smaller_pieces_than_it_was_read_in(shards: str) -> 
     second = iter(headrace.open(shards).stream())
     second.load_state_dict(first.state_dict())
     assert [int(sample["number"]) for sample in second] == list(range(13, 30))
+
+
+# -- the indices of shards -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the shards whose headers were walked."""
+    names: list[str] = []
+    real = tar_files.index_of
+
+    def index_of(name: str) -> Any:
+        names.append(Path(name).name)
+        return real(name)
+
+    monkeypatch.setattr(tar_files, "index_of", index_of)
+    return names
+
+
+def write(path: Path, values: np.ndarray) -> None:
+    writer = open_writer(path, SCHEMA, "webdataset")
+    writer.append(Block(SCHEMA, {"number": values}))
+    writer.seal()
+
+
+def test_a_second_epoch_walks_no_headers_again(shards: str, walked: list[str]) -> None:
+    loader = headrace.DataLoader(headrace.open(shards).stream(), batch_size=10)
+    first = numbers(loader)
+    seen = len(walked)
+    assert {"0.tar", "1.tar", "2.tar"} <= set(walked)
+    assert numbers(loader) == first
+    assert len(walked) == seen
+
+
+def test_a_shard_that_was_written_anew_is_read_anew(shards: str, tmp_path: Path, walked: list[str]) -> None:
+    loader = headrace.DataLoader(headrace.open(shards).stream(), batch_size=10)
+    first = numbers(loader)
+    seen = len(walked)
+    anew = tmp_path / "anew" / "1.tar"
+    anew.parent.mkdir()
+    write(anew, np.arange(100, 110))
+    anew.replace(tmp_path / "1.tar")
+    assert numbers(loader) == [first[0], list(range(100, 110)), first[2]]
+    assert walked[seen:] == ["1.tar"]
+
+
+@pytest.mark.parametrize("size", [10, 7])
+def test_a_shard_that_is_gone_is_an_error(shards: str, tmp_path: Path, size: int) -> None:
+    loader = headrace.DataLoader(headrace.open(shards).stream(), batch_size=size)
+    numbers(loader)
+    (tmp_path / "1.tar").unlink()
+    with pytest.raises(FileNotFoundError, match=r"1\.tar"):
+        numbers(loader)
+
+
+def test_a_shard_that_is_gone_is_left_out_where_that_is_asked_for(shards: str, tmp_path: Path) -> None:
+    loader = headrace.DataLoader(headrace.open(shards).stream(), batch_size=4, on_error="skip")
+    numbers(loader)
+    (tmp_path / "1.tar").unlink()
+    kept = [number for batch in numbers(loader) for number in batch]
+    # The last batch is the bad one alone, so that another sample takes its place.
+    assert kept[:-1] == [*range(10), *range(20, 30)]
+    assert loader.faults.bad == 1
+
+
+def test_indices_that_take_too_much_memory_are_walked_again(
+    shards: str, walked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tar_files, "KEPT", 0)
+    loader = headrace.DataLoader(headrace.open(shards).stream(), batch_size=10)
+    first = numbers(loader)
+    seen = len(walked)
+    assert numbers(loader) == first
+    assert len(walked) > seen

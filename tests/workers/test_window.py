@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import Dataset, Sampler
 
+import headrace
 from headrace.workers.window import Window
 
 
@@ -229,3 +236,107 @@ def test_whoever_goes_and_comes_every_task_is_delivered_once_and_in_order(
     deliver()
     assert delivered == list(range(sent))
     assert window.outstanding == 0
+
+
+# -- a result that is late -------------------------------------------------------------------------------------------
+
+
+@given(st.integers(2, 5), st.integers(1, 3), st.integers(0, 20), st.booleans(), st.data())
+def test_behind_a_late_result_others_go_on_within_the_spare_number(
+    workers: int, prefetch: int, spare: int, free: bool, data: st.DataObject
+) -> None:
+    window: Window[int] = Window(workers, workers * prefetch, in_order=True, free=free, ahead=prefetch)
+    window.spare = spare
+    out: set[int] = set()
+    delivered: list[int] = []
+    total = 60
+    while len(delivered) < total:
+        while len(delivered) + window.outstanding < total and window.has_room:
+            replica = window.choose()
+            if replica is None:
+                break
+            assert window.outstanding < window.limit or window.outstanding - len(out) < spare
+            out.add(window.send(replica))
+        late = len(delivered)
+        others = sorted(out - {late})
+        if others and data.draw(st.booleans()):
+            task = data.draw(st.sampled_from(others))
+        else:
+            task = late
+        out.remove(task)
+        window.arrive(task, task)
+        while (ready := window.deliverable()) is not None:
+            delivered.append(ready[2])
+    assert delivered == list(range(total))
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_no_replica_stands_still_behind_a_late_result(free: bool) -> None:
+    window: Window[int] = Window(2, 4, in_order=True, free=free)
+    window.spare = 10
+    for task in prime(window, 4):
+        assert task in (0, 1)
+    assert not window.has_room
+    # The other replica has done what it had; the first one is still at task 0.
+    for task in (1, 3):
+        window.arrive(task, task)
+    assert window.has_room
+    window.spare = 2
+    assert not window.has_room
+
+
+def test_what_a_slow_loop_has_not_taken_yet_leaves_no_room() -> None:
+    window: Window[int] = Window(2, 4, in_order=True)
+    window.spare = 10
+    prime(window, 4)
+    for task in range(4):
+        window.arrive(task, task)
+    assert not window.has_room
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_workers_go_on_behind_a_sample_that_is_late(tmp_path: Path, seed: int | None) -> None:
+    """The first sample waits until the last one was made, far behind what `prefetch_factor` allows."""
+    loader = headrace.DataLoader(Late(tmp_path / "made"), 1, num_workers=2, prefetch_factor=3, seed=seed)
+    assert [int(key) for key in loader] == list(range(Late.length))
+
+
+def test_a_sampler_of_the_users_is_asked_no_further_ahead() -> None:
+    asked: list[int] = []
+
+    class Noting(Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            for key in range(40):
+                asked.append(key)
+                yield key
+
+    batches = iter(headrace.DataLoader(Slow(), 1, sampler=Noting(), num_workers=2, prefetch_factor=2))
+    next(batches)
+    assert len(asked) == 5
+
+
+class Slow(Dataset[int]):
+    def __getitem__(self, key: int) -> int:
+        if key == 0:
+            time.sleep(0.3)
+        return key
+
+
+class Late(Dataset[int]):
+    """The first sample is there when the last one has been made by the other worker."""
+
+    length = 40
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, key: int) -> int:
+        if key == self.length - 1:
+            self.made.touch()
+        if key == 0:
+            while not self.made.exists():
+                time.sleep(0.01)
+        return key

@@ -241,6 +241,10 @@ class StreamIterator:
             except Exception as error:
                 if is_never_skipped(error):
                     raise
+                if self._next_at == begun:
+                    # The shard cannot be opened, so that nobody knows its samples: it is left behind as a whole.
+                    self._next_at = (begun[0] + 1, 0)
+                    alone = True
                 if alone:
                     self._failures.append(error)
                     continue

@@ -13,6 +13,9 @@ from headrace.workers.window import AHEAD, Window
 
 Result = TypeVar("Result")
 
+SPARE = 1000
+"""Finished batches that may wait behind one that is late, however small they are."""
+
 
 class Carrier(Protocol):
     """What brings tasks to workers and results back: the executor that holds a dispatcher."""
@@ -40,12 +43,15 @@ class Dispatcher(Generic[Result]):
     The carrier is an argument of each call, never kept: it holds the dispatcher, and must go as soon as it is dropped.
     """
 
-    def __init__(self, epoch: Epoch, workers: int, limit: int, *, fills: bool = False, ahead: int = AHEAD) -> None:
+    def __init__(
+        self, epoch: Epoch, workers: int, limit: int, *, fills: bool = False, ahead: int = AHEAD, spare_bytes: int = 0
+    ) -> None:
         """Args:
 
         limit: how many tasks may be out at a time.
         ahead: how many tasks a worker holds where it does not matter which worker gets which.
         fills: whether each chance is used to give out as many tasks as there is room for, since the limit may change.
+        spare_bytes: of finished batches that may wait behind one that is late, beyond the limit. Then it fills, too.
         """
         self.window: Window[Result] = Window(
             max(epoch.record.replicas, 1),
@@ -66,7 +72,9 @@ class Dispatcher(Generic[Result]):
 
         self._epoch = epoch
         self._workers = workers
-        self._fills = fills or epoch.is_live
+        self._fills = fills or epoch.is_live or spare_bytes > 0
+        self._spare_bytes = spare_bytes
+        self._largest = 1
         self._free = epoch.any_replica_will_do
         self._numbers: dict[int, int] = {}
         self._posted: dict[int, float] = {}
@@ -83,9 +91,14 @@ class Dispatcher(Generic[Result]):
             self._epoch.wait(None)
             self.give_out(carrier)
 
-    def resize(self, limit: int, workers: int) -> None:
-        """Changes how many tasks may be out, and how many workers get tasks where it does not matter which."""
+    def resize(self, limit: int, workers: int, ahead: int | None = None) -> None:
+        """Changes how many tasks may be out, and how many workers get tasks where it does not matter which.
+
+        ahead: how many tasks a worker holds there; None: as many as before.
+        """
         self.window.limit = limit
+        if ahead is not None:
+            self.window.ahead = ahead
         if self._free:
             self.window.open_replicas = workers
 
@@ -133,14 +146,14 @@ class Dispatcher(Generic[Result]):
         if not self._fills:
             return
 
-        while self.window.outstanding < self.window.limit:
+        while self.window.has_room:
             before = self.window.outstanding
             self._give_out_one(carrier)
             if self.window.outstanding == before:
                 return
 
     def _give_out_one(self, carrier: Carrier) -> None:
-        if self._fills and self.window.outstanding >= self.window.limit:
+        if self._fills and not self.window.has_room:
             return
 
         replica = None
@@ -209,11 +222,15 @@ class Dispatcher(Generic[Result]):
             carrier.collect()
         return window.finished
 
-    def file(self, task: int, result: Result, carrier: Carrier) -> None:
-        """Files a result: a batch, or an exception in its place."""
+    def file(self, task: int, result: Result, carrier: Carrier, nbytes: int = 0) -> None:
+        """Files a result: a batch of so many bytes, or an exception in its place."""
         del self.out[task]
         self.window.arrive(task, result)
-        if self._free:
+        if nbytes > self._largest:
+            self._largest = nbytes
+        if self._spare_bytes:
+            self.window.spare = min(self._spare_bytes // self._largest, SPARE)
+        if self._free or self._spare_bytes:
             self.give_out(carrier)
 
     def file_end(self, task: int, state: object, carrier: Carrier) -> None:

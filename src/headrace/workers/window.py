@@ -9,7 +9,10 @@ gave them. The rules are torch's:
   fewer than its share;
 - a replica whose iterable dataset has ended drops out, and its remaining tasks with it.
 
-Where it does not matter which replica makes a batch (`free`), a task waits until a replica has room for it: a slow
+Two rules are not torch's. While the result that is delivered next is late, finished ones behind it do not count: up to
+`spare` of them may wait, so that other replicas do not stand still.
+
+And where it does not matter which replica makes a batch (`free`), a task waits until a replica has room for it: a slow
 batch then holds up its own replica only, and the others make what comes behind it.
 """
 
@@ -32,9 +35,11 @@ class Window(Generic[Result]):
     ) -> None:
         """ahead: tasks that a free replica holds."""
         self.limit = limit
-        self._ahead = ahead
+        self.ahead = ahead
         self.open_replicas = replicas
         """Replicas that are given tasks, where it does not matter which: the first so many."""
+        self.spare = 0
+        """How many finished results may wait behind one that is late, beyond `limit`."""
         self._in_order = in_order
         self._free = free
         self._down: set[int] = set()
@@ -80,12 +85,27 @@ class Window(Generic[Result]):
 
         return None
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a further task may be sent."""
+        if len(self._owner) < self.limit:
+            return True
+        is_late = self._in_order and self._next_delivery not in self._arrived
+        if not is_late or len(self._arrived) >= self.spare:
+            return False
+
+        if self._free:
+            share = self.ahead
+        else:
+            share = max(self.limit // max(sum(self._active), 1), 1)
+        return any(self._active[replica] and making < share for replica, making in enumerate(self._making))
+
     def _choose_free(self) -> int | None:
-        if len(self._owner) >= self.limit:
+        if not self.has_room:
             return None
 
         least = self.least_busy()
-        if least is not None and self._making[least] < self._ahead:
+        if least is not None and self._making[least] < self.ahead:
             return least
         return None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.core.descriptors import close_with
@@ -21,6 +23,9 @@ READ = 32 << 20
 
 OPEN = 64
 """Shards that a process has open at most: a stream leaves them behind, and a process may have 1,024 files open."""
+
+KEPT = 64 << 20
+"""Bytes of indices that a process keeps for the next epoch: to walk headers takes as long as to read the samples."""
 
 PART = 8 << 20
 """Bytes of a shard that one request brings, where it is fetched whole."""
@@ -42,7 +47,7 @@ class TarFiles(Protocol):
         """Returns where the samples of a shard lie. Raises `FormatError`."""
 
     def stream(self, number: int) -> None:
-        """Says that a stream has come to a shard, and does not come back to those before it."""
+        """Says that a stream has come to a shard, and comes back to those before it in another epoch."""
 
     def read(self, runs: Sequence[Run], out: Array) -> None:
         """Reads runs of bytes, one behind the other, into `out`, uint8. Raises `FormatError` and `OSError`."""
@@ -65,18 +70,11 @@ class LocalTarFiles:
 
     def index(self, number: int) -> TarIndex:
         """See `TarFiles.index`."""
-        indices = self._opened.get().indices
-        found = indices.get(number)
-        if found is None:
-            found = indices[number] = index_of(self.names[number])
-        return found
+        return self._opened.get().index(number, self.names[number])
 
     def stream(self, number: int) -> None:
-        """See `TarFiles.stream`."""
-        indices = self._opened.get().indices
-        for behind in list(indices):
-            if behind < number:
-                del indices[behind]
+        """See `TarFiles.stream`. The next epoch comes to them again: their indices are kept, as far as they fit."""
+        self._opened.get().stream(number, self.names[number])
 
     def read(self, runs: Sequence[Run], out: Array) -> None:
         """See `TarFiles.read`."""
@@ -107,12 +105,41 @@ class LocalTarFiles:
 
 
 class _OpenFiles:
-    """What one process has open."""
+    """What one process has open, and knows."""
 
     def __init__(self) -> None:
-        self.indices: dict[int, TarIndex] = {}
+        self._indices: dict[int, _Indexed] = {}
         self._files: dict[int, _OpenFile] = {}
         self._lock = threading.Lock()
+        self._current = -1
+
+    def index(self, number: int, name: str) -> TarIndex:
+        """Returns the index of a shard, which is read if nobody knows it."""
+        known = self._indices.get(number)
+        if known is None:
+            # Looked at before it is read: if it is written anew meanwhile, it is another one when a stream comes again.
+            stamp = _stamp_of(name)
+            known = _Indexed(index_of(name), stamp)
+            with self._lock:
+                self._indices[number] = known
+        return known.index
+
+    def stream(self, number: int, name: str) -> None:
+        """A stream has come to a shard: forgets it if it was written anew, and other indices if all are too large."""
+        if number == self._current:
+            return
+        with self._lock:
+            self._current = number
+            known = self._indices.get(number)
+            if known is not None and known.stamp != _stamp_of(name):
+                del self._indices[number]
+                self._files.pop(number, None)
+
+            total = sum(one.index.nbytes for one in self._indices.values())
+            for other in [other for other in self._indices if other != number]:
+                if total <= KEPT:
+                    return
+                total -= self._indices.pop(other).index.nbytes
 
     def file(self, number: int, name: str) -> _OpenFile:
         """Returns a shard, opened. It stays open as long as somebody holds it."""
@@ -122,6 +149,23 @@ class _OpenFiles:
                     del self._files[next(iter(self._files))]
                 self._files[number] = _OpenFile(name)
             return self._files[number]
+
+
+@dataclass(frozen=True)
+class _Indexed:
+    """An index, and what the shard was like when it was read."""
+
+    index: TarIndex
+    stamp: object
+
+
+def _stamp_of(name: str) -> object:
+    """Returns what changes when a file is written anew; None: it is gone."""
+    try:
+        found = Path(name).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class _OpenFile:

@@ -54,6 +54,11 @@ class TarIndex:
         """How many samples."""
         return len(self.starts)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes."""
+        return self.names.nbytes + self.name_ends.nbytes + self.starts.nbytes + self.sizes.nbytes
+
 
 def index_of(file: str) -> TarIndex:
     """Returns where the samples of a shard lie: from the index beside it if that is there, otherwise from its headers.

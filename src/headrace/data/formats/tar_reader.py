@@ -125,7 +125,7 @@ class TarReader:
             groups.append((number, keys, np.arange(count, count + len(keys))))
             count += len(keys)
 
-        # A stream does not come back to earlier shards: their indices would pile up, of thousands of shards in the end.
+        # Indices would pile up, of thousands of shards in the end: those of earlier ones may go.
         self.files.stream(pieces[0][0])
         return self._fetch(groups, count, self.schema.only(names), empty)
 

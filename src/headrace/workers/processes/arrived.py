@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 from headrace.shared_memory.arena import InboundRegion
@@ -25,11 +26,23 @@ class Arrived(NamedTuple):
     slots: list[Slot]
     """Where the buffers lie, in `region`."""
 
+    @property
+    def seconds(self) -> float:
+        """How long the worker took to make it."""
+        return self.times.collated - self.times.begun
 
-def leases_of(region: InboundRegion, result: Result) -> tuple[bytes | memoryview, list[Bytes]]:
-    """Takes the leases of a result: its header, and its buffers as arrays that keep their slots' leases alive."""
-    slots = [region.lease(slot, used) for slot, used in result.slots]
-    buffers = [slots[index][start : start + nbytes] for index, start, nbytes in result.buffers]
+
+def leased(worker: int, region: InboundRegion, result: Result) -> Arrived:
+    """Takes the leases of a result that has come now: its buffers are arrays that keep their slots' leases alive."""
+    leases = [region.lease(slot, used) for slot, used in result.slots]
+    buffers = [leases[index][start : start + nbytes] for index, start, nbytes in result.buffers]
+    header: bytes | memoryview
     if isinstance(result.header, InSlot):
-        return region.lease(result.header.slot, result.header.nbytes).data, buffers
-    return result.header, buffers
+        header = region.lease(result.header.slot, result.header.nbytes).data
+    else:
+        header = result.header
+
+    nbytes = sum(nbytes for _, _, nbytes in result.buffers) or len(header)  # small tensors lie in the header
+    slots = [slot for slot, _ in result.slots]
+    now = time.perf_counter()
+    return Arrived(result.status, header, buffers, worker, result.times, nbytes, now, region, slots)

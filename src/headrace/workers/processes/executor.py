@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 from headrace.batches.index import Careful, plain_index, split
@@ -24,9 +24,10 @@ from headrace.telemetry.replay_bar import ReplayBar
 from headrace.telemetry.timings import timings_of_worker
 from headrace.workers.crash_report import CrashReport
 from headrace.workers.dispatch import Dispatcher, check_prefetch_factor, deadline_after
-from headrace.workers.processes.arrived import Arrived, leases_of
+from headrace.workers.processes.arrived import Arrived, leased
 from headrace.workers.processes.messages import Result
 from headrace.workers.processes.pool import WorkerPool
+from headrace.workers.processes.prefetch import prefetch_for, spare_memory
 from headrace.workers.processes.scale import Scale
 from headrace.workers.processes.start import ForkServers
 from headrace.workers.processes.supervision import LOGGER, Supervisor, error_for
@@ -130,8 +131,11 @@ class ProcessExecutor:
                     self._replace_in_pool(worker_id, begin)
 
         self._bar = ReplayBar(epoch.spec.dataset)
+        self._prefetch = prefetch_for(epoch.spec, self.scale, remote=self._placement is not None)
+        fills = self.scale.changes or self._prefetch is not None
+        spare = spare_memory(epoch.spec)
         self.dispatcher: Dispatcher[Arrived] = Dispatcher(
-            epoch, self.scale.most, self.scale.limit, fills=self.scale.changes, ahead=self._ahead
+            epoch, self.scale.most, self.scale.limit, fills=fills, ahead=self._ahead, spare_bytes=spare
         )
         if self.scale.changes:
             self.dispatcher.resize(self.scale.limit, self.scale.workers)
@@ -153,7 +157,7 @@ class ProcessExecutor:
         brief = functools.partial(Assignment, workers=self.scale.most, original_errors=spec.original_errors)
         if self._placement is not None:
             self._remote = RemoteWorkers(self._placement, worker_spec)
-            brief = functools.partial(_with_remote, self._remote, brief)
+            brief = functools.partial(self._remote.brief, brief)
 
         timeout = self._timeout or None
         find_start = functools.partial(self._fork_servers.start_for, spec.multiprocessing_context, worker_spec, timeout)
@@ -177,12 +181,16 @@ class ProcessExecutor:
         """See `Carrier.flush`."""
         self.pool.flush(self.generation, least)
 
+    def _flush_before_waiting(self) -> None:
+        least = 1 if self._prefetch is None else self.scale.least
+        self.pool.flush(self.generation, least, least // 2)
+
     def collect(self) -> None:
         """Waits until at least one result has come. Raises if workers cannot go on or the loader's timeout passed."""
         if self.pool.closed:
             raise RuntimeError("this iterator has been shut down; make a new one with iter(loader)")
 
-        self.flush()
+        self._flush_before_waiting()
         watch = self._supervisor.watch
         watch.begin()
         deadline = deadline_after(self._timeout)
@@ -201,7 +209,7 @@ class ProcessExecutor:
                 came = self._time_out()
                 deadline = time.monotonic() + self._timeout
                 watch.begin()
-            self.flush()
+            self._flush_before_waiting()
 
     def _await_beginnings(self) -> None:
         """Waits until all replicas have told how they begin. What goes wrong is raised where batches are asked for."""
@@ -250,12 +258,7 @@ class ProcessExecutor:
             self._hear_of_remote(worker_id, result)
             return False
 
-        region = self.pool.workers[worker_id].region
-        header, buffers = leases_of(region, result)
-        nbytes = sum(nbytes for _, _, nbytes in result.buffers) or len(header)  # small tensors lie in the header
-        slots = [slot for slot, _ in result.slots]
-        now = time.perf_counter()
-        arrived = Arrived(result.status, header, buffers, worker_id, result.times, nbytes, now, region, slots)
+        arrived = leased(worker_id, self.pool.workers[worker_id].region, result)
         if result.seen:
             self.recorder.saw(result.seen)
         if result.drew:
@@ -275,7 +278,11 @@ class ProcessExecutor:
                 self.pool.retire(worker_id)
             self.dispatcher.file_end(result.task, decode(arrived.header, arrived.buffers), self)
         else:
-            self.dispatcher.file(result.task, arrived, self)
+            self.dispatcher.file(result.task, arrived, self, arrived.nbytes)
+            if self._prefetch is not None and self._prefetch.made(arrived.seconds, arrived.nbytes):
+                self.scale.prefetch = self._prefetch.tasks
+                self.dispatcher.resize(self.scale.limit, self.scale.workers, self._prefetch.tasks)
+                self.recorder.adjust(self.scale.workers, self.scale.prefetch)
 
         return True
 
@@ -461,11 +468,6 @@ class ProcessExecutor:
         """See `Executor.close`."""
         if self._end is not None:
             self._end()
-
-
-def _with_remote(remote: RemoteWorkers, brief: Callable[..., Assignment], **given: Any) -> Assignment:
-    """Returns an assignment that says whether the worker works on another machine."""
-    return brief(**given, remote=remote.remote(given["worker_id"]))
 
 
 def _what_they_do(stacks: str) -> RuntimeError | None:

@@ -1,10 +1,10 @@
 """What parent and workers say to each other, over one duplex pipe for each worker.
 
-The parent sends `Request`; the worker answers each task with one `Result`. A message of more than `INLINE` bytes
-travels in a slot, and a small `InSlot` in the pipe names the slot, so the bytes in a pipe are bounded. The parent lets
-at most `UNREAD` messages wait in a worker's pipe (the worker says in each result how many it has read) and gathers what
-is left into the next one; so the parent never blocks in a write, and a worker that blocks in one waits for a parent
-that reads.
+The parent sends `Request`; the worker answers each task with one `Result`, and sends lists of these. A request, or the
+header of a result, of more than `INLINE` bytes travels in a slot, and a small `InSlot` in the pipe names the slot, so
+the bytes in a pipe are bounded. The parent lets at most `UNREAD` messages wait in a worker's pipe (the worker says in
+each result how many it has read) and gathers what is left into the next one; so the parent never blocks in a write, and
+a worker that blocks in one waits for a parent that reads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from headrace.telemetry.stopwatch import Times
 
 INLINE = 16 << 10
 UNREAD = 8
+
+ANSWERS = ("batch", "error", "end")
+"""What a result says of a task; other results are of none."""
 
 
 class Request(NamedTuple):

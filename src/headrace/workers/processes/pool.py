@@ -8,6 +8,7 @@ import pickle
 import selectors
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
@@ -21,7 +22,7 @@ from headrace.shared_memory.codec import dumps
 from headrace.shared_memory.leases import WriterMemory
 from headrace.shared_memory.memory import Slot
 from headrace.workers.processes.crash_file import CrashFile
-from headrace.workers.processes.messages import INLINE, UNREAD, InSlot, Request, Result
+from headrace.workers.processes.messages import ANSWERS, INLINE, UNREAD, InSlot, Request, Result
 from headrace.workers.processes.start import Start
 from headrace.workers.processes.worker_main import Assignment
 
@@ -39,8 +40,14 @@ class WorkerHandle:
     crash_file: CrashFile
     tasks: list[tuple[int, int, Any]] = field(default_factory=list)
     begin: EpochStart | None = None
+    epoch: int = -1
+    """Of the tasks that were sent last."""
+    in_hand: int = 0
+    """How many of these it has not answered."""
     sent: int = 0
     read: int = 0
+    came: deque[Result] = field(default_factory=deque)
+    """Results that have been read and not been handed on yet."""
     large_messages: set[Slot] = field(default_factory=set)
     """Slots of request that it has not given back."""
     retired: bool = False
@@ -198,15 +205,22 @@ class WorkerPool:
         """
         for worker in self.workers:
             worker.tasks.clear()
+            worker.in_hand = 0
             worker.begin = begin
             worker.retired = False
 
-    def flush(self, epoch: int, least: int = 1) -> None:
-        """Sends what is in outboxes with at least so many tasks, except to workers that have many unread messages."""
+    def flush(self, epoch: int, least: int = 1, low: int = -1) -> None:
+        """Sends tasks to workers for which there are at least `least`, or which have `low` or fewer left to do.
+
+        Not to those that have many unread messages.
+        """
         for worker in self.workers:
-            if not worker.is_up:
+            if not worker.is_up or not (worker.tasks or worker.begin):
                 continue
-            if (len(worker.tasks) >= least or worker.begin) and worker.sent - worker.read < UNREAD:
+            is_due = len(worker.tasks) >= least or worker.in_hand <= low or worker.begin
+            if is_due and worker.sent - worker.read < UNREAD:
+                worker.epoch = epoch
+                worker.in_hand += len(worker.tasks)
                 request = Request(epoch, worker.begin, worker.tasks, worker.region.returned(), False)
                 worker.tasks = []
                 worker.begin = None
@@ -228,6 +242,11 @@ class WorkerPool:
 
         Workers found dead are reaped, after everything that they had sent was yielded.
         """
+        for worker_id, worker in enumerate(self.workers):
+            if worker.came:
+                timeout = 0
+                yield from self._hand_on(worker_id, worker)
+
         for key, _ in self.resources.selector.select(timeout):
             if key.data >= 0:
                 worker_id = key.data
@@ -257,21 +276,31 @@ class WorkerPool:
 
     def _read_out(self, worker_id: int, worker: WorkerHandle) -> Iterator[tuple[int, Result]]:
         """Yields all that a dead worker had sent, and reaps it."""
+        yield from self._hand_on(worker_id, worker)
         while not worker.reaped and worker.pipe.poll(0):
             yield from self._read(worker_id, worker)
         self._reap(worker_id, worker)
 
     def _read(self, worker_id: int, worker: WorkerHandle) -> Iterator[tuple[int, Result]]:
         try:
-            result: Result = pickle.loads(worker.pipe.recv_bytes())
+            results: list[Result] = pickle.loads(worker.pipe.recv_bytes())
         except (EOFError, OSError):  # the end of the pipe, be it in the middle of a message
             self._reap(worker_id, worker)
             return
 
-        worker.read = result.read
-        worker.large_messages.difference_update(result.freed)
-        self._memory.give_back(result.freed)
-        yield worker_id, result
+        worker.came.extend(results)
+        yield from self._hand_on(worker_id, worker)
+
+    def _hand_on(self, worker_id: int, worker: WorkerHandle) -> Iterator[tuple[int, Result]]:
+        # A signal handler may raise between two of them: the others wait for the next call.
+        while worker.came:
+            result = worker.came.popleft()
+            if result.epoch == worker.epoch and result.status in ANSWERS:
+                worker.in_hand -= 1
+            worker.read = result.read
+            worker.large_messages.difference_update(result.freed)
+            self._memory.give_back(result.freed)
+            yield worker_id, result
 
     def _reap(self, worker_id: int, worker: WorkerHandle) -> None:
         """Takes back what a dead worker had. What it sent must be leased by now."""

@@ -37,6 +37,7 @@ from headrace.telemetry.stopwatch import Stopwatch
 from headrace.workers.failure import Failure
 from headrace.workers.processes.crash_file import CrashFile
 from headrace.workers.processes.messages import INLINE, InSlot, Request, Result
+from headrace.workers.processes.outbox import Outbox
 from headrace.workers.remote import proxy
 from headrace.workers.remote.proxy import RemoteWorker
 from headrace.workers.replica import ReplicaHost, WorkerSpec
@@ -112,6 +113,7 @@ class _Worker:
         self._memory = assignment.outgoing.writer()
         self._orders = assignment.incoming.reader()
         self._ear = _Ear(assignment.pipe, assignment.parent_pid)
+        self._outbox = Outbox(assignment.pipe)
         collate = worker_spec.collate_fn
         slot_collate = SlotCollate(self._memory, in_worker=True)
         slot_collate.install()
@@ -155,6 +157,7 @@ class _Worker:
                 return False
             self._memory.give_back(message.returned)
             if message.begin is not None:
+                self._outbox.send()
                 self._epoch = message.epoch
                 self._tasks.clear()
                 self._begin(message.begin)
@@ -260,8 +263,9 @@ class _Worker:
             seen,
             drew,
         )
-        self._it.pipe.send_bytes(pickle.dumps(result, 5))
+        # Nobody writes to its slots from here on, also if it waits until further results are there.
         self._memory.finish(sent)
+        self._outbox.put(result, more=bool(self._tasks))
 
 
 class _Ear:

@@ -341,7 +341,7 @@ class _Proxy:
 
     def _send(self, result: Result) -> None:
         with self._pipe_lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._pipe.send_bytes(pickle.dumps(result, 5))
+            self._pipe.send_bytes(pickle.dumps([result], 5))
 
 
 def _on_clock_here(times: Times, shift: float) -> Times:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from headrace.core.errors import UsageError
 from headrace.shared_memory.by_value import TravellingObject, pack_travelling
 from headrace.workers.processes.messages import Result
+from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.remote.placement import Placement
 from headrace.workers.remote.proxy import RemoteWorker
 from headrace.workers.replica import WorkerSpec
@@ -51,6 +53,10 @@ class RemoteWorkers:
         if worker_id < self.first:
             return None
         return RemoteWorker(self._placement.open_door(), self._travelling)
+
+    def brief(self, brief: Callable[..., Assignment], **given: Any) -> Assignment:
+        """Returns the assignment that `brief` makes, which also says whether the worker is on another machine."""
+        return brief(**given, remote=self.remote(given["worker_id"]))
 
     def note(self, worker_id: int, result: Result) -> NewsOfProxy:
         """Reads what a proxy tells of itself."""

@@ -1,0 +1,57 @@
+"""The results that a worker sends together: each message wakes the main process, which takes longer than a small batch.
+
+A result waits only while the worker has tasks, while its batches are quick, and not for long.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from multiprocessing.connection import Connection
+
+from headrace.workers.processes.messages import INLINE, Result
+
+QUICK = 0.5e-3
+"""Seconds that a batch may take, for others to wait for it."""
+
+IN_A_ROW = 8
+"""Quick batches after which the next one is expected to be quick, too."""
+
+LONGEST = 1e-3
+"""Seconds for which a result may wait, if the next one is as quick as it was expected."""
+
+
+class Outbox:
+    """The results of one worker that were not sent yet."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._results: list[Result] = []
+        self._bytes = 0
+        self._first = 0.0
+        self._quick = 0
+
+    def put(self, result: Result, *, more: bool) -> None:
+        """Sends a result, with those before it, or keeps it for the next call. `more`: whether a task comes next."""
+        now = time.perf_counter()
+        if result.status == "batch" and now - result.times.begun < QUICK:
+            self._quick += 1
+        else:
+            self._quick = 0
+
+        if not self._results:
+            self._first = now
+        self._results.append(result)
+        if isinstance(result.header, bytes):
+            self._bytes += len(result.header)
+        waits = more and self._quick >= IN_A_ROW and now - self._first < LONGEST and self._bytes < INLINE
+        if not waits:
+            self.send()
+
+    def send(self) -> None:
+        """Sends what has waited."""
+        if self._results:
+            results = self._results
+            self._results = []
+            self._bytes = 0
+            self._pipe.send_bytes(pickle.dumps(results, 5))
