@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler, g
 
 import headrace
 from headrace.telemetry.stopwatch import NO_TIMES
-from headrace.workers.processes.messages import INLINE, Result
+from headrace.workers.processes.messages import INLINE, Result, unpacked
 from headrace.workers.processes.outbox import IN_A_ROW, LONGEST, QUICK, Outbox
 from headrace.workers.processes.prefetch import BYTES, DEFAULT, FEW, LOOK, MOST, WORK, Prefetch
 
@@ -81,7 +80,7 @@ def sizes(pipe: Any) -> list[int]:
     """Returns how many results each message has that was sent."""
     found = []
     while pipe.poll(0):
-        found.append(len(pickle.loads(pipe.recv_bytes())))
+        found.append(len(unpacked(pipe.recv_bytes())))
     return found
 
 
@@ -212,7 +211,7 @@ def test_results_that_were_read_are_not_lost_where_a_signal_handler_raises() -> 
     pool = loader._iterator.executor.pool
     came = pool.workers[0].came
     while len(came) < 2:
-        came.extend(pickle.loads(pool.workers[0].pipe.recv_bytes()))
+        came.extend(unpacked(pool.workers[0].pipe.recv_bytes()))
     waiting = len(came)
     handed_on = pool.receive(None)
     next(handed_on)

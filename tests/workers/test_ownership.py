@@ -73,7 +73,8 @@ def test_a_small_part_of_a_batch_that_is_kept_keeps_only_itself(num_workers: int
         addresses.add(images.data_ptr())
         labels.append(batch_labels)
     assert torch.equal(torch.cat(labels), torch.arange(200))
-    assert len(addresses) <= 12
+    # Of the 50 batches, those that workers hold at a time: some 16 MB beyond their prefetch_factor.
+    assert len(addresses) <= 24
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

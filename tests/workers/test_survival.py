@@ -132,7 +132,7 @@ def epochs_under_fire(persistent: bool, epochs: int) -> Iterator[tuple[tuple[int
             iterator = iter(loader)
             current.append(iterator)
             keys = next(iterator)[1].tolist()
-            # Where it takes long to look at the memory, few kills come while there are workers: here they are waited for.
+            # Where it takes long to look at the memory, few kills meet a worker: here they are waited for.
             deadline = time.monotonic() + 30
             while len(killer.kills) < epoch / 10 and time.monotonic() < deadline:
                 time.sleep(0.01)

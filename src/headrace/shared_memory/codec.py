@@ -4,6 +4,8 @@ Pickle, protocol 5: dense CPU tensors, storages and NumPy arrays leave the pickl
 in a slot of the batch (because collation wrote it there) is sent as it is; another one is copied into a slot; a small
 one stays in the header. Tensors that share memory share it afterwards too.
 
+Most batches are plain: see `plain_batches`. Their headers begin with `PLAIN`; a pickle of their description follows.
+
 Both ends are the same program on the same machine, so pickle carries no trust problem here; data *files* never come
 this way undecoded.
 """
@@ -23,7 +25,11 @@ import numpy.typing as npt
 import torch
 
 from headrace.shared_memory.leases import SMALL, WriterMemory
-from headrace.shared_memory.memory import Bytes, Slot
+from headrace.shared_memory.memory import Bytes, Slot, address_of
+from headrace.shared_memory.plain_batches import Node, NotPlain, bytes_of, describe, described, rebuild, tensor_of
+
+PLAIN = b"\x01"
+"""The first byte of the header of a plain batch; a pickle begins with another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,24 @@ def encode(batch: object, memory: WriterMemory) -> EncodedBatch:
 
     Raises whatever pickling the object raises.
     """
-    return _Encoder(memory).encode(batch)
+    try:
+        node, tensors = describe(batch)
+    except NotPlain:
+        return _Encoder(memory).encode(batch)
+    return _Encoder(memory).encode_plain(node, tensors)
 
 
 def decode(header: bytes | memoryview, buffers: list[Bytes]) -> Any:
     """Rebuilds an object whose buffers alias `buffers` and keep them alive. Raises whatever unpickling raises."""
-    return pickle.loads(header, buffers=buffers)
+    if header[0] != PLAIN[0]:
+        return pickle.loads(header, buffers=buffers)
+
+    node, told, small = pickle.loads(header[1:])
+    leased = iter(buffers)
+    tensors = []
+    for one, data in zip(told, small, strict=True):
+        tensors.append(tensor_of(one, next(leased) if data is None else data))
+    return rebuild(node, iter(tensors))
 
 
 def dumps(message: object) -> bytes:
@@ -76,15 +94,31 @@ class _Encoder:
         _pickler_of_batches(stream, self._keep_in_header).dump(batch)
         return EncodedBatch(stream.getvalue(), list(self._used.items()), self._buffers)
 
-    def _keep_in_header(self, buffer: pickle.PickleBuffer) -> bool:
-        data = np.frombuffer(buffer.raw(), np.uint8)
-        if data.size == 0:
-            return True
+    def encode_plain(self, node: Node, tensors: list[torch.Tensor]) -> EncodedBatch:
+        """Encodes a plain batch. Each tensor has a buffer, or lies in the header."""
+        small: list[bytearray | None] = []
+        for tensor in tensors:
+            data = bytes_of(tensor)
+            if self._place(data):
+                small.append(None)
+            else:
+                small.append(bytearray(data))
 
-        place = self._memory.find(data.ctypes.data)
+        header = PLAIN + pickle.dumps((node, list(map(described, tensors)), small), 5)
+        return EncodedBatch(header, list(self._used.items()), self._buffers)
+
+    def _keep_in_header(self, buffer: pickle.PickleBuffer) -> bool:
+        return not self._place(np.frombuffer(buffer.raw(), np.uint8))
+
+    def _place(self, data: Bytes) -> bool:
+        """Sees to it that these bytes lie in a slot, and notes where. False: they stay in the header."""
+        if data.size == 0:
+            return False
+
+        place = self._memory.find(address_of(data))
         if place is None:
             if data.size < SMALL:
-                return True
+                return False
             slot, target = self._memory.take(data.size)
             np.copyto(target, data)
             place = slot, 0
@@ -93,7 +127,7 @@ class _Encoder:
         index = self._slots.setdefault(slot, len(self._slots))
         self._used[slot] = max(self._used.get(slot, 0), start + data.size)
         self._buffers.append((index, start, data.size))
-        return False
+        return True
 
 
 class ObjectPickler(ForkingPickler):

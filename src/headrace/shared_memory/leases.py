@@ -7,6 +7,7 @@ batch for ever keeps its lease for ever: the slot is never written again.
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import threading
@@ -16,7 +17,7 @@ from collections.abc import Callable
 
 import torch
 
-from headrace.shared_memory.memory import AnonymousBacking, Bytes, Region, Slot
+from headrace.shared_memory.memory import AnonymousBacking, Bytes, Region, Slot, address_of
 from headrace.shared_memory.slots import SlotPool
 
 SMALL = 16 << 10
@@ -77,10 +78,33 @@ class ReturnBox:
 def lease(region: Region, slot: Slot, nbytes: int, give_back: Callable[[Slot], None]) -> Bytes:
     """Returns an array over the first `nbytes` bytes of a slot; calls `give_back(slot)` when it is collected."""
     array = region.view(slot, nbytes)
-    # At the end of the process nobody takes slots any more, and the region may be unmapped before its leases go.
-    finalizer = weakref.finalize(array, give_back, slot)
-    finalizer.atexit = False
+    end = _LeaseEnd(array, _give_back)
+    end.slot = slot
+    end.give_back = give_back
+    _ends[id(end)] = end
     return array
+
+
+class _LeaseEnd(weakref.ref[Bytes]):
+    """Calls `_give_back` when a lease is collected, as `weakref.finalize` would, in a fifth of its time."""
+
+    __slots__ = ("give_back", "slot")
+
+    slot: Slot
+    give_back: Callable[[Slot], None]
+
+
+_ends: dict[int, _LeaseEnd] = {}
+"""The leases that have not ended; a weak reference that nobody holds is never called."""
+
+# At the end of the process nobody takes slots any more, and the region may be unmapped before its leases go.
+atexit.register(_ends.clear)
+
+
+def _give_back(end: _LeaseEnd) -> None:
+    # It may run at any moment, in any thread: each line is one step for the interpreter.
+    if _ends.pop(id(end), None) is not None:
+        end.give_back(end.slot)
 
 
 def tensor_over(array: Bytes, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -147,7 +171,7 @@ class WriterMemory:
 
         array = self._region.view(slot, nbytes)
         self._local[slot] = weakref.ref(array)
-        self._batch.append((array.ctypes.data, slot, nbytes))
+        self._batch.append((address_of(array), slot, nbytes))
         return slot, array
 
     def find(self, address: int) -> tuple[Slot, int] | None:

@@ -48,15 +48,19 @@ class SlotPool:
         if self._clock % PATIENCE == 0:
             self._cool()
 
-        for capacity in _fitting(capacity_for(nbytes)):
+        wanted = capacity_for(nbytes)
+        if stack := self._warm.get(wanted):
+            return stack.pop()[1]
+
+        for capacity in _fitting(wanted):
             if stack := self._warm.get(capacity):
                 return stack.pop()[1]
 
-        for capacity in _fitting(capacity_for(nbytes)):
+        for capacity in _fitting(wanted):
             if cold := self._cold.get(capacity):
                 return cold.pop()
 
-        return self._cut(capacity_for(nbytes))
+        return self._cut(wanted)
 
     def release(self, slot: Slot) -> None:
         """Takes a slot back. Nobody may read or write it any more."""

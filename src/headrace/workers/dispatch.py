@@ -82,6 +82,8 @@ class Dispatcher(Generic[Result]):
     def prime(self, carrier: Carrier) -> None:
         """Gives out the first tasks of an epoch, for which the workers are ready."""
         for _ in range(self.window.limit):
+            if not self.window.has_room:
+                break
             self.give_out(carrier)
         carrier.flush()
 
@@ -119,11 +121,8 @@ class Dispatcher(Generic[Result]):
             self.window.set_up(replica)
 
         self._move_tasks(carrier)
-        while self._free:
-            before = self.window.outstanding
-            self._give_out_one(carrier)
-            if self.window.outstanding == before:
-                return
+        while self._free and self._give_out_one(carrier):
+            pass
 
     def _replicas_of(self, worker: int) -> range:
         return range(worker, max(self._epoch.record.replicas, 1), self._workers)
@@ -142,25 +141,20 @@ class Dispatcher(Generic[Result]):
 
     def give_out(self, carrier: Carrier) -> None:
         """Takes the next index from the sampler and gives it to a replica, if there are both."""
-        self._give_out_one(carrier)
         if not self._fills:
-            return
-
-        while self.window.has_room:
-            before = self.window.outstanding
             self._give_out_one(carrier)
-            if self.window.outstanding == before:
-                return
-
-    def _give_out_one(self, carrier: Carrier) -> None:
-        if self._fills and not self.window.has_room:
             return
 
+        while self.window.has_room and self._give_out_one(carrier):
+            pass
+
+    def _give_out_one(self, carrier: Carrier) -> bool:
+        """Returns whether a task was given out."""
         replica = None
         if self._free:
             replica = self.window.choose()
             if replica is None:
-                return
+                return False
 
         try:
             number, index = self._epoch.take()
@@ -168,21 +162,22 @@ class Dispatcher(Generic[Result]):
         except StopIteration:
             self.sampler_ended = True
             self.starved = False
-            return
+            return False
         except NothingYetError:
             self.starved = True
-            return
+            return False
 
         if not self._free:
             replica = self.window.choose()  # after the sampler was asked, as torch does
         if replica is None:
-            return
+            return False
 
         task = self.window.send(replica)
         self._numbers[task] = number
         self._posted[task] = time.perf_counter()
         self.out[task] = replica, index
         carrier.submit(replica % self._workers, task, replica, index)
+        return True
 
     def next_delivery(self, carrier: Carrier, least: int) -> tuple[int, int, Result]:
         """Returns the next result to deliver: task, replica, result.

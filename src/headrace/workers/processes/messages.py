@@ -9,6 +9,8 @@ a worker that blocks in one waits for a parent that reads.
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headrace.epoch.start import EpochStart
@@ -63,3 +65,28 @@ class Result(NamedTuple):
     seen: list[tuple[str, str, int]]
     drew: bool = False
     """Whether the worker found out that the dataset draws random numbers."""
+
+
+def packed(results: Sequence[Result]) -> bytes:
+    """Returns results as one message."""
+    # Tuples of Python's own: pickle looks up the class of each named one.
+    return pickle.dumps([_plain(result) for result in results], 5)
+
+
+def unpacked(message: bytes) -> list[Result]:
+    """Returns the results of a message that `packed` has made."""
+    return [_result(plain) for plain in pickle.loads(message)]
+
+
+def _plain(result: Result) -> tuple[Any, ...]:
+    epoch, task, status, header, slots, buffers, read, freed, times, seen, drew = result
+    plain_slots = [(tuple(slot), used) for slot, used in slots]
+    plain_freed = [tuple(slot) for slot in freed]
+    return epoch, task, status, header, plain_slots, buffers, read, plain_freed, tuple(times), seen, drew
+
+
+def _result(plain: tuple[Any, ...]) -> Result:
+    epoch, task, status, header, plain_slots, buffers, read, plain_freed, times, seen, drew = plain
+    slots = [(Slot._make(slot), used) for slot, used in plain_slots]
+    freed = [Slot._make(slot) for slot in plain_freed]
+    return Result(epoch, task, status, header, slots, buffers, read, freed, Times._make(times), seen, drew)

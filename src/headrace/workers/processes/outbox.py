@@ -5,11 +5,10 @@ A result waits only while the worker has tasks, while its batches are quick, and
 
 from __future__ import annotations
 
-import pickle
 import time
 from multiprocessing.connection import Connection
 
-from headrace.workers.processes.messages import INLINE, Result
+from headrace.workers.processes.messages import INLINE, Result, packed
 
 QUICK = 0.5e-3
 """Seconds that a batch may take, for others to wait for it."""
@@ -54,4 +53,4 @@ class Outbox:
             results = self._results
             self._results = []
             self._bytes = 0
-            self._pipe.send_bytes(pickle.dumps(results, 5))
+            self._pipe.send_bytes(packed(results))

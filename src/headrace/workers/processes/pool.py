@@ -22,7 +22,7 @@ from headrace.shared_memory.codec import dumps
 from headrace.shared_memory.leases import WriterMemory
 from headrace.shared_memory.memory import Slot
 from headrace.workers.processes.crash_file import CrashFile
-from headrace.workers.processes.messages import ANSWERS, INLINE, UNREAD, InSlot, Request, Result
+from headrace.workers.processes.messages import ANSWERS, INLINE, UNREAD, InSlot, Request, Result, unpacked
 from headrace.workers.processes.start import Start
 from headrace.workers.processes.worker_main import Assignment
 
@@ -283,7 +283,7 @@ class WorkerPool:
 
     def _read(self, worker_id: int, worker: WorkerHandle) -> Iterator[tuple[int, Result]]:
         try:
-            results: list[Result] = pickle.loads(worker.pipe.recv_bytes())
+            results = unpacked(worker.pipe.recv_bytes())
         except (EOFError, OSError):  # the end of the pipe, be it in the middle of a message
             self._reap(worker_id, worker)
             return

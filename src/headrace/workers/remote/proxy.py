@@ -35,7 +35,7 @@ from headrace.shared_memory.memory import Slot
 from headrace.telemetry.stopwatch import NO_TIMES, Times
 from headrace.workers.heartbeat import START_PATIENCE
 from headrace.workers.processes.crash_file import TELL_STACKS
-from headrace.workers.processes.messages import INLINE, InSlot, Request, Result
+from headrace.workers.processes.messages import INLINE, InSlot, Request, Result, packed
 from headrace.workers.remote.messages import Death, Hello, Place, RemoteRequest, RemoteResult, Welcome
 from headrace.workers.remote.wire import BEAT, SILENCE, LostError, Message, Wire, authenticate
 
@@ -341,7 +341,7 @@ class _Proxy:
 
     def _send(self, result: Result) -> None:
         with self._pipe_lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._pipe.send_bytes(pickle.dumps([result], 5))
+            self._pipe.send_bytes(packed([result]))
 
 
 def _on_clock_here(times: Times, shift: float) -> Times:
