@@ -40,6 +40,15 @@ class Numbers(IterableDataset[int]):
         return iter(range(LENGTH))
 
 
+class Uneven(IterableDataset[int]):
+    """Each worker has a stream of its own; that of the first one is short."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        return iter(range(1000 * info.id, 1000 * info.id + (40 if info.id == 0 else 69)))
+
+
 class Dying(Rows):
     """Kills its worker at one sample, the first time."""
 
@@ -217,6 +226,19 @@ def test_results_that_were_read_are_not_lost_where_a_signal_handler_raises() -> 
     next(handed_on)
     handed_on.close()
     assert len(came) == waiting - 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore:.*cannot say where it was")
+def test_a_worker_with_two_streams_of_which_one_ends_early() -> None:
+    """It passes over tasks of the one that has ended, and keeps no result back behind them."""
+    loader = headrace.DataLoader(Uneven(), 1, num_workers=2)
+    batches = iter(loader)
+    got = [int(next(batches)) for _ in range(10)]
+    other = headrace.DataLoader(Uneven(), 1, num_workers=1, prefetch_factor=60)
+    other.load_state_dict(loader.state_dict())
+    got += [int(batch) for batch in other]
+    assert sorted(got) == [*range(40), *range(1000, 1069)]
 
 
 # -- what may go wrong meanwhile -------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ class ProcessExecutor:
         self._bar = ReplayBar(epoch.spec.dataset)
         self._prefetch = prefetch_for(epoch.spec, self.scale, remote=self._placement is not None)
         fills = self.scale.changes or self._prefetch is not None
-        spare = spare_memory(epoch.spec)
+        spare = spare_memory(epoch.spec, self.scale)
         self.dispatcher: Dispatcher[Arrived] = Dispatcher(
             epoch, self.scale.most, self.scale.limit, fills=fills, ahead=self._ahead, spare_bytes=spare
         )

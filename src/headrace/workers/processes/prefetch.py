@@ -86,8 +86,11 @@ def may_draw_early(spec: LoaderSpec) -> bool:
     return spec.is_map and type(sampler) in KNOWN_SAMPLERS
 
 
-def spare_memory(spec: LoaderSpec) -> int:
-    """Returns the bytes of finished batches that may wait behind one that is late, beyond `prefetch_factor`."""
-    if not spec.in_order or not may_draw_early(spec):
+def spare_memory(spec: LoaderSpec, scale: Scale) -> int:
+    """Returns the bytes of finished batches that may wait behind one that is late, beyond `prefetch_factor`.
+
+    0 where the tuner decides, since it keeps to a budget of the user's.
+    """
+    if scale.changes or not spec.in_order or not may_draw_early(spec):
         return 0
     return min(SPARE, machine_memory() // 64)

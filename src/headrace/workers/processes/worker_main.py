@@ -151,6 +151,9 @@ class _Worker:
 
     def _listen(self) -> bool:
         """Reads all messages that are there, or waits for one if there is no work. False: stop."""
+        # Tasks that were passed over, since their stream has ended, send no result with which the others would go.
+        if not self._tasks:
+            self._outbox.send()
         while self._ear.hears(wait=not self._tasks):
             message = self._receive()
             if message.stop:
