@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler, get_worker_info
+from torch.utils.data import Dataset, DistributedSampler, IterableDataset, RandomSampler, Sampler, get_worker_info
 
 import headrace
 from headrace.telemetry.stopwatch import NO_TIMES
@@ -136,10 +136,12 @@ CHOSEN: dict[str, dict[str, Any]] = {
     "shuffled": {"shuffle": True},
     "with a seed": {"shuffle": True, "seed": 3},
     "torch's sampler": {"sampler": RandomSampler(range(LENGTH))},
+    "one rank of torch's": {"sampler": DistributedSampler(range(LENGTH), 1, 0)},
 }
 ASKED_FOR: dict[str, dict[str, Any]] = {
     "prefetch_factor": {"prefetch_factor": 3},
     "a sampler of the user's": {"sampler": Own()},
+    "a generator of the user's": {"shuffle": True, "generator": torch.Generator()},
     "batches of the user's": {"batch_sampler": [[number] for number in range(LENGTH)]},
 }
 
@@ -157,8 +159,20 @@ def test_what_was_asked_for_holds(options: dict[str, Any]) -> None:
     if "batch_sampler" not in options:
         options = {"batch_size": 1, **options}
     loader = headrace.DataLoader(Rows(), num_workers=2, persistent_workers=True, **options)
-    assert [int(number) for number, _ in loader] == list(range(LENGTH))
+    assert sorted(int(number) for number, _ in loader) == list(range(LENGTH))
     assert prefetch_of(loader) == options.get("prefetch_factor", DEFAULT)
+
+
+@pytest.mark.parametrize("stop", [10, 300, 590])
+def test_a_generator_that_the_loop_uses_too_gives_the_numbers_that_it_gives_with_torch(stop: int) -> None:
+    def drawn(kind: Any) -> float:
+        generator = torch.Generator().manual_seed(4)
+        for number, _ in enumerate(kind(Rows(), 1, shuffle=True, generator=generator, num_workers=2)):
+            if number == stop:
+                return float(torch.rand((), generator=generator))
+        raise AssertionError("the epoch is too short")
+
+    assert drawn(headrace.DataLoader) == drawn(torch.utils.data.DataLoader)
 
 
 def test_streams_are_read_no_further_ahead_than_by_torch() -> None:

@@ -7,7 +7,14 @@ costs two such messages. Where workers hold more tasks, a message brings several
 
 from __future__ import annotations
 
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from headrace.core.memory import machine_memory
 from headrace.epoch.spec import LoaderSpec
@@ -36,7 +43,7 @@ LOOK = 16
 FEW = 4
 """How many of these may be slower: on a busy machine, a quick batch may wait for a core."""
 
-KNOWN_SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+KNOWN_SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 """torch's samplers, which do not care how early they are asked. One of the user's may."""
 
 
@@ -83,6 +90,9 @@ def may_draw_early(spec: LoaderSpec) -> bool:
         sampler = sampler.sampler
     if isinstance(sampler, PositionalSampler):
         return spec.is_map and not isinstance(sampler, LiveSampler)
+    # It draws once more when it ends. A generator that the user gave may also be used elsewhere meanwhile.
+    if type(sampler) is RandomSampler and sampler.generator is not None:
+        return False
     return spec.is_map and type(sampler) in KNOWN_SAMPLERS
 
 
