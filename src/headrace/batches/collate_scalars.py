@@ -47,7 +47,7 @@ def collate_floats(batch: Sequence[float], *, collate_fn_map: Rules | None = Non
 def _tensor(numbers: array[Any], dtype: torch.dtype) -> torch.Tensor:
     """Returns a copy in memory of torch's own, which can be resized as that of any other tensor."""
     # `torch.frombuffer` alone would leave the tensor in the array's memory, which torch cannot resize.
-    return torch.empty(len(numbers), dtype=dtype).copy_(torch.frombuffer(numbers, dtype=dtype))
+    return torch.frombuffer(numbers, dtype=dtype).clone()
 
 
 def _by_torch(rule: Rule, batch: Sequence[float], collate_fn_map: Rules | None) -> torch.Tensor:

@@ -116,8 +116,12 @@ class InlineExecutor:
                 raise failure
 
         self._fetch_plainly = None
-        if self._is_alone and not self._is_seeded and self._timer is None:
-            self._fetch_plainly = self._host.plain_fetch()
+        self._unseeded = None
+        if self._is_alone and self._timer is None:
+            if self._is_seeded and self._host.tries_unseeded(0):
+                self._unseeded = self._host.unseeded(0)
+            if not self._is_seeded or self._unseeded is not None:
+                self._fetch_plainly = self._host.plain_fetch()
         if not epoch.is_map:  # of which the loader's own dataset is the only copy
             epoch.note_beginnings(self._host.states_at_beginning())
 
@@ -157,10 +161,12 @@ class InlineExecutor:
             replica = self._turns[self._turn % len(self._turns)]
             self._watch.start()
             try:
-                if self._fetch_plainly is not None:
+                if self._fetch_plainly is not None and (self._unseeded is None or self._unseeded.first):
                     batch = self._fetch_plainly(index)
                     state = None
                     losses: Sequence[BadSample] = ()
+                    if self._unseeded is not None and self._unseeded.drew:
+                        self._epoch.seeding.tries_without = False
                 else:
                     batch, state, losses = self._make(replica, index)
             except StopIteration:
@@ -192,9 +198,10 @@ class InlineExecutor:
     def _take(self) -> tuple[int, Any]:
         """Returns the next index, and waits for it if it has to."""
         while True:
-            with contextlib.suppress(NothingYetError):
+            try:
                 return self._epoch.take()
-            self._epoch.wait(None)
+            except NothingYetError:
+                self._epoch.wait(None)
 
     def _make(self, replica: int, index: object) -> Any:
         host = self._host

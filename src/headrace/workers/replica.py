@@ -425,9 +425,13 @@ class ReplicaHost:
         """Tells whether a replica makes batches without seeds first."""
         return self._replicas[replica].tries_unseeded
 
+    def unseeded(self, replica: int) -> Unseeded | None:
+        """Returns what was noticed of a replica's batches that were made without seeds; None: none is."""
+        return self._replicas[replica].unseeded
+
     def had_to_seed(self, replica: int) -> bool:
         """Tells whether a replica found out that its dataset draws random numbers."""
-        unseeded = self._replicas[replica].unseeded
+        unseeded = self.unseeded(replica)
         return unseeded is not None and unseeded.drew
 
     @property
