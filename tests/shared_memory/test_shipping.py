@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.shared_memory.shipping import PackedObject, unpack
+from headrace.shared_memory.shipping import COMPARED, PackedObject, unpack
 
 
 def shipped(obj: Any) -> Any:
@@ -129,3 +129,14 @@ def test_read_only_arrays_of_foreign_byte_order_are_shipped_as_by_plain_pickle()
     arrived[0] = 1
     assert (held[0], arrived[0], native.dtype.isnative) == (0, 1, True)
     assert np.array_equal(native, foreign)
+
+
+@pytest.mark.parametrize("size", [COMPARED, COMPARED + 1, 3 * COMPARED - 1])
+def test_a_byte_that_changed_anywhere_is_noticed(size: int) -> None:
+    array = np.zeros(size, np.uint8)
+    packed = PackedObject(array)
+    for place in (0, COMPARED - 1, size - 1):
+        array[place] = 1
+        assert not packed.holds(array)
+        array[place] = 0
+    assert packed.holds(array)
