@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing import Pipe
@@ -206,7 +207,9 @@ def test_quick_results_are_sent_together_and_none_is_kept_without_work() -> None
 @pytest.mark.parametrize("case", ["slow", "error", "large", "late"])
 def test_a_result_does_not_wait(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("headrace.workers.processes.outbox.time", SimpleNamespace(perf_counter=lambda: now))
+    # The thread never looks.
+    clock = SimpleNamespace(perf_counter=lambda: now, sleep=lambda seconds: threading.Event().wait())
+    monkeypatch.setattr("headrace.workers.processes.outbox.time", clock)
     theirs, ours = Pipe()
     with theirs, ours:
         outbox = Outbox(ours)
@@ -225,6 +228,30 @@ def test_a_result_does_not_wait(case: str, monkeypatch: pytest.MonkeyPatch) -> N
             now += 2 * LONGEST
         outbox.put(last, more=True)
         assert sizes(theirs) == [3]
+
+
+class Asking(Rows):
+    """A sample in the middle of quick ones waits until the loop has got the one before it."""
+
+    def __init__(self, got: Any) -> None:
+        self.got = got
+
+    def __getitem__(self, index: int) -> Any:
+        if index == LENGTH // 2:
+            assert self.got.wait(60)
+        return super().__getitem__(index)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("options", [{}, {"prefetch_factor": 50}])
+def test_a_sample_may_wait_for_what_the_loop_does_with_the_one_before_it(options: dict[str, Any]) -> None:
+    got = torch.multiprocessing.get_context("fork").Event()
+    delivered = []
+    for number, _ in headrace.DataLoader(Asking(got), 1, num_workers=1, **options):
+        delivered.append(int(number))
+        if int(number) == LENGTH // 2 - 1:
+            got.set()
+    assert delivered == list(range(LENGTH))
 
 
 def test_results_that_were_read_are_not_lost_where_a_signal_handler_raises() -> None:
