@@ -24,22 +24,10 @@ import headrace
 from rates import Loop, all_in_turn, write
 from results import Row, Table, option, show
 from results import write as write_results
+from seeding import Scalars
 
 CHECKED = "In an epoch of each loader, before anything was measured, every sample came once and was compared."
 WINDOW = 2049
-
-
-class Scalars(Dataset[int]):
-    """Sample i is i."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 class Dicts(Scalars):

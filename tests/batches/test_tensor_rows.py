@@ -15,8 +15,9 @@ from torch.utils.data import Subset, TensorDataset, default_collate, random_spli
 
 import headrace
 from headrace.batches import tensor_rows
-from headrace.batches.tensor_rows import BY_TORCH, DTYPES, gather_rows
+from headrace.batches.tensor_rows import BY_TORCH, gather_rows
 from headrace.core.batch_memory import OwnMemory
+from headrace.core.plain_tensors import DTYPES
 from headrace.shared_memory.leases import SMALL_LOCALLY
 
 LENGTH = 23

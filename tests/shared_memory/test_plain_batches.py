@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.core.plain_tensors import DTYPES
 from headrace.shared_memory.codec import PLAIN, encode
 from headrace.shared_memory.leases import SMALL
 from headrace.shared_memory.memory import Slot
-from headrace.shared_memory.plain_batches import DTYPES
 from headrace.telemetry.stopwatch import NO_TIMES
 from headrace.workers.processes.messages import InSlot, Result, packed, unpacked
 

@@ -12,22 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from headrace.core.batch_memory import BatchMemory
-
-DTYPES = {
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
-}
-"""Of the tensors that are gathered; torch lacks this for some of the others."""
+from headrace.core.plain_tensors import is_plain
 
 BY_TORCH = 1 << 15
 """Numbers of a batch from which on torch would gather in several threads, which wait for busy cores; NumPy uses one."""
@@ -41,9 +26,10 @@ def gather_rows(
     keys: as `TensorDataset.__getitem__` takes them, negative ones too. Each tensor has one row for each key. Large ones
     lie in `memory`.
     """
-    # Looked at anew each time: in the process of the loop, a user may put in other tensors at any moment.
+    # Rows of plain tensors are the same gathered as stacked. Looked at anew each time: in the process of the loop, a
+    # user may put in other tensors at any moment.
     tensors = dataset.tensors
-    if not tensors or not all(map(_is_plain, tensors)):
+    if not tensors or not all(map(is_plain, tensors)):
         return None
     places = np.asarray(keys)
     if places.ndim != 1 or places.dtype.kind != "i" or not len(places):
@@ -60,15 +46,6 @@ def gather_rows(
 
     rows = torch.from_numpy(np.ascontiguousarray(places, np.int64))
     return [_gather(tensor, rows, memory) for tensor in tensors]
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether stacked rows of a tensor are the same as gathered ones: their type, their layout and their gradient."""
-    if type(tensor) is not torch.Tensor or tensor.dtype not in DTYPES or tensor.requires_grad:
-        return False
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or not tensor.is_contiguous():
-        return False
-    return not (tensor.is_conj() or tensor.is_neg())
 
 
 def _gather(tensor: torch.Tensor, rows: torch.Tensor, memory: BatchMemory) -> torch.Tensor:

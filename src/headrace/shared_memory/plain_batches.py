@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from headrace.core.plain_tensors import DTYPES, is_plain
 from headrace.shared_memory.memory import Bytes
 
 TENSOR, VALUE, DICT, LIST, TUPLE = range(5)
@@ -22,20 +23,6 @@ VALUES = frozenset({int, float, str, bytes, bool, type(None)})
 
 KEYS = frozenset({int, str})
 
-DTYPES = (
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
-)
 NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
 
 Node = tuple[Any, ...]
@@ -111,9 +98,7 @@ def _node(value: Any, tensors: list[torch.Tensor], seen: set[int]) -> Node:
 
 def _add(tensor: torch.Tensor, tensors: list[torch.Tensor], seen: set[int]) -> None:
     """Adds a tensor that has all of its memory, and nothing but that."""
-    if tensor.dtype not in NUMBERS or tensor.requires_grad or tensor.device.type != "cpu":
-        raise NotPlain
-    if tensor.layout is not torch.strided or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+    if not is_plain(tensor):
         raise NotPlain
     if tensor.untyped_storage().nbytes() != tensor.nbytes:
         raise NotPlain

@@ -82,8 +82,6 @@ class Dispatcher(Generic[Result]):
     def prime(self, carrier: Carrier) -> None:
         """Gives out the first tasks of an epoch, for which the workers are ready."""
         for _ in range(self.window.limit):
-            if not self.window.has_room:
-                break
             self.give_out(carrier)
         carrier.flush()
 
@@ -223,7 +221,6 @@ class Dispatcher(Generic[Result]):
         self.window.arrive(task, result)
         if nbytes > self._largest:
             self._largest = nbytes
-        if self._spare_bytes:
             self.window.spare = min(self._spare_bytes // self._largest, SPARE)
         if self._free or self._spare_bytes:
             self.give_out(carrier)

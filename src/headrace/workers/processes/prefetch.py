@@ -34,7 +34,7 @@ MOST = 32
 BYTES = 16 << 20
 """Bytes of batches that all workers may hold, beyond the default number."""
 
-SPARE = 256 << 20
+SPARE_BYTES = 256 << 20
 """Bytes of finished batches that wait behind one that is late; less where the machine has less than 16 GB."""
 
 LOOK = 16
@@ -103,4 +103,4 @@ def spare_memory(spec: LoaderSpec, scale: Scale) -> int:
     """
     if scale.changes or not spec.in_order or not may_draw_early(spec):
         return 0
-    return min(SPARE, machine_memory() // 64)
+    return min(SPARE_BYTES, machine_memory() // 64)
