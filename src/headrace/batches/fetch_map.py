@@ -7,12 +7,13 @@ end of an iterable dataset; an exception from the dataset is raised as it is, wi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from headrace.batches.index import Careful, Positioned, Positions, split
+from headrace.batches.partial_loading import PartialLoading
 from headrace.batches.whole_batches import draws_numbers, whole_batches
 from headrace.core.activity import (
     JUDGE,
@@ -64,6 +65,7 @@ class MapFetcher:
         unseeded: Unseeded | None = None,
     ) -> None:
         self.dataset = dataset
+        self._partial: PartialLoading | None = None
         self._batched = batched
         self._collate = collate
         self._streams = streams
@@ -84,6 +86,10 @@ class MapFetcher:
         self._unseeded: Unseeded | None = None
         if unseeded is not None:
             self.try_unseeded(unseeded)
+
+    def share(self, partial: PartialLoading) -> None:
+        """Has samples be looked at one by one, and a batch end where others make the rest."""
+        self._partial = partial
 
     def try_unseeded(self, unseeded: Unseeded) -> None:
         """Makes batches without seeds first, where that is possible."""
@@ -268,7 +274,15 @@ class MapFetcher:
         # the user's from there without leaving the interpreter, which `map` would (0.1 us for each sample).
         activity[STAGE] = LOAD
         activity[SPARE] = 0
+        partial = self._partial
+        began = 0.0
+        if partial is not None:
+            began = partial.begin()
         try:
+            if partial is not None and partial.is_worth_it:
+                self._part_of(keys, positions, samples, partial.places(len(keys), began))
+                return
+
             if streams is not None and len(positions):
                 for activity[PLACE], (key, position) in enumerate(zip(keys, positions, strict=True)):
                     streams.enter(SAMPLE, int(position))
@@ -286,6 +300,18 @@ class MapFetcher:
                 note(error, f"raised while loading the sample with key {key!r}")
                 note_length(error, dataset, key)
             raise
+
+        if partial is not None:
+            partial.loaded(len(samples), began)
+
+    def _part_of(self, keys: Sequence[Any], positions: Positions, samples: list[Any], places: Iterator[int]) -> None:
+        """Puts the samples of the `places` that are still wanted into `samples`."""
+        streams = self._streams
+        seeded = streams is not None and len(positions) > 0
+        for place in places:
+            if seeded:
+                streams.enter(SAMPLE, int(positions[place]))  # type: ignore[union-attr]  # `seeded` says so
+            samples.append(self.dataset[keys[place]])
 
     def _try_each(self, keys: Sequence[Any], positions: Sequence[int] | None) -> None:
         for place, key in enumerate(keys):

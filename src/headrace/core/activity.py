@@ -1,6 +1,7 @@
 """The activity: what a worker is doing at this moment, in a few numbers that others can read, also after its death.
 
-An activity is a few integers of 64 bits, in memory that may be shared. Only the worker writes them.
+An activity is a few integers of 64 bits, in memory that may be shared. Only the worker writes them, but for `STOP_TASK`
+and `STOP_ROW`: there the main process says which samples of a batch others make.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ COLLATED_FROM, LOAD_CPU = 4, 5
 """When collation of the batch began, in nanoseconds of `time.perf_counter_ns` (0: it is not collated), and the worker's
 clock of CPU time at that moment."""
 
-LENGTH = 6
+STOP_TASK, STOP_ROW = 6, 7
+"""The number of a task plus 1, and the first of its samples that the worker need not make (never sample 0)."""
+
+LENGTH = 8
 
 UNBORN, START, IDLE, LOAD, COLLATE, SEND, JUDGE = range(7)
 """Stages. `START` is all that comes before the first batch: unpickling, `worker_init_fn`, `__iter__`, replay. `JUDGE`

@@ -14,6 +14,7 @@ from headrace.core.rng import GlobalStates
 from headrace.epoch.indices import Indices
 from headrace.epoch.progress import Delivery
 from headrace.epoch.record import EpochRecord, Terms, at_beginning, dealt_out
+from headrace.epoch.slow_samples import SlowSamples
 from headrace.epoch.spec import LoaderSpec, Seeds, Shared
 from headrace.epoch.start import EpochStart
 from headrace.faults.bad_sample import BadSample
@@ -52,6 +53,9 @@ class Epoch:
         self.policy = shared.policy
         self.fault_counter = shared.fault_counter
         self.seeding = shared.seeding
+        self.slow_samples = SlowSamples()
+        if shared.slow_samples is not None:
+            self.slow_samples = shared.slow_samples
         self.io_address = shared.io_address
         self.states = states
         self.behind_order: GlobalStates | None = None

@@ -10,6 +10,7 @@ import torch
 
 from headrace.core.unseeded import Seeding
 from headrace.epoch.look_ahead import ReadsAhead
+from headrace.epoch.slow_samples import SlowSamples
 from headrace.faults.counts import FaultCounter
 from headrace.faults.policy import Policy
 
@@ -58,6 +59,8 @@ class Shared(NamedTuple):
     """Is told of the indices that come next, where somebody reads ahead what they stand for."""
     io_address: str | None = None
     """Of the I/O process through which workers read what lies elsewhere; None: there is none."""
+    slow_samples: SlowSamples | None = None
+    """What is known of the time that samples take; None: nothing yet."""
 
 
 class Seeds(NamedTuple):

@@ -17,6 +17,7 @@ from headrace.epoch.draws import names_of_samplers, random_state
 from headrace.epoch.fixed_length import EndlessBatches
 from headrace.epoch.generators import OrderStates
 from headrace.epoch.record import EpochRecord, Terms
+from headrace.epoch.slow_samples import SlowSamples
 from headrace.epoch.snapshot import Snapshot
 from headrace.epoch.spec import LoaderSpec, Shared
 from headrace.faults.counts import FaultCounter
@@ -77,6 +78,8 @@ class Session:
     backend: Backend | None = None
     """Where `backend="auto"` has chosen to make batches; None: it has not chosen yet."""
     seeding: Seeding = field(default_factory=Seeding)
+    slow_samples: SlowSamples = field(default_factory=SlowSamples)
+    """What is known of the time that samples take."""
     tuner: Tuner | None = None
     """What decides on the number of workers or of batches ahead."""
 
@@ -149,7 +152,8 @@ class Session:
             address = self.remote.address
             ahead = self.remote.begin(spec, terms.epoch)
 
-        return Shared(self.sample_policy(spec, terms.world), self.fault_counter, self.seeding, ahead, address)
+        policy = self.sample_policy(spec, terms.world)
+        return Shared(policy, self.fault_counter, self.seeding, ahead, address, self.slow_samples)
 
     def sample_policy(self, spec: LoaderSpec, world: World) -> Policy | None:
         """Returns what becomes of bad samples; None: they raise."""

@@ -155,7 +155,7 @@ class Dispatcher(Generic[Result]):
                 return False
 
         try:
-            number, index = self._epoch.take()
+            number, index = self._take()
             self.starved = False
         except StopIteration:
             self.sampler_ended = True
@@ -173,9 +173,16 @@ class Dispatcher(Generic[Result]):
         task = self.window.send(replica)
         self._numbers[task] = number
         self._posted[task] = time.perf_counter()
+        self._hand_out(task, replica, index, carrier)
+        return True
+
+    def _take(self) -> tuple[int, Any]:
+        """Returns the sampler's next index and its number. Raises `StopIteration`, `NothingYetError`."""
+        return self._epoch.take()
+
+    def _hand_out(self, task: int, replica: int, index: Any, carrier: Carrier) -> None:
         self.out[task] = replica, index
         carrier.submit(replica % self._workers, task, replica, index)
-        return True
 
     def next_delivery(self, carrier: Carrier, least: int) -> tuple[int, int, Result]:
         """Returns the next result to deliver: task, replica, result.
@@ -215,15 +222,26 @@ class Dispatcher(Generic[Result]):
             carrier.collect()
         return window.finished
 
+    @property
+    def look_again(self) -> float | None:
+        """Seconds after which `look` may find something to do, although no result has come; None: never."""
+        return None
+
+    def look(self, carrier: Carrier) -> None:
+        """Looks again for something to do."""
+
     def file(self, task: int, result: Result, carrier: Carrier, nbytes: int = 0) -> None:
         """Files a result: a batch of so many bytes, or an exception in its place."""
         del self.out[task]
         self.window.arrive(task, result)
+        self._note_size(nbytes)
+        if self._free or self._spare_bytes:
+            self.give_out(carrier)
+
+    def _note_size(self, nbytes: int) -> None:
         if nbytes > self._largest:
             self._largest = nbytes
             self.window.spare = min(self._spare_bytes // self._largest, SPARE)
-        if self._free or self._spare_bytes:
-            self.give_out(carrier)
 
     def file_end(self, task: int, state: object, carrier: Carrier) -> None:
         """Files that the replica of a task has no data left, and its state behind the end."""
@@ -240,6 +258,14 @@ class Dispatcher(Generic[Result]):
         """Returns the tasks that a worker has not answered yet: number, replica, index."""
         tasks = ((task, *self.out[task]) for task in self.window.unanswered())
         return [task for task in tasks if task[1] % self._workers == worker]
+
+    def comes_before(self, task: int, worker: int) -> bool:
+        """Tells whether other workers make tasks that come before this one."""
+        return any(other < task and self.out[other][0] % self._workers != worker for other in self.window.unanswered())
+
+    def task_of(self, number: int) -> int:
+        """Returns the task to which what a worker was given belongs: itself, or that of which it is a part."""
+        return number
 
     def busy(self) -> list[int]:
         """Returns the workers that have work."""

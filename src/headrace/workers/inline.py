@@ -31,8 +31,9 @@ from headrace.telemetry.replay_bar import ReplayBar
 from headrace.telemetry.stopwatch import Stopwatch
 from headrace.telemetry.timings import BatchTimings, timings_here
 from headrace.workers.protocol import BatchResult
-from headrace.workers.replica import ReplicaHost, WorkerSpec, surroundings_kept
+from headrace.workers.replica import ReplicaHost, surroundings_kept
 from headrace.workers.sample_timer import SampleTimer
+from headrace.workers.worker_spec import WorkerSpec
 
 LOOK = 5e-3
 """Seconds for which batches are taken to be as large as the last one that was looked at."""

@@ -14,12 +14,12 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from headrace.batches.bad_samples_map import GuardedFetcher
 from headrace.batches.fetch_map import Fetcher, MapFetcher
 from headrace.batches.fetch_stream import Deal, IterableFetcher, Source
+from headrace.batches.partial_loading import PartialLoading
 from headrace.core.activity import IDLE, STAGE, START, Activity
 from headrace.core.counter import stream_key
 from headrace.core.protocols import tell_epoch
@@ -31,76 +31,23 @@ from headrace.core.torch_internals import (
     IterDataPipe,
     MapDataPipe,
     WorkerInfo,
-    distributed_settings,
     make_worker_info,
     reseed_datapipe,
     seed_worker,
     set_thread_worker_info,
     set_worker_info,
-    sharding_worker_init_fn,
     worker_info_kept,
 )
 from headrace.core.unseeded import Unseeded
-from headrace.core.world import World
-from headrace.epoch.epoch import Epoch
 from headrace.epoch.start import EpochStart
 from headrace.faults.bad_sample import BadSample
 from headrace.faults.handler import FaultHandler
-from headrace.faults.policy import Policy
+from headrace.workers.worker_spec import WorkerSpec
 
 Kind = Literal["inline", "thread", "process"]
 
 Report = Callable[[int, int, int], None]
 """Called with (replica, samples replayed, samples to replay) while a stream is run through again."""
-
-
-@dataclass(frozen=True)
-class WorkerSpec:
-    """What all replicas of an iterator work with. It must be picklable under spawn and forkserver."""
-
-    dataset: Any
-    is_map: bool
-    batched: bool
-    collate_fn: Callable[[Any], Any]
-    drop_last: bool
-    worker_init_fn: Callable[[int], None] | None
-    world: World
-    seed: int | None
-    """Of the random streams; None: random numbers are torch's."""
-    deal: bool
-    """Whether an iterable dataset is dealt out over ranks and replicas."""
-    policy: Policy | None = None
-    """What becomes of bad samples; None: they raise."""
-    io_address: str | None = None
-    """Of the I/O process through which worker processes read what lies elsewhere."""
-
-    @classmethod
-    def of(cls, epoch: Epoch) -> WorkerSpec:
-        """Returns what replicas of an epoch work with in the calling thread."""
-        spec = epoch.spec
-        return cls(
-            dataset=spec.dataset,
-            is_map=spec.is_map,
-            batched=spec.batched,
-            collate_fn=spec.collate_fn,
-            drop_last=spec.drop_last,
-            worker_init_fn=spec.worker_init_fn,
-            world=epoch.terms.world,
-            seed=epoch.terms.seed,
-            deal=epoch.terms.deal,
-            policy=epoch.policy,
-            io_address=epoch.io_address,
-        )
-
-    @classmethod
-    def for_workers(cls, epoch: Epoch) -> WorkerSpec:
-        """Returns what replicas in workers work with; data pipes are split over ranks and workers as torch does it."""
-        worker_spec = cls.of(epoch)
-        if not isinstance(worker_spec.dataset, (IterDataPipe, MapDataPipe)):
-            return worker_spec
-
-        split = functools.partial(sharding_worker_init_fn, worker_spec.worker_init_fn, *distributed_settings())
-        return replace(worker_spec, worker_init_fn=split)
 
 
 class Made(NamedTuple):
@@ -142,6 +89,8 @@ class Replica:
         self._unseeded: Unseeded | None = None
         self._place = WorkerContext(worker_spec.world)
         self._told: Any = None  # the state that the epoch began with
+        self.partial: PartialLoading | None = None
+        """What was noticed of the samples of the last batch; None: batches are not shared."""
 
     def start(self, begin: EpochStart) -> None:
         """Sets up what lasts longer than an epoch: number, seeds, and the user's `worker_init_fn`."""
@@ -208,6 +157,9 @@ class Replica:
                 dataset, worker_spec.batched, self._collate, streams, self._note.activity,
                 watched=self._note.watched, unseeded=self._unseeded,
             )  # fmt: skip
+            if worker_spec.shares_batches:
+                self.partial = PartialLoading(self._note.activity)
+                plain.share(self.partial)
             handler = self._handler(begin)
             if handler is None:
                 self._fetcher = plain
@@ -420,6 +372,10 @@ class ReplicaHost:
     def losses(self, replica: int) -> Sequence[BadSample]:
         """Returns what became of the bad samples of a replica's last batch, also one that raised."""
         return self._replicas[replica].losses()
+
+    def partial(self, replica: int) -> PartialLoading | None:
+        """Returns what was noticed of the samples of a replica's last batch; None: batches are not shared."""
+        return self._replicas[replica].partial
 
     def tries_unseeded(self, replica: int) -> bool:
         """Tells whether a replica makes batches without seeds first."""

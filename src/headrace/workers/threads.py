@@ -31,10 +31,11 @@ from headrace.workers.crash_report import doing
 from headrace.workers.dispatch import Dispatcher, check_prefetch_factor, deadline_after
 from headrace.workers.heartbeat import Watch
 from headrace.workers.protocol import BatchResult
-from headrace.workers.replica import ReplicaHost, WorkerSpec, surroundings_kept
+from headrace.workers.replica import ReplicaHost, surroundings_kept
 from headrace.workers.restart_policy import Sighting
 from headrace.workers.sample_timer import SampleTimer, too_slow
 from headrace.workers.thread_worker import Outcome, Worker
+from headrace.workers.worker_spec import WorkerSpec
 
 LOGGER = logging.getLogger("headrace")
 

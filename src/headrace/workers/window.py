@@ -70,6 +70,25 @@ class Window(Generic[Result]):
         """Yields replicas and results that have arrived, in the order of their tasks."""
         return ((self._owner[task], self._arrived[task]) for task in sorted(self._arrived))
 
+    @property
+    def next_task(self) -> int:
+        """The number of the task that is sent next."""
+        return self._next_task
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the result that is delivered next, in order, has not arrived."""
+        return bool(self._owner) and self._next_delivery not in self._arrived
+
+    def making(self, replica: int) -> int:
+        """Returns how many tasks a replica makes."""
+        return self._making[replica]
+
+    def idle(self) -> list[int]:
+        """Returns the replicas that get tasks, have none, and are up."""
+        replicas = range(self.open_replicas)
+        return [replica for replica in replicas if not self._making[replica] and replica not in self._down]
+
     def choose(self) -> int | None:
         """Returns the replica for the next task, or None if no replica can take one."""
         if self._free:
@@ -141,6 +160,18 @@ class Window(Generic[Result]):
         self._owner[task] = replica
         self._held[replica] += 1
         self._making[replica] += 1
+
+    def begin_part(self, replica: int, weight: int = 1) -> None:
+        """Records that a replica makes a part of a task, which counts as so many tasks."""
+        self._making[replica] += weight
+
+    def end_part(self, replica: int, weight: int = 1) -> None:
+        """Records the end of a part of a task. That of the task's owner counts as the task itself until then."""
+        self._making[replica] -= weight
+
+    def arrive_joined(self, task: int, result: Result) -> None:
+        """Records the result of a task whose parts have all ended."""
+        self._arrived[task] = result
 
     def send(self, replica: int) -> int:
         """Records that the next task goes to `replica`; returns the task's number."""

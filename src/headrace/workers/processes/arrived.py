@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from headrace.shared_memory.arena import InboundRegion
+from headrace.shared_memory.codec import decode
 from headrace.shared_memory.memory import Bytes, Slot
 from headrace.telemetry.stopwatch import Times
 from headrace.workers.processes.messages import InSlot, Result
@@ -25,11 +27,21 @@ class Arrived(NamedTuple):
     region: InboundRegion
     slots: list[Slot]
     """Where the buffers lie, in `region`."""
+    rows: int = -1
+    """See `Result.rows`."""
+    slow: Sequence[tuple[int, float]] = ()
+    """See `Result.slow`."""
 
     @property
     def seconds(self) -> float:
         """How long the worker took to make it."""
         return self.times.collated - self.times.begun
+
+    def opened(self) -> tuple[Any, Any, Any]:
+        """Returns the payload, the replica's state and the losses, in memory that is the user's from here on."""
+        self.region.hand_over(self.slots)
+        payload, state, losses = decode(self.header, self.buffers)
+        return payload, state, losses
 
 
 def leased(worker: int, region: InboundRegion, result: Result) -> Arrived:
@@ -45,4 +57,6 @@ def leased(worker: int, region: InboundRegion, result: Result) -> Arrived:
     nbytes = sum(nbytes for _, _, nbytes in result.buffers) or len(header)  # small tensors lie in the header
     slots = [slot for slot, _ in result.slots]
     now = time.perf_counter()
-    return Arrived(result.status, header, buffers, worker, result.times, nbytes, now, region, slots)
+    return Arrived(
+        result.status, header, buffers, worker, result.times, nbytes, now, region, slots, result.rows, result.slow
+    )

@@ -6,6 +6,7 @@ import functools
 import time
 import weakref
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from headrace.batches.index import Careful, plain_index, split
@@ -24,10 +25,11 @@ from headrace.telemetry.replay_bar import ReplayBar
 from headrace.telemetry.timings import timings_of_worker
 from headrace.workers.crash_report import CrashReport
 from headrace.workers.dispatch import Dispatcher, check_prefetch_factor, deadline_after
-from headrace.workers.processes.arrived import Arrived, leased
+from headrace.workers.processes.arrived import leased
+from headrace.workers.processes.dispatching import dispatcher_for, may_share
 from headrace.workers.processes.messages import Result
 from headrace.workers.processes.pool import WorkerPool
-from headrace.workers.processes.prefetch import prefetch_for, spare_memory
+from headrace.workers.processes.prefetch import prefetch_for
 from headrace.workers.processes.scale import Scale
 from headrace.workers.processes.start import ForkServers
 from headrace.workers.processes.supervision import LOGGER, Supervisor, error_for
@@ -35,8 +37,7 @@ from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.protocol import BatchResult
 from headrace.workers.remote.placement import Placement
 from headrace.workers.remote.remote_workers import NEWS, RemoteWorkers
-from headrace.workers.replica import WorkerSpec
-from headrace.workers.window import AHEAD
+from headrace.workers.worker_spec import WorkerSpec
 
 
 class PendingError(NamedTuple):
@@ -133,27 +134,20 @@ class ProcessExecutor:
         self._bar = ReplayBar(epoch.spec.dataset)
         self._prefetch = prefetch_for(epoch.spec, self.scale, remote=self._placement is not None)
         fills = self.scale.changes or self._prefetch is not None
-        spare = spare_memory(epoch.spec, self.scale)
-        self.dispatcher: Dispatcher[Arrived] = Dispatcher(
-            epoch, self.scale.most, self.scale.limit, fills=fills, ahead=self._ahead, spare_bytes=spare
-        )
+        remote = self._placement is not None
+        self.dispatcher: Dispatcher[Any] = dispatcher_for(epoch, self._pool, self.scale, remote=remote, fills=fills)
         if self.scale.changes:
             self.dispatcher.resize(self.scale.limit, self.scale.workers)
         self.note_unplaced()
         self.dispatcher.prime(self)
         self._await_beginnings()
 
-    @property
-    def _ahead(self) -> int:
-        """How many tasks a worker holds: one on another machine waits for the next one as long as a message takes."""
-        if self._placement is None:
-            return AHEAD
-        return max(self.scale.prefetch, AHEAD)
-
     def _hired(self, begin: EpochStart) -> WorkerPool:
         """Starts the workers of the first epoch."""
         spec = self._epoch.spec
         worker_spec = WorkerSpec.for_workers(self._epoch)
+        shares = may_share(self._epoch, self.scale, remote=self._placement is not None)
+        worker_spec = replace(worker_spec, shares_batches=shares)
         brief = functools.partial(Assignment, workers=self.scale.most, original_errors=spec.original_errors)
         if self._placement is not None:
             self._remote = RemoteWorkers(self._placement, worker_spec)
@@ -199,6 +193,8 @@ class ProcessExecutor:
             came |= self._take_in(self.pool.receive(self._patience(deadline)))
             came |= self._end_those_that_hang()
             self._reap_the_dead()
+            if not came:
+                self.dispatcher.look(self)
             if self._pending_error is not None and not came and not self._comes_before(self._pending_error):
                 self.close()
                 raise self._pending_error.error
@@ -243,7 +239,8 @@ class ProcessExecutor:
             for worker_id in self.dispatcher.busy():
                 self._supervisor.watch.waited(worker_id)
 
-        return min((one for one in (look_again, left) if one is not None), default=None)
+        waits = (look_again, left, self.dispatcher.look_again)
+        return min((one for one in waits if one is not None), default=None)
 
     def _take_in(self, results: Iterable[tuple[int, Result]]) -> bool:
         came = False
@@ -290,8 +287,7 @@ class ProcessExecutor:
         """See `Executor.next_result`."""
         task, replica, result = self.dispatcher.next_delivery(self, self.scale.least)
         opening = time.perf_counter()
-        result.region.hand_over(result.slots)
-        payload, state, losses = decode(result.header, result.buffers)
+        payload, state, losses = result.opened()
         posted = self.dispatcher.leaves(task, replica, state, losses)
         if result.status == "error":
             payload.raise_again()
@@ -351,10 +347,7 @@ class ProcessExecutor:
         if not self._epoch.spec.in_order:
             return False
 
-        return any(
-            task < pending.task and self.dispatcher.out[task][0] % self.scale.most != pending.worker
-            for task in self.dispatcher.window.unanswered()
-        )
+        return self.dispatcher.comes_before(pending.task, pending.worker)
 
     def _end_those_that_hang(self) -> bool:
         """Ends workers by `sample_timeout`. True if results came with their end."""
@@ -420,7 +413,7 @@ class ProcessExecutor:
         """Keeps the error with which the epoch ends, unless another one comes before it."""
         first = 0
         if tasks:
-            first = tasks[0][0]
+            first = self.dispatcher.task_of(tasks[0][0])
         if self._pending_error is None or first < self._pending_error.task:
             self._pending_error = PendingError(error, worker_id, first)
 

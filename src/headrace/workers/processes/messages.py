@@ -33,6 +33,8 @@ class Request(NamedTuple):
     tasks: list[tuple[int, int, Any]]
     returned: list[Slot]
     stop: bool
+    void: Sequence[int] = ()
+    """Tasks that another worker does now, if they are not begun."""
 
 
 class InSlot(NamedTuple):
@@ -65,6 +67,10 @@ class Result(NamedTuple):
     seen: list[tuple[str, str, int]]
     drew: bool = False
     """Whether the worker found out that the dataset draws random numbers."""
+    rows: int = -1
+    """How many samples of the task were made, the first ones, where others make the rest; -1: all."""
+    slow: Sequence[tuple[int, float]] = ()
+    """Which samples of the task took much longer than the others: places and seconds."""
 
 
 def packed(results: Sequence[Result]) -> bytes:
@@ -79,14 +85,14 @@ def unpacked(message: bytes) -> list[Result]:
 
 
 def _plain(result: Result) -> tuple[Any, ...]:
-    epoch, task, status, header, slots, buffers, read, freed, times, seen, drew = result
+    epoch, task, status, header, slots, buffers, read, freed, times, seen, *rest = result
     plain_slots = [(tuple(slot), used) for slot, used in slots]
     plain_freed = [tuple(slot) for slot in freed]
-    return epoch, task, status, header, plain_slots, buffers, read, plain_freed, tuple(times), seen, drew
+    return epoch, task, status, header, plain_slots, buffers, read, plain_freed, tuple(times), seen, *rest
 
 
 def _result(plain: tuple[Any, ...]) -> Result:
-    epoch, task, status, header, plain_slots, buffers, read, plain_freed, times, seen, drew = plain
+    epoch, task, status, header, plain_slots, buffers, read, plain_freed, times, seen, *rest = plain
     slots = [(Slot._make(slot), used) for slot, used in plain_slots]
     freed = [Slot._make(slot) for slot in plain_freed]
-    return Result(epoch, task, status, header, slots, buffers, read, freed, Times._make(times), seen, drew)
+    return Result(epoch, task, status, header, slots, buffers, read, freed, Times._make(times), seen, *rest)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.core.activity import PLACE, STAGE, STOP_ROW, STOP_TASK, TASK
 from headrace.epoch.start import EpochStart
 from headrace.shared_memory.arena import Arena, InboundRegion
 from headrace.shared_memory.codec import dumps
@@ -39,6 +40,8 @@ class WorkerHandle:
     region: InboundRegion
     crash_file: CrashFile
     tasks: list[tuple[int, int, Any]] = field(default_factory=list)
+    void: list[int] = field(default_factory=list)
+    """Tasks that were sent, and that it is to leave alone now."""
     begin: EpochStart | None = None
     epoch: int = -1
     """Of the tasks that were sent last."""
@@ -198,6 +201,23 @@ class WorkerPool:
         worker.tasks = kept
         return was_there
 
+    def recall(self, worker_id: int, task: int) -> None:
+        """Tells a worker, with the next message, to leave a task alone unless it has begun it."""
+        worker = self.workers[worker_id]
+        worker.void.append(task)
+        worker.in_hand -= 1
+
+    def doing(self, worker_id: int) -> tuple[int, int, int]:
+        """Returns what a worker does at this moment: number of the task, stage, and place of the sample."""
+        activity = self.workers[worker_id].crash_file.activity
+        return activity[TASK], activity[STAGE], activity[PLACE]
+
+    def stop_at(self, worker_id: int, task: int, row: int) -> None:
+        """Tells a worker at once that it need not make this sample of a task, nor those behind it."""
+        activity = self.workers[worker_id].crash_file.activity
+        activity[STOP_ROW] = row
+        activity[STOP_TASK] = task + 1
+
     def begin(self, begin: EpochStart) -> None:
         """Has every worker begin the next epoch; request of the last one that were not sent are dropped.
 
@@ -205,6 +225,7 @@ class WorkerPool:
         """
         for worker in self.workers:
             worker.tasks.clear()
+            worker.void.clear()
             worker.in_hand = 0
             worker.begin = begin
             worker.retired = False
@@ -215,14 +236,15 @@ class WorkerPool:
         Not to those that have many unread messages.
         """
         for worker in self.workers:
-            if not worker.is_up or not (worker.tasks or worker.begin):
+            if not worker.is_up or not (worker.tasks or worker.begin or worker.void):
                 continue
-            is_due = len(worker.tasks) >= least or worker.in_hand <= low or worker.begin
+            is_due = len(worker.tasks) >= least or worker.in_hand <= low or worker.begin or worker.void
             if is_due and worker.sent - worker.read < UNREAD:
                 worker.epoch = epoch
                 worker.in_hand += len(worker.tasks)
-                request = Request(epoch, worker.begin, worker.tasks, worker.region.returned(), False)
+                request = Request(epoch, worker.begin, worker.tasks, worker.region.returned(), False, worker.void)
                 worker.tasks = []
+                worker.void = []
                 worker.begin = None
                 self._send(worker, request)
 

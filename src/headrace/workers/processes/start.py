@@ -14,7 +14,7 @@ from headrace.workers.processes import worker_main as worker
 from headrace.workers.processes.fork_server import ForkServer, TooManyDescriptors, fork_servers_exist
 from headrace.workers.processes.handle import ChildProcess, pidfds_exist
 from headrace.workers.processes.worker_main import Assignment
-from headrace.workers.replica import WorkerSpec
+from headrace.workers.worker_spec import WorkerSpec
 
 
 class Start(Protocol):

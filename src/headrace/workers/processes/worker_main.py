@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from headrace.batches.collate import SlotCollate
-from headrace.core.activity import IDLE, PLACE, SEND, STAGE, START, TASK, TOGETHER, count_whole_process
+from headrace.batches.partial_loading import PartialLoading
+from headrace.core.activity import IDLE, PLACE, SEND, STAGE, START, STOP_TASK, TASK, TOGETHER, count_whole_process
 from headrace.core.allocator import keep_freed_memory
 from headrace.core.torch_internals import (
     MP_STATUS_CHECK_INTERVAL,
@@ -40,7 +41,8 @@ from headrace.workers.processes.messages import INLINE, InSlot, Request, Result
 from headrace.workers.processes.outbox import Outbox
 from headrace.workers.remote import proxy
 from headrace.workers.remote.proxy import RemoteWorker
-from headrace.workers.replica import ReplicaHost, WorkerSpec
+from headrace.workers.replica import ReplicaHost
+from headrace.workers.worker_spec import WorkerSpec
 
 PR_SET_PDEATHSIG = 1
 
@@ -164,6 +166,8 @@ class _Worker:
                 self._epoch = message.epoch
                 self._tasks.clear()
                 self._begin(message.begin)
+            if message.void:
+                self._tasks = deque(task for task in self._tasks if task[0] not in message.void)
             self._tasks.extend(message.tasks)
 
         return bool(self._tasks)
@@ -181,6 +185,7 @@ class _Worker:
     def _begin(self, begin: EpochStart) -> None:
         """Starts an epoch. What goes wrong here is the result of the first task of the replica."""
         self._ended.clear()
+        self._activity[STOP_TASK] = 0
         self._failures = self._host.begin(begin, self._report)
         if begin.tell:
             self._send(0, "begun", encode(self._host.states_at_beginning(), self._memory))
@@ -208,7 +213,7 @@ class _Worker:
             encoded = self._encode_error(self._failure(replica, error))
 
         del payload
-        self._send(task, status, encoded)
+        self._send(task, status, encoded, self._host.partial(replica))
         activity[STAGE] = IDLE
 
     def _fetch(self, replica: int, index: object) -> tuple[str, Any]:
@@ -239,7 +244,7 @@ class _Worker:
         except Exception:  # noqa: BLE001 - pickling may raise anything
             return encode((payload[0].simplified(), *payload[1:]), self._memory)
 
-    def _send(self, task: int, status: str, encoded: EncodedBatch) -> None:
+    def _send(self, task: int, status: str, encoded: EncodedBatch, partial: PartialLoading | None = None) -> None:
         header: bytes | InSlot = encoded.header
         sent = {slot for slot, _ in encoded.slots}
         if len(encoded.header) > INLINE:
@@ -266,6 +271,8 @@ class _Worker:
             seen,
             drew,
         )
+        if partial is not None:
+            result = result._replace(rows=partial.rows, slow=partial.slow)
         # Nobody writes to its slots from here on, also if it waits until further results are there.
         self._memory.finish(sent)
         self._outbox.put(result, more=bool(self._tasks))

@@ -45,7 +45,7 @@ from headrace.workers.remote import shared_spec
 from headrace.workers.remote.messages import Death, Hello, HostConfig, RemoteRequest, RemoteResult, Welcome
 from headrace.workers.remote.shared_spec import Offer
 from headrace.workers.remote.wire import BEAT, SILENCE, LostError, Message, Wire, authenticate
-from headrace.workers.replica import WorkerSpec
+from headrace.workers.worker_spec import WorkerSpec
 
 LOGGER = logging.getLogger("headrace")
 

@@ -13,7 +13,7 @@ from headrace.workers.processes.messages import Result
 from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.remote.placement import Placement
 from headrace.workers.remote.proxy import RemoteWorker
-from headrace.workers.replica import WorkerSpec
+from headrace.workers.worker_spec import WorkerSpec
 
 News = Literal["placed", "waiting", "refused", "lost"]
 """What a proxy tells of itself: a host works for it; it has waited for long; there is no host for it; the connection

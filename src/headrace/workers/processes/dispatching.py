@@ -1,0 +1,29 @@
+"""Which dispatcher an epoch has: one that may cut batches into parts, where nobody can see that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.epoch.epoch import Epoch
+from headrace.workers.dispatch import Dispatcher
+from headrace.workers.processes.pool import WorkerPool
+from headrace.workers.processes.prefetch import spare_memory
+from headrace.workers.processes.scale import Scale
+from headrace.workers.processes.sharing import SharingDispatcher, shares_batches
+from headrace.workers.window import AHEAD
+
+
+def may_share(epoch: Epoch, scale: Scale, *, remote: bool) -> bool:
+    """Tells whether workers make batches of an epoch together. remote: whether they are on other machines."""
+    return not remote and not scale.changes and shares_batches(epoch)
+
+
+def dispatcher_for(epoch: Epoch, pool: WorkerPool, scale: Scale, *, remote: bool, fills: bool) -> Dispatcher[Any]:
+    """Returns the dispatcher of an epoch. fills: see `Dispatcher`."""
+    spare = spare_memory(epoch.spec, scale)
+    if may_share(epoch, scale, remote=remote):
+        return SharingDispatcher(epoch, pool, scale, spare_bytes=spare)
+
+    # A worker on another machine waits for the next task for as long as a message takes.
+    ahead = max(scale.prefetch, AHEAD) if remote else AHEAD
+    return Dispatcher(epoch, scale.most, scale.limit, fills=fills, ahead=ahead, spare_bytes=spare)
