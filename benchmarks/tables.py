@@ -91,6 +91,9 @@ PLANS = {
         5,
     ),
     "faults": Plan(("faults.py",), ("faults.py --batches 2 --rounds 2",), 3),
+    "auto-backend": Plan(
+        ("auto_backend.py",), ("auto_backend.py --rounds 1 --starts 1 --share 0.02 --only scalars",), 8
+    ),
     "auto": Plan(("auto.py",), ("auto.py --seconds 0.2 --cold 2",), 10),
 }
 

@@ -40,7 +40,7 @@ def decided_backend(loader: AskedArguments[Any], session: Session) -> Backend:
         if session.tuner is not None or is_live(loader.dataset):
             session.backend = "process"  # of which there may be none
         elif loader.num_workers > 0:
-            session.backend = choose(loader).backend
+            session.backend = choose(loader, session.spec(loader)).backend
 
     if not has_workers(loader, session):
         return "inline"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import random
+import subprocess
+import sys
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Sampler
 
 import headrace
+from headrace.core.machine import cores
 from headrace.workers.auto.backend import Run, judged
 
 pytestmark = pytest.mark.alone
@@ -47,6 +50,47 @@ class DrawingOwn(Meeting):
     def __getitem__(self, index: int) -> Any:
         super().__getitem__(index)
         return index, int(headrace.rng().integers(1 << 40))
+
+
+class DrawingCheap(Cheap):
+    def __getitem__(self, index: int) -> Any:
+        return float(torch.rand(()))
+
+
+class Uncopied(Sampler[int]):
+    """A sampler that cannot be copied."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("not to be copied")
+
+    def __iter__(self) -> Any:
+        return iter([1, 2])
+
+
+class Named(Dataset[str]):
+    """Samples with names for keys."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, key: str) -> str:
+        return {"a": "first", "b": "second", "c": "third"}[key]
+
+
+class Shuffled(Sampler[str]):
+    """The user's own: names in an order that its generator draws, with a look at the dataset."""
+
+    def __init__(self, dataset: Named) -> None:
+        self.dataset = dataset
+        self.generator = np.random.default_rng(5)
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Any:
+        self.asked += 1
+        return iter(self.generator.permutation(["a", "b", "c"]).tolist())
 
 
 class Unsafe(Meeting):
@@ -90,7 +134,11 @@ def prepare(worker: int) -> None:
 @pytest.mark.parametrize(
     ("dataset", "options", "backend", "why"),
     [
-        (Cheap(), {}, "inline", "less than handing it over"),
+        (Cheap(), {}, "inline", "or more from workers"),
+        (Cheap(), {"batch_size": None}, "inline", "or more from workers"),
+        (Cheap(), {"seed": 1, "shuffle": True}, "inline", "or more from workers"),
+        (Cheap(), {"sampler": [3, 1, 2, 0]}, "inline", "or more from workers"),
+        (DrawingCheap(), {}, "inline", "or more from workers"),
         (Meeting(), {}, "thread", "times as much done as one"),
         (Meeting(), {"batch_size": None}, "thread", "times as much done as one"),
         (DrawingOwn(), {}, "thread", "times as much done as one"),
@@ -99,7 +147,9 @@ def prepare(worker: int) -> None:
         (Stream(), {}, "process", "stream"),
         (Counted(), {}, "process", "has a state"),
         (Meeting(), {"worker_init_fn": prepare}, "process", "worker_init_fn"),
-        (Meeting(), {"sampler": [3, 1, 2, 0]}, "process", "keys of a list"),
+        (Meeting(), {"sampler": [3, 1, 2, 0]}, "thread", "times as much done as one"),
+        (Meeting(), {"sampler": Uncopied()}, "process", "keys of a Uncopied cannot be had beforehand: TypeError"),
+        (Meeting(), {"sampler": []}, "process", "keys of a list cannot be had beforehand: ValueError"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Dataset) else None,
 )
@@ -113,13 +163,38 @@ def test_the_choice_follows_from_the_samples(
     assert loader.setting.backend == backend
     assert why in caplog.text
     assert len(caplog.records) == 1
-    if type(dataset) in (Cheap, Meeting) and "sampler" not in options and options.get("batch_size", 8):
+    in_order = {"sampler", "shuffle"}.isdisjoint(options)
+    if type(dataset) in (Cheap, Meeting) and in_order and options.get("batch_size", 8):
         assert torch.cat(delivered).tolist() == [*range(64)] * 2
+
+
+def test_a_sampler_of_the_users_is_copied_and_not_asked() -> None:
+    dataset = Named()
+    sampler = Shuffled(dataset)
+    loader = headrace.DataLoader(dataset, batch_size=2, sampler=sampler, num_workers=2, backend="auto")
+    found = [name for _ in range(2) for batch in loader for name in batch]
+    assert loader.setting.backend == "inline"
+    assert sampler.asked == 2
+    expected = Shuffled(dataset)
+    assert found == [dataset[key] for _ in range(2) for key in expected]
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["quiet", "busy"])
+def test_small_batches_are_made_here_however_busy_the_machine_is(busy: bool) -> None:
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * cores() * busy)]
+    try:
+        loader = headrace.DataLoader(Cheap(), batch_size=8, num_workers=2, backend="auto")
+        assert torch.cat(list(loader)).tolist() == [*range(64)]
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert loader.setting.backend == "inline"
 
 
 @pytest.mark.parametrize(
     ("seconds", "digests", "backend"),
-    [(1.01, [7, 7], "thread"), (1.24, [7, 7], "thread"), (1.26, [7, 7], "process"), (1.01, [7, 8], "process")],
+    [(1.01, [7, 7], "thread"), (1.13, [7, 7], "thread"), (1.16, [7, 7], "process"), (1.01, [7, 8], "process")],
 )
 def test_threads_are_chosen_if_they_gain_and_agree(seconds: float, digests: list[int], backend: str) -> None:
     assert judged(Run(1.0, [7]), Run(seconds, digests)).backend == backend

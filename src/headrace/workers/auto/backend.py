@@ -1,17 +1,19 @@
 """`backend="auto"`: measures the first samples, and chooses where the workers run.
 
-Measured on two cores, two workers, batches of 32 that cost the main process 0.03 to 1.7 ms: below 0.25 ms a batch is
-made sooner than handed over from anywhere else; above it, worker processes win unless the dataset's work releases the
-interpreter lock, when threads save the start of workers, their memory and the way between processes.
+A batch that is made sooner than workers hand it over needs none. What handing over costs depends on the batch (0.2 to
+0.9 ms of CPU time on two cores), so both ways are tried where batches take less than 3 ms. Above that, worker processes
+win unless the dataset's work releases the interpreter lock: then threads save the start of workers, their memory and
+the way between processes.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,20 +26,32 @@ from headrace.batches.whole_batches import whole_batches
 from headrace.core.protocols import is_stateful
 from headrace.core.rng import SampleStreams, global_states_kept
 from headrace.core.torch_internals import DatasetKind, compute_with_one_thread
+from headrace.epoch.spec import LoaderSpec
 from headrace.samplers.sampler import ElasticSampler
 from headrace.telemetry.digest import extend_digest
+from headrace.telemetry.stopwatch import queued_seconds
+from headrace.workers.auto.trial import can_be_tried, cost_by_workers, cost_here, seconds_by_workers
 
-QUICK = 0.25e-3
-"""Seconds within which a batch is made sooner than it is handed over."""
+QUICK = 3e-3
+"""Seconds within which a batch may be made sooner than it is handed over."""
 
-SCALES = 1.6
+EXPECTED = 0.3e-3
+"""Seconds that handing over costs, where it cannot be tried: of CPU time, for a batch of two tensors."""
+
+SURELY = 1.25
+"""How much sooner batches must come from workers than without, at best, to be worth their cores and memory."""
+
+TRIED = 4
+"""Batches that are tried."""
+
+SCALES = 1.75
 """How much more two threads must get done than one, to be worth their risks."""
 
 TRIAL, TIMES = 0.2, 5
 """Seconds that one measurement may take, about, and how often it is repeated within them."""
 
 WHOLE_NUMBERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, DistributedSampler, ElasticSampler)
-"""Samplers whose keys are the numbers from 0 to the dataset's length."""
+"""Samplers whose keys are the numbers from 0 to the dataset's length; others are copied and asked."""
 
 _said: set[str] = set()
 """Of which data it was said that workers slow them down: once is enough."""
@@ -52,17 +66,18 @@ class BackendChoice(NamedTuple):
     why: str
 
 
-def choose(loader: TorchDataLoader[Any]) -> BackendChoice:
+def choose(loader: TorchDataLoader[Any], spec: LoaderSpec) -> BackendChoice:
     """Chooses where the batches of a loader with workers are made; says so in the log `headrace`.
 
-    Loads a few samples about twelve times, from shallow copies of the dataset. Random generators are left as they were.
+    Loads a few samples about twelve times, and quick ones some hundred times, from shallow copies of the dataset.
+    Leaves random generators as they were. spec: of the loader.
     """
-    hindrance = _hindrance(loader)
     with global_states_kept():
+        hindrance = _hindrance(loader)
         if hindrance:
             choice = BackendChoice("process", hindrance)
         else:
-            choice = _measured(loader)
+            choice = _measured(loader, spec)
 
     LOGGER.info("backend='auto' chose %s: %s", choice.backend, choice.why)
     return choice
@@ -91,7 +106,7 @@ def advise(loader: TorchDataLoader[Any]) -> None:
             seconds.append(time.perf_counter() - started)
 
     place = dataset.place
-    if min(seconds) < QUICK:
+    if min(seconds) < EXPECTED:
         _said.add(place)
         LOGGER.warning(
             "headrace: workers (%d) slow this loader down: a batch of %s takes %.3f ms to make, less than handing "
@@ -107,9 +122,6 @@ def _hindrance(loader: TorchDataLoader[Any]) -> str:
     if is_stateful(loader.dataset):
         return "the dataset has a state, which a trial would change"
 
-    sampler = getattr(loader._index_sampler, "sampler", loader._index_sampler)
-    if not isinstance(sampler, WHOLE_NUMBERS):
-        return f"the keys of a {type(sampler).__name__} are not known beforehand"
     if loader.worker_init_fn is not None:
         return "worker_init_fn may prepare what samples need"
     dataset: Any = loader.dataset
@@ -118,20 +130,63 @@ def _hindrance(loader: TorchDataLoader[Any]) -> str:
     return "the dataset is empty"
 
 
-def _measured(loader: TorchDataLoader[Any]) -> BackendChoice:
+def _measured(loader: TorchDataLoader[Any], spec: LoaderSpec) -> BackendChoice:
     try:
-        trial = _Trial(loader)
+        batches = _first_batches(spec)
+    except Exception as error:  # noqa: BLE001 - a sampler of the user's may be made in any way
+        name = type(getattr(spec.index_sampler, "sampler", spec.index_sampler)).__name__
+        return BackendChoice("process", f"the keys of a {name} cannot be had beforehand: {type(error).__name__}")
+
+    try:
+        trial = _Trial(loader, batches[0] if spec.batched else batches[:1])
+        if loader.timeout == 0 and trial.is_quick():
+            choice = _without_workers(spec, batches)
+            if choice is not None:
+                return choice
         if trial.draws():
             return BackendChoice("process", "samples draw from the global random generators, which threads share")
         alone = trial.run(1)
-        batch = alone.seconds * trial.batch / len(trial.keys)
-        if batch < QUICK and loader.timeout == 0:
-            return BackendChoice("inline", f"a batch takes {batch * 1e3:.3f} ms, less than handing it over")
         both = trial.run(2)
     except Exception as error:  # noqa: BLE001 - the epoch itself will raise it, with its place
         return BackendChoice("process", f"the first samples raise {type(error).__name__}")
 
     return judged(alone, both)
+
+
+def _first_batches(spec: LoaderSpec) -> list[Any]:
+    """Returns a few indices such as the sampler gives, without asking it. Raises if it cannot be copied."""
+    sampler = getattr(spec.index_sampler, "sampler", spec.index_sampler)
+    if not isinstance(sampler, WHOLE_NUMBERS):
+        # What a sampler shares with the loader stays what it is; the rest, such as its generator, is a copy.
+        copied = copy.deepcopy(spec.index_sampler, {id(spec.dataset): spec.dataset})
+        found = list(itertools.islice(copied, TRIED))
+        if not found:
+            raise ValueError("it gives nothing")
+        return found
+
+    length = len(spec.dataset)
+    size = 1
+    if spec.batched:
+        size = min(spec.batch_size or getattr(spec.index_sampler, "batch_size", None) or 1, length)
+    keys = np.linspace(0, length - 1, TRIED * size).astype(np.int64).tolist()
+    if not spec.batched:
+        return list(keys)
+    return [keys[first::TRIED] for first in range(TRIED)]
+
+
+def _without_workers(spec: LoaderSpec, batches: list[Any]) -> BackendChoice | None:
+    """Chooses no workers if batches are made sooner than handed over; None: they are not. Raises as the dataset."""
+    here = cost_here(spec, batches)
+    if here.passed >= QUICK:
+        return None
+    by_workers = EXPECTED
+    if can_be_tried(spec):
+        by_workers = seconds_by_workers(here, cost_by_workers(spec, batches, here.passed), spec.num_workers)
+    if here.passed >= SURELY * by_workers:
+        return None
+
+    words = f"a batch takes {here.passed * 1e3:.3f} ms, and {by_workers * 1e3:.3f} ms or more from workers"
+    return BackendChoice("inline", words)
 
 
 def judged(alone: Run, both: Run) -> BackendChoice:
@@ -145,7 +200,12 @@ def judged(alone: Run, both: Run) -> BackendChoice:
 
 
 class Run(NamedTuple):
-    """How long it took to make the same samples in one thread or more, and what each of them got."""
+    """How long it took to make the same samples in one thread or more, and what each of them got.
+
+    One thread: without the time in which it had no core to run on, which says nothing of the samples. Of two threads
+    nobody knows whether one of them could have gone on meanwhile, so theirs is all of it: on a busy machine, threads
+    are chosen less often, and never for work that they cannot do at once.
+    """
 
     seconds: float
     digests: list[int]
@@ -154,15 +214,26 @@ class Run(NamedTuple):
 class _Trial:
     """The same few samples, loaded and collated in several ways."""
 
-    def __init__(self, loader: TorchDataLoader[Any]) -> None:
+    def __init__(self, loader: TorchDataLoader[Any], keys: Sequence[Any]) -> None:
+        """keys: those of a batch, of which as many are used as there is time for."""
         self._loader = loader
-        dataset: Any = loader.dataset
+        keys = list(keys)
+        self._fetch(keys[:1])  # what is done once, such as opening files
+        self._each = self._seconds(keys[:1])
+        count = int(min(len(keys), max(TRIAL / max(self._each, 1e-9), 1)))
+        self._all = keys
+        self.keys = keys[:count]
+
+    def is_quick(self) -> bool:
+        """Returns whether a batch may be made sooner than it is handed over."""
+        if len(self.keys) < len(self._all):
+            return False  # one sample takes longer
+        return any(self._seconds(self._all) < QUICK for _ in range(TIMES))
+
+    def _seconds(self, keys: list[Any]) -> float:
         started = time.perf_counter()
-        self._fetch([0])
-        each = time.perf_counter() - started
-        self.batch: int = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
-        count = int(min(self.batch, max(TRIAL / max(each, 1e-9), 1)))
-        self.keys = [number * len(dataset) // count for number in range(count)]
+        self._fetch(keys)
+        return time.perf_counter() - started
 
     def draws(self) -> bool:
         """Returns whether samples draw from the global random generators."""
@@ -183,16 +254,19 @@ class _Trial:
         digests = list[int]()
         failures = list[Exception]()
         times = list[float]()
+        queued = list[float]()
         fetchers = [self._fetcher(SampleStreams(0, seed_globals=False)) for _ in range(count)]
         together = threading.Barrier(count)
 
         def load(fetch: Callable[[list[int]], Any]) -> None:
             compute_with_one_thread()
             together.wait()
+            before = queued_seconds()
             times.append(time.perf_counter())
             try:
                 samples = fetch(self.keys)
                 times.append(time.perf_counter())
+                queued.append(queued_seconds() - before)
                 digests.append(extend_digest(0, samples))
             except Exception as error:  # noqa: BLE001 - raised again below
                 failures.append(error)
@@ -207,7 +281,10 @@ class _Trial:
         for failure in failures:
             raise failure
 
-        return Run(max(times) - min(times), digests)
+        passed = max(times) - min(times)
+        if count == 1:
+            passed -= min(queued[0], 0.9 * passed)
+        return Run(passed, digests)
 
     def _fetch(self, keys: list[int]) -> Any:
         return self._fetcher(None)(keys)
