@@ -4,19 +4,20 @@ Samples are ready 3x224x224 float32 tensors in memory, so an epoch measures coll
 nothing else. Every batch is checked: in an untimed first epoch byte for byte, in the timed ones at three points of each
 sample and by its labels. Printed are the medians over the rounds and the median of the round-by-round ratios.
 
-    python benchmarks/transport.py [--batches 60] [--rounds 7] [--markdown] [--json FILE]
+    python benchmarks/transport.py [--batches 60] [--rounds 7] [--only TEXT] [--json FILE]
 """
 
 from __future__ import annotations
 
 import argparse
-import platform
-import statistics
+import mmap
+import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset
@@ -27,6 +28,9 @@ import results
 DISTINCT = 128
 BATCH = 64
 SHAPE = (3, 224, 224)
+SLOTS = 3
+"""Batches that a process of the ring has room for."""
+
 POINTS = ((0, 0, 0), (1, 100, 17), (2, 223, 223))
 CHECKED = "Every batch was checked: in a first epoch byte for byte, in the timed ones at three points of each sample."
 
@@ -63,6 +67,63 @@ class ReadySamples(Dataset[tuple[torch.Tensor, int]]):
                 raise SystemExit(f"sample {label} is wrong")
 
 
+class Ring:
+    """What the machine allows: processes that copy rows into shared slots, and a loop that takes them in turn.
+
+    No loader, no messages but a semaphore: it has no order but the turns, no faults, and the loop must be done with a
+    batch before it takes the next one of the same process.
+    """
+
+    def __init__(self, dataset: ReadySamples, workers: int) -> None:
+        self._dataset, self._workers = dataset, workers
+        rows = mmap.mmap(-1, workers * SLOTS * BATCH * dataset.tensors[0].nbytes)
+        self._images = torch.frombuffer(rows, dtype=torch.float32).view(workers, SLOTS, BATCH, *SHAPE)
+        self._labels = torch.frombuffer(mmap.mmap(-1, workers * SLOTS * BATCH * 8), dtype=torch.int64)
+        self._labels = self._labels.view(workers, SLOTS, BATCH)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        context = multiprocessing.get_context("fork")
+        free = [context.Semaphore(SLOTS - 1) for _ in range(self._workers)]
+        ready = [context.Semaphore(0) for _ in range(self._workers)]
+        processes = [
+            context.Process(target=self._fill, args=(worker, free[worker], ready[worker]), daemon=True)
+            for worker in range(self._workers)
+        ]
+        for process in processes:
+            process.start()
+
+        for number in range(len(self._dataset) // BATCH):
+            worker, slot = number % self._workers, number // self._workers % SLOTS
+            ready[worker].acquire()
+            yield self._images[worker, slot], self._labels[worker, slot]
+            free[worker].release()
+        for process in processes:
+            process.join()
+
+    def _fill(self, worker: int, free: Any, ready: Any) -> None:
+        torch.set_num_threads(1)
+        for turn, number in enumerate(range(worker, len(self._dataset) // BATCH, self._workers)):
+            free.acquire()
+            slot = turn % SLOTS
+            keys = range(number * BATCH, (number + 1) * BATCH)
+            for row, key in zip(self._images[worker, slot].numpy(), keys, strict=True):
+                np.copyto(row, self._dataset[key][0].numpy())
+            self._labels[worker, slot] = torch.tensor(keys)
+            ready.release()
+
+
+class Copied:
+    """Another loader's batches, each copied by the loop into memory of its own, as to an accelerator."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._images = torch.zeros(BATCH, *SHAPE)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for images, labels in self._loader:
+            yield self._images.copy_(images), labels
+
+
 @dataclass
 class Epoch:
     """One timed epoch: gigabytes per second, and milliseconds to the first batch."""
@@ -86,93 +147,74 @@ def epoch(loader: Any, dataset: ReadySamples, check: Callable[..., None]) -> Epo
     return Epoch(nbytes / seconds / 1e9, (first or 0.0) * 1e3)
 
 
-def compare(dataset: ReadySamples, rounds: int, options: dict[str, Any]) -> list[tuple[Epoch, Epoch]]:
-    """Returns one (torch, headrace) pair for each round, after a warm-up epoch of each that is checked fully."""
-    loaders = [cls(dataset, batch_size=BATCH, **options) for cls in (TorchLoader, headrace.DataLoader)]
-    for loader in loaders:
+def compare(dataset: ReadySamples, rounds: int, options: dict[str, Any], *, copied: bool) -> dict[str, list[Epoch]]:
+    """Returns the epochs of each loader, after a warm-up epoch of each that is checked fully."""
+    loaders: dict[str, Any] = {
+        "torch": TorchLoader(dataset, batch_size=BATCH, **options),
+        "headrace": headrace.DataLoader(dataset, batch_size=BATCH, **options),
+    }
+    if options.get("num_workers"):
+        loaders["bare ring"] = Ring(dataset, options["num_workers"])
+    if copied:
+        loaders = {name: Copied(loader) for name, loader in loaders.items()}
+    for loader in loaders.values():
         epoch(loader, dataset, dataset.check_fully)
-    pairs = []
+
+    timed: dict[str, list[Epoch]] = {name: [] for name in loaders}
     for turn in range(rounds):
-        order = loaders if turn % 2 == 0 else loaders[::-1]
-        timed = [epoch(loader, dataset, dataset.check) for loader in order]
-        pairs.append((timed[0], timed[1]) if turn % 2 == 0 else (timed[1], timed[0]))
-    return pairs
+        names = list(loaders)
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            timed[name].append(epoch(loaders[name], dataset, dataset.check))
+    return timed
 
 
-def row(title: str, pairs: list[tuple[Epoch, Epoch]]) -> list[str]:
-    """Returns the cells of one line of the table."""
-
-    def median(values: list[float]) -> float:
-        return statistics.median(values)
-
-    rates = [median([pair[side].rate for pair in pairs]) for side in (0, 1)]
-    firsts = [median([pair[side].first for pair in pairs]) for side in (0, 1)]
-    rate_ratio = median([ours.rate / theirs.rate for theirs, ours in pairs])
-    first_ratio = median([ours.first / theirs.first for theirs, ours in pairs])
-    return [
-        title,
-        *(f"{rate:.2f}" for rate in rates),
-        f"{rate_ratio:.2f}x",
-        *(f"{first:.1f}" for first in firsts),
-        f"{first_ratio:.2f}x",
-    ]
-
-
-def tables(measured: dict[str, list[tuple[Epoch, Epoch]]]) -> list[results.Table]:
+def tables(measured: dict[str, dict[str, list[Epoch]]]) -> list[results.Table]:
     """Returns what was measured as two tables: rates, and times to the first batch."""
 
-    def rows(field: str) -> list[results.Row]:
-        sides = ("torch", "headrace")
+    def rows(field: str, *, ring: bool) -> list[results.Row]:
         return [
             results.Row(
-                title, {name: [getattr(pair[side], field) for pair in pairs] for side, name in enumerate(sides)}
+                title,
+                {
+                    name: [getattr(epoch, field) for epoch in epochs]
+                    for name, epochs in timed.items()
+                    if ring or name != "bare ring"
+                },
             )
-            for title, pairs in measured.items()
+            for title, timed in measured.items()
         ]
 
     return [
-        results.Table("64x3x224x224 float32, to the training loop", "GB/s", rows("rate"), CHECKED),
-        results.Table("the first batch of a warm epoch", "ms", rows("first"), CHECKED, better="less"),
+        results.Table("64x3x224x224 float32, to the training loop", "GB/s", rows("rate", ring=True), CHECKED),
+        results.Table("the first batch of a warm epoch", "ms", rows("first", ring=False), CHECKED, better="less"),
     ]
 
 
 def main() -> None:
-    """Runs all settings and prints the table."""
+    """Runs all settings and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=60, help="batches of 38.5 MB in an epoch")
     parser.add_argument("--rounds", type=int, default=7, help="timed epochs of each loader")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--only", default="", help="settings whose names have this text")
     results.option(parser)
     given = parser.parse_args()
     torch.set_num_threads(1)
     dataset = ReadySamples(given.batches * BATCH)
-    settings: list[tuple[str, dict[str, Any]]] = [
-        ("2 workers, kept between epochs", {"num_workers": 2, "persistent_workers": True}),
-        ("2 workers, new in each epoch", {"num_workers": 2}),
-        ("no workers, one thread", {}),
+    kept: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+    settings: list[tuple[str, dict[str, Any], bool]] = [
+        ("2 workers, kept between epochs", kept, False),
+        ("2 workers, kept; the loop copies each batch", kept, True),
+        ("2 workers, new in each epoch", {"num_workers": 2}, False),
+        ("no workers, one thread", {}, False),
     ]
-    head = [
-        "64x3x224x224 float32",
-        "torch GB/s",
-        "headrace GB/s",
-        "ratio",
-        "torch first ms",
-        "headrace first ms",
-        "ratio",
-    ]
-    measured = {title: compare(dataset, given.rounds, options) for title, options in settings}
-    rows = [head] + [row(title, pairs) for title, pairs in measured.items()]
-    print(
-        f"torch {torch.__version__}, Python {platform.python_version()}; {given.rounds} rounds, {given.batches} batches"
-    )
-    if given.markdown:
-        rows.insert(1, ["---"] + ["---:"] * (len(head) - 1))
-        print("\n".join("| " + " | ".join(cells) + " |" for cells in rows))
-    else:
-        widths = [max(len(cells[column]) for cells in rows) for column in range(len(head))]
-        for cells in rows:
-            print("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)))
-    print("every batch of every epoch was checked")
+    measured = {
+        title: compare(dataset, given.rounds, options, copied=copied)
+        for title, options, copied in settings
+        if given.only in title
+    }
+    for table in tables(measured):
+        results.show(table)
     results.write(given.json, tables(measured))
 
 

@@ -20,7 +20,7 @@ QUICK = 0.5e-3
 IN_A_ROW = 8
 """Quick batches after which the next one is expected to be quick, too."""
 
-LONGEST = 1e-3
+LONGEST = 2e-3
 """Seconds for which a result may wait, if the next one is as quick as it was expected."""
 
 LATE = 5e-3
@@ -47,7 +47,8 @@ class Outbox:
         if result.status == "batch" and now - result.times.begun < QUICK:
             self._quick += 1
         else:
-            self._quick = 0
+            # On a busy machine a quick batch may wait for a core.
+            self._quick = max(min(self._quick, 2 * IN_A_ROW) - IN_A_ROW // 2, 0)
 
         with self._lock:
             if not self._results:
