@@ -2,13 +2,18 @@
 
     python benchmarks/images.py --images 20000
     python benchmarks/images.py --images 2000 --rounds 3
+    python benchmarks/images.py --normalize --images 2000
     python benchmarks/images.py --one-core
     python benchmarks/images.py --json FILE
 
 All make uint8 [64, 3, 224, 224] from the same generated JPEGs of about 500 x 375, in shuffled order (WebDataset: in
 order), in turns; workers are kept, and the first epoch of each is not counted. The bare loop is two processes that
 decode, crop and resize into memory that they use again, without a loader. Crops are drawn alike. The pixels of the
-same crops are compared with Pillow's. `--one-core` takes the pipelines by themselves, on two sizes of images.
+same crops are compared with Pillow's.
+
+`--normalize` has all of them make float32 of the batches, by `Normalize` or by torch's operations in the loop; the bare
+loop does it in its processes, in memory that it uses again. `--one-core` takes the pipelines by themselves, on images
+of two sizes.
 """
 
 from __future__ import annotations
@@ -33,12 +38,13 @@ from PIL import Image
 
 import headrace
 import results
-from headrace.transforms import EvalImages, TrainImages
+from headrace.transforms import EvalImages, Normalize, TrainImages
 from headrace.transforms.drawing import draw_crop
 from rates import all_in_turn
 
 SIZE, BATCH, WORKERS = 224, 64, 2
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+SCALED, OFFSET = Normalize()._constants(torch.device("cpu"))
 CHECKED = "Every epoch's images were counted; crops of 64 images were compared with Pillow's."
 
 
@@ -108,22 +114,30 @@ def tar_sample(sample: dict[str, Any]) -> torch.Tensor:
     return planes(by_simplejpeg(sample["jpg"], np.random.default_rng()))
 
 
-def bare_part(paths: list[str], begin: Any, end: Any) -> None:
+def in_three_passes(images: torch.Tensor) -> torch.Tensor:
+    """Normalizes as torch's users do: `Normalize` itself did so before."""
+    return images.to(torch.float32).mul_(SCALED).add_(OFFSET)
+
+
+def bare_part(paths: list[str], begin: Any, end: Any, normalize: bool) -> None:
     """Decodes, crops and resizes its share, again whenever it is told to."""
     torch.set_num_threads(1)
     make, out = TrainImages(SIZE), np.empty((BATCH, 3, SIZE, SIZE), np.uint8)
+    floats, images = torch.empty((BATCH, 3, SIZE, SIZE)), torch.from_numpy(out)
     while begin.recv():
         for number, path in enumerate(paths):
             make.into(Path(path).read_bytes(), out[number % BATCH])
+            if normalize:
+                floats[number % BATCH].copy_(images[number % BATCH]).mul_(SCALED).add_(OFFSET)
         end.send(True)
 
 
-def bare(paths: list[str]) -> Iterator[Callable[[], None]]:
+def bare(paths: list[str], normalize: bool) -> Iterator[Callable[[], None]]:
     """Yields what runs an epoch of two processes without a loader."""
     context, parts = multiprocessing.get_context("fork"), []
     for worker in range(WORKERS):
         (its, ours), (done, told) = context.Pipe(False), context.Pipe(False)
-        process = context.Process(target=bare_part, args=(paths[worker::WORKERS], its, told), daemon=True)
+        process = context.Process(target=bare_part, args=(paths[worker::WORKERS], its, told, normalize), daemon=True)
         process.start()
         parts.append((process, ours, done))
 
@@ -139,8 +153,10 @@ def bare(paths: list[str]) -> Iterator[Callable[[], None]]:
         process.join()
 
 
-def epoch_of(loader: Any, count: int) -> Callable[[], None]:
-    """Returns what runs an epoch of a loader and counts its images."""
+def epoch_of(
+    loader: Any, count: int, normalize: Callable[[torch.Tensor], torch.Tensor] | None = None
+) -> Callable[[], None]:
+    """Returns what runs an epoch of a loader and counts its images, normalized or not."""
 
     def epoch() -> None:
         seen = 0
@@ -148,6 +164,8 @@ def epoch_of(loader: Any, count: int) -> Callable[[], None]:
             images = batch[0] if isinstance(batch, (list, tuple)) else batch
             if images.dtype != torch.uint8 or images.shape[1:] != (3, SIZE, SIZE):
                 raise SystemExit(f"a batch of {images.dtype} {list(images.shape)}")
+            if normalize is not None:
+                images = normalize(images)
             seen += len(images)
         if seen != count:
             raise SystemExit(f"{seen} images instead of {count}")
@@ -155,7 +173,7 @@ def epoch_of(loader: Any, count: int) -> Callable[[], None]:
     return epoch
 
 
-def contestants(root: Path, paths: list[str]) -> dict[str, Callable[[], None]]:
+def contestants(root: Path, paths: list[str], normalize: bool) -> dict[str, Callable[[], None]]:
     """Returns what runs an epoch of each."""
     words: dict[str, Any] = {"batch_size": BATCH, "num_workers": WORKERS, "persistent_workers": True}
     tars = [str(root / f"photos-{part}.tar") for part in range(WORKERS)]
@@ -174,7 +192,13 @@ def contestants(root: Path, paths: list[str]) -> dict[str, Callable[[], None]]:
     if webdataset := results.peer("webdataset"):
         web = webdataset.WebDataset(tars, shardshuffle=False).map(tar_sample)
         loaders["WebDataset, simplejpeg"] = torch_loader(web, **words)
-    return {name: epoch_of(loader, len(paths)) for name, loader in loaders.items()}
+    if not normalize:
+        return {name: epoch_of(loader, len(paths)) for name, loader in loaders.items()}
+    del loaders["torch, Pillow"], loaders["torch, OpenCV"]
+    runs = {name: epoch_of(loader, len(paths), in_three_passes) for name, loader in loaders.items()}
+    runs["headrace, three passes"] = runs["headrace"]
+    runs["headrace"] = epoch_of(loaders["headrace"], len(paths), Normalize())
+    return runs
 
 
 def one_core(root: Path, rounds: int) -> None:
@@ -218,6 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--normalize", action="store_true", help="to float32, by mean and standard deviation")
     parser.add_argument("--one-core", action="store_true", help="only the pipelines, without loaders")
     results.option(parser)
     given = parser.parse_args()
@@ -230,15 +255,15 @@ def main() -> None:
         if given.one_core:
             one_core(Path(folder), given.rounds)
         else:
-            tables = [with_loaders(Path(folder), given.images, given.rounds)]
+            tables = [with_loaders(Path(folder), given.images, given.rounds, given.normalize)]
             results.write(given.json, tables, ["webdataset", "pillow", "simplejpeg", "opencv-python-headless"])
 
 
-def with_loaders(root: Path, count: int, rounds: int) -> results.Table:
+def with_loaders(root: Path, count: int, rounds: int, normalize: bool) -> results.Table:
     """Prints and returns what all loaders make of the same files, and how far pixels are from Pillow's."""
     paths = write_photos(root, count)
-    runs = contestants(root, paths)
-    alone = bare(paths)
+    runs = contestants(root, paths, normalize)
+    alone = bare(paths, normalize)
     runs["bare loop, 2 processes"] = next(alone)
     rates = all_in_turn(runs, len(paths), rounds)
     next(alone, None)
@@ -252,6 +277,8 @@ def with_loaders(root: Path, count: int, rounds: int) -> results.Table:
     print(note)
     title = f"{count:,} JPEGs of about 500 x 375 to crops of {SIZE} x {SIZE}, {WORKERS} kept workers"
     row = results.Row("", rates)
+    if normalize:
+        return results.Table(title + ", to float32", "images/s", [row], CHECKED, base="torch, simplejpeg", notes=[note])
     return results.Table(title, "images/s", [row], CHECKED, base="torch, Pillow", notes=[note])
 
 

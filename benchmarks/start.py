@@ -1,8 +1,9 @@
 """How long workers take to start under spawn, and what memory they take: torch's loader and headrace's in turn.
 
 Each run is a fresh process with a dataset of so many gigabytes in its memory (a NumPy array; `--objects`: a list of
-bytes). It times the first batch of two epochs, checks what was delivered, and watches the memory of the process and all
-its children (shared pages counted once). Printed are medians over the rounds and of the ratios round by round.
+bytes). It times the first batch of two epochs and checks what was delivered. Another run watches the memory of the
+process and all its children (shared pages counted once): to look at the pages of nine processes ten times a second
+keeps a core busy, so nothing is timed in it. Printed are medians over the rounds and of the ratios round by round.
 
     python benchmarks/start.py [--gigabytes 1] [--workers 8] [--rounds 3] [--objects] [--method spawn] [--json FILE]
 """
@@ -50,7 +51,7 @@ class Rows(Dataset[torch.Tensor]):
 
 
 def measure(given: argparse.Namespace) -> dict[str, float]:
-    """Runs two epochs in this process; seconds to the first batch of each, and bytes at the peak."""
+    """Runs two epochs in this process; seconds to the first batch of each, or with `watch` bytes at the peak."""
     warnings.simplefilter("ignore")  # more workers than cores
     dataset = Rows(given.gigabytes, given.objects)
     peak, done = 0, threading.Event()
@@ -61,7 +62,8 @@ def measure(given: argparse.Namespace) -> dict[str, float]:
             peak = max(peak, tree_memory(os.getpid()))
 
     watcher = threading.Thread(target=watch)
-    watcher.start()
+    if given.watch:
+        watcher.start()
     cls = TorchLoader if given.one == "torch" else headrace.DataLoader
     loader: Any = cls(
         dataset, batch_size=64, num_workers=given.workers, multiprocessing_context=given.method, prefetch_factor=1
@@ -76,9 +78,11 @@ def measure(given: argparse.Namespace) -> dict[str, float]:
             numbers.append(batch)
         if not torch.equal(torch.cat(numbers).ravel(), torch.arange(len(dataset))):
             raise SystemExit("wrong samples were delivered")
+    if not given.watch:
+        return {"first": firsts[0], "second": firsts[1]}
     done.set()
     watcher.join()
-    return {"first": firsts[0], "second": firsts[1], "peak": peak}
+    return {"peak": peak}
 
 
 def main() -> None:
@@ -90,6 +94,7 @@ def main() -> None:
     parser.add_argument("--objects", action="store_true", help="the dataset is a list of bytes")
     parser.add_argument("--method", default="spawn", choices=["spawn", "forkserver", "fork"])
     parser.add_argument("--one", choices=["torch", "headrace"], help=argparse.SUPPRESS)
+    parser.add_argument("--watch", action="store_true", help=argparse.SUPPRESS)
     results.option(parser)
     given = parser.parse_args()
     if given.one:
@@ -98,8 +103,11 @@ def main() -> None:
     rounds: list[dict[str, dict[str, float]]] = []
     for _ in range(given.rounds):
         command = [sys.executable, *sys.argv, "--one"]
-        runs = {name: subprocess.check_output([*command, name]) for name in ("torch", "headrace")}
-        rounds.append({name: json.loads(output) for name, output in runs.items()})
+        measured: dict[str, dict[str, float]] = {"torch": {}, "headrace": {}}
+        for more in ([], ["--watch"]):
+            for name, found in measured.items():
+                found |= json.loads(subprocess.check_output([*command, name, *more]))
+        rounds.append(measured)
     print(f"{given.gigabytes} GB, {given.workers} workers, {given.method}, torch {torch.__version__}")
     print(f"{'':<26} {'torch':>8} {'headrace':>8} {'ratio':>9}")
     titles = {"first": "first batch, s", "second": "first batch, 2nd epoch, s", "peak": "peak memory, GB"}

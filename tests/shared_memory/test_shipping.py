@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.shared_memory.shipping import COMPARED, PackedObject, unpack
+from headrace.shared_memory import shipping
+from headrace.shared_memory.shipping import COMPARED, SMALL, PackedObject, unpack
 
 
 def shipped(obj: Any) -> Any:
@@ -140,3 +141,55 @@ def test_a_byte_that_changed_anywhere_is_noticed(size: int) -> None:
         assert not packed.holds(array)
         array[place] = 0
     assert packed.holds(array)
+
+
+LARGE = 64 << 10
+"""Bytes from which on pickle hands over bytes as the object that they are; one keeps its hash."""
+
+
+@pytest.mark.parametrize("size", [3, SMALL, LARGE - 1, LARGE, 3 * LARGE])
+@pytest.mark.parametrize("kind", [bytes, bytearray, str])
+def test_other_bytes_in_a_list_are_noticed_and_equal_ones_are_not(kind: Any, size: int) -> None:
+    def made(last: str) -> Any:
+        text = "a" * (size - 1) + last
+        return text if kind is str else kind(text.encode())
+
+    rows = [made("b") for _ in range(3)]
+    packed = PackedObject({"rows": rows})
+    for _ in range(2):
+        assert packed.holds({"rows": rows})
+    assert packed.holds({"rows": [made("b") for _ in range(3)]})
+    rows[1] = made("c")
+    assert not packed.holds({"rows": rows})
+    assert not packed.holds({"rows": rows[:2]})
+    rows[1] = made("b")
+    assert packed.holds({"rows": rows})
+
+
+def test_arrays_that_came_went_or_changed_places_are_noticed() -> None:
+    arrays = [np.full(9_000, number, np.uint8) for number in range(3)]
+    packed = PackedObject(arrays)
+    assert packed.holds(arrays)
+    for other in (arrays[:2], [*arrays, arrays[0].copy()], arrays[::-1], [*arrays[:2], arrays[2][:-1]], []):
+        assert not packed.holds(other)
+    assert packed.holds([array.copy() for array in arrays])
+
+
+def test_an_object_is_compared_no_further_than_to_the_first_array_that_differs() -> None:
+    class Late:
+        pickled = 0
+
+        def __reduce__(self) -> Any:
+            Late.pickled += 1
+            return int, ()
+
+    array = np.zeros(9_000, np.uint8)
+    packed = PackedObject([array, Late()])
+    array[7] = 1
+    assert not packed.holds([array, Late()])
+    assert Late.pickled == 1
+
+
+def test_comparing_without_the_function_of_c_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "_memcmp", None)
+    test_a_byte_that_changed_anywhere_is_noticed(COMPARED + 1)

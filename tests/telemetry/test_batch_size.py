@@ -48,6 +48,9 @@ Pair = namedtuple("Pair", ["image", "label"])
         ([7] * (LONG + 1), 1, 0),
         ([torch.zeros(2)] * (LONG + 1), 2, 8 * (LONG + 1)),
         ([b"ab"] * (LONG + 1), LONG + 1, 2 * (LONG + 1)),
+        ({"path": ["a"] * (LONG + 1), "image": torch.zeros(4, 2)}, 4, 32),
+        (["a"] * LONG + [torch.zeros(2)], 2, 8),
+        ([torch.zeros(2)] + ["a"] * LONG, 2, 8),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -161,6 +161,50 @@ def test_a_batch_is_normalized_as_in_the_definition(dtype: torch.dtype) -> None:
     assert torch.equal(Normalize(dtype=dtype)(batch[0]), made[0])
 
 
+def layouts() -> dict[str, torch.Tensor]:
+    """Batches of different layouts, with more numbers than are normalized at a time."""
+    batch = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (7, 3, 160, 170), np.uint8))
+    return {
+        "contiguous": batch,
+        "small images": batch[:, :, :5, :7].contiguous(),
+        "channels last": batch.contiguous(memory_format=torch.channels_last),
+        "with gaps": batch[1:, :, 3:, ::2],
+        "mirrored axes": batch.transpose(-1, -2),
+        "video": batch[None].expand(2, 7, 3, 160, 170).contiguous(),
+        "one image": batch[0],
+        "nothing": batch[:0],
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("layout", layouts())
+def test_normalizing_in_pieces_gives_the_bits_of_three_passes(layout: str, dtype: torch.dtype) -> None:
+    images = layouts()[layout]
+    normalize = Normalize(dtype=dtype)
+    scale, offset = normalize._constants(images.device)
+    expected = images.to(scale.dtype).mul_(scale).add_(offset).to(dtype)
+    for _ in range(3):  # the later ones in memory that is used again
+        made = normalize(images)
+        assert (made.dtype, made.stride()) == (dtype, expected.stride())
+        assert torch.equal(made, expected)
+        del made
+
+
+def test_a_normalized_batch_that_is_kept_is_not_written_again() -> None:
+    normalize = Normalize()
+    batches = [torch.full((8, 3, 128, 128), level, dtype=torch.uint8) for level in (0, 100, 200, 255)]
+    made = [normalize(batch) for batch in batches]
+    assert all(torch.equal(one, Normalize()(batch)) for one, batch in zip(made, batches, strict=True))
+
+
+def test_arrays_that_torch_cannot_take_are_normalized_too() -> None:
+    array = TENSOR.numpy().copy()
+    expected = Normalize()(array)
+    array.flags.writeable = False
+    assert np.array_equal(Normalize()(array), expected)
+    assert np.array_equal(Normalize()(array[:, ::-1]), expected[:, ::-1])
+
+
 def test_normalization_keeps_channels_last_and_arrays_arrays() -> None:
     batch = TENSOR[None].contiguous(memory_format=torch.channels_last)
     assert Normalize()(batch).is_contiguous(memory_format=torch.channels_last)

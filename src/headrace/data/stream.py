@@ -177,7 +177,12 @@ class StreamIterator:
                 self._raise_a_failure()
                 break
 
-            part = self._window.rows(self._used, min(self._used + count, len(self._window)))
+            length = len(self._window)
+            if self._used == 0 and length <= count:
+                part = self._window
+            else:
+                part = self._window.rows(self._used, min(self._used + count, length))
+
             self._used += len(part)
             count -= len(part)
             parts.append(part)

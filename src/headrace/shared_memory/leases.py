@@ -109,7 +109,10 @@ def _give_back(end: _LeaseEnd) -> None:
 
 def tensor_over(array: Bytes, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Returns a contiguous tensor of this shape at the start of `array`, which it aliases and keeps alive."""
-    return torch.frombuffer(array, dtype=dtype).view(shape)
+    tensor = torch.frombuffer(array, dtype=dtype)
+    if len(shape) == 1:
+        return tensor
+    return tensor.view(shape)
 
 
 class LocalMemory:

@@ -8,11 +8,13 @@ and shared tensors travel as they do when multiprocessing starts a process.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import io
 import mmap
 import os
 import pickle
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import context
@@ -23,7 +25,7 @@ import torch
 
 from headrace.core.descriptors import nameless_file
 from headrace.shared_memory.codec import ObjectPickler
-from headrace.shared_memory.memory import Bytes
+from headrace.shared_memory.memory import Bytes, address_of
 
 ALIGNMENT = 64
 """Of arrays in the file, in bytes."""
@@ -34,7 +36,7 @@ SMALL = 4 << 10
 AT_ONCE = 1 << 30
 
 COMPARED = 1 << 20
-"""Bytes that are compared at a time: what NumPy notes of them stays in the cache, and needs no new pages."""
+"""Bytes that NumPy compares at a time: what it notes of them stays in the cache, and needs no new pages."""
 
 
 class ArrayManifest(NamedTuple):
@@ -45,13 +47,17 @@ class ArrayManifest(NamedTuple):
 
 
 class PackedObject:
-    """A packed object. Owns `pickle` and `bytes`, descriptors of its files; `inside` belong to the object."""
+    """A packed object. Owns `pickle` and `bytes`, descriptors of its files; `inside` belong to the object.
+
+    The first call of `holds` maps the bytes file, and the mapping stays: its pages need not be faulted in each time.
+    """
 
     def __init__(self, obj: object) -> None:
         """Packs `obj`. Raises whatever pickling it raises, and OSError where there is no memory."""
         self.inside: list[int] = []
         self._spans: list[tuple[int, int]] = []
         self._length = 0
+        self._mapped: Bytes | None = None
         self.pickle = self.bytes = -1
         try:
             self.pickle = nameless_file()
@@ -75,23 +81,30 @@ class PackedObject:
         self._length = start + data.size
 
     def holds(self, obj: object) -> bool:
-        """True if packing `obj` now would give the same. Descriptors cannot be compared: False if there are any."""
+        """True if packing `obj` now would give the same. Descriptors cannot be compared: False if there are any.
+
+        Raises whatever pickling `obj` raises. Stops at the first array that differs.
+        """
         if self.inside:
             return False
+        if self._mapped is None:
+            self._mapped = np.frombuffer(mmap.mmap(self.bytes, 0, prot=mmap.PROT_READ), np.uint8)
 
+        packed = self._mapped
         spans = iter(self._spans)
         inside = list[int]()
         writer = _HashingWriter(io.BytesIO(), keep=False)
-        packed = np.frombuffer(mmap.mmap(self.bytes, 0, prot=mmap.PROT_READ), np.uint8)
-        differences = 0
 
         def compare(data: Bytes) -> None:
-            nonlocal differences
             start, length = next(spans, (0, -1))
-            differences += length != data.size or not _are_same(packed[start : start + length], data)
+            if length != data.size or not _are_same(packed[start : start + length], data):
+                raise _Differs
 
-        _dump(obj, writer, compare, inside)
-        return not differences and not inside and next(spans, None) is None and writer.digest() == self._digest
+        try:
+            _dump(obj, writer, compare, inside)
+        except _Differs:
+            return False
+        return not inside and next(spans, None) is None and writer.digest() == self._digest
 
     def close_pickle(self) -> None:
         """Gives up the pickle once it was received; the rest serves `holds`."""
@@ -107,6 +120,7 @@ class PackedObject:
     def close(self) -> None:
         """Closes both files. May be called twice."""
         self.close_pickle()
+        self._mapped = None
         if self.bytes >= 0:
             os.close(self.bytes)
         self.bytes = -1
@@ -179,8 +193,19 @@ def _is_shared(obj: torch.Tensor | torch.UntypedStorage) -> bool:
         return False
 
 
+_LENGTH_AND_HASH = struct.Struct("=qq")
+
+
+class _Differs(Exception):
+    """An array is not the one that was packed."""
+
+
 class _HashingWriter:
-    """A stream that also hashes what it writes; with `keep=False` it only hashes."""
+    """A stream that also hashes what it writes; with `keep=False` it only hashes.
+
+    Python's own hash of bytes has 64 bits and is faster than any in hashlib. Pickle hands over bytes of 64 KB and more
+    as the objects that they are, and such an object keeps its hash: the second time, nobody reads its content.
+    """
 
     def __init__(self, stream: IO[bytes], *, keep: bool = True) -> None:
         self._stream = stream
@@ -188,7 +213,10 @@ class _HashingWriter:
         self._hash = hashlib.blake2b()
 
     def write(self, data: bytes | memoryview) -> int:
-        self._hash.update(data)
+        if type(data) is bytes:
+            self._hash.update(_LENGTH_AND_HASH.pack(len(data), hash(data)))
+        else:
+            self._hash.update(data)
         if self._keep:
             return self._stream.write(data)
         return len(data)
@@ -220,8 +248,26 @@ def _departing(departure: _Departure) -> Iterator[None]:
 
 
 def _are_same(one: Bytes, other: Bytes) -> bool:
+    """Compares two arrays of one length. Lets other threads run meanwhile."""
+    if _memcmp is not None:
+        return _memcmp(address_of(one), address_of(other), len(one)) == 0
+
     parts = range(0, len(one), COMPARED)
     return all(np.array_equal(one[at : at + COMPARED], other[at : at + COMPARED]) for at in parts)
+
+
+def _memcmp_of_c() -> Callable[[int, int, int], int] | None:
+    """Returns C's `memcmp`; None on Windows, where fork servers do not exist."""
+    if sys.platform == "win32":
+        return None
+
+    memcmp = ctypes.CDLL(None).memcmp
+    memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    memcmp.restype = ctypes.c_int
+    return memcmp
+
+
+_memcmp = _memcmp_of_c()
 
 
 def _write(fd: int, data: memoryview, start: int) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import torch
 
-LONG = 64
-"""Entries of a list from which on not each is looked at."""
-
+LONG = 8
+"""Entries of a list of numbers or names from which on not each is looked at."""
 
 FEW = 16
 """Entries of a list in which a tensor is looked for."""
+
+SINGLE = (str, bytes, int, float)
+"""Samples without a dimension, of which a list may hold many."""
 
 
 def batch_length(batch: object) -> int:
@@ -31,6 +33,8 @@ def batch_length(batch: object) -> int:
 
 
 def _first_dimension(batch: object) -> int | None:
+    if isinstance(batch, SINGLE) or _is_list_of(SINGLE, batch):
+        return None
     if isinstance(batch, torch.Tensor) or hasattr(batch, "shape"):
         if len(batch.shape):
             return int(batch.shape[0])
@@ -43,7 +47,16 @@ def _first_dimension(batch: object) -> int | None:
     return None
 
 
+def _is_list_of(kinds: tuple[type, ...], batch: object) -> bool:
+    """Tells whether a long list begins and ends with one of these kinds, and so is taken to hold nothing else."""
+    if not isinstance(batch, (list, tuple)) or len(batch) <= LONG:
+        return False
+    return isinstance(batch[0], kinds) and isinstance(batch[-1], kinds)
+
+
 def _length_of_texts(batch: object) -> int | None:
+    if isinstance(batch, SINGLE):
+        return None
     if isinstance(batch, (list, tuple)) and batch and isinstance(batch[0], (str, bytes)):
         return len(batch)
 
@@ -77,8 +90,8 @@ def batch_bytes(batch: object) -> int:
         return sum(map(batch_bytes, batch.values()))
 
     if isinstance(batch, (list, tuple)):
-        if len(batch) > LONG and isinstance(batch[0], (int, float, str)):
-            return 0  # a list of labels or names
+        if _is_list_of((int, float, str), batch):
+            return 0  # labels or names
         return sum(map(batch_bytes, batch))
 
     return 0

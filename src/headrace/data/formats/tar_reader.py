@@ -184,6 +184,11 @@ class TarReader:
 
         The second and third are int64 [fields, samples]: starts and sizes.
         """
+        if len(groups) == 1 and len(wanted) == 1:
+            located = self._locate_neighbours(groups[0], wanted[0])
+            if located is not None:
+                return located
+
         starts = np.zeros((len(wanted), count), np.int64)
         sizes = np.zeros((len(wanted), count), np.int64)
         runs: list[Run] = []
@@ -208,11 +213,31 @@ class TarReader:
 
         return starts, sizes, runs
 
+    def _locate_neighbours(self, group: tuple[int, Keys, Keys], field: Field) -> tuple[Array, Array, list[Run]] | None:
+        """The same for samples that follow each other in one shard, of which one file each is wanted, as in a stream.
+
+        None if they do not, or lack the file: the long way finds out more.
+        """
+        number, keys, _ = group
+        index = self.files.index(number)
+        column = self._place(index, number, field)
+        if column < 0 or len(keys) == 0:
+            return None
+
+        starts = index.starts[keys, column]
+        sizes = index.sizes[keys, column]
+        between = starts[1:] - starts[:-1] - sizes[:-1]
+        if sizes.min() < 0 or between.min(initial=0) < 0 or between.max(initial=0) > self.files.gap:
+            return None
+
+        first = int(starts[0])
+        last = int(starts[-1]) + int(sizes[-1])
+        return (starts - first)[None], sizes[None], [(number, first, last)]
+
     def _keys(self, groups: Sequence[tuple[int, Keys, Keys]], count: int) -> Ragged:
         parts: list[Column] = []
         for number, keys, _ in groups:
-            index = self.files.index(number)
-            parts.append(Ragged(index.names, index.name_ends).take(keys))
+            parts.append(_names_of(self.files.index(number), keys))
 
         if len(parts) == 1:
             return parts[0]  # type: ignore[return-value]
@@ -297,6 +322,16 @@ def _places_of(groups: Sequence[tuple[int, Keys, Keys]], count: int) -> Keys:
         places[positions, 1] = keys
 
     return places
+
+
+def _names_of(index: TarIndex, keys: Keys) -> Ragged:
+    """Returns the names of samples end to end, and from 0 on."""
+    if len(keys) and int(keys[-1]) - int(keys[0]) == len(keys) - 1 and bool((keys[1:] > keys[:-1]).all()):
+        ends = index.name_ends[int(keys[0]) : int(keys[-1]) + 2]
+        first = int(ends[0])
+        return Ragged(index.names[first : int(ends[-1])].copy(), ends - first)
+
+    return Ragged(index.names, index.name_ends).take(keys)
 
 
 def name_of_sample(index: TarIndex, sample: int) -> str:

@@ -4,41 +4,29 @@ With spawn and forkserver a worker is a new Python, which must import torch and 
 server is the only such process: it imports and unpickles once, and a worker is then a fork of it, made in milliseconds
 and sharing its memory. It is clean: it has no threads and no accelerator context, unlike the process of the user.
 
-Parent and fork_server speak over a socket that keeps messages apart; objects travel as `transport.shipping` packs them.
-The fork_server ends when the parent's end of the socket closes, however that comes about. Its descriptors of workers
-are `pidfd`s, so Linux is needed; elsewhere multiprocessing starts each worker.
+Parent and fork server speak over a socket that keeps messages apart; objects travel as `shared_memory.shipping` packs
+them. The fork server ends when the parent's end of the socket closes, however that comes about. Its descriptors of
+workers are `pidfd`s, so Linux is needed; elsewhere multiprocessing starts each worker.
+
+This is the parent's side; `fork_server_main` is what the helper does.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import gc
-import multiprocessing
 import os
 import pickle
 import select
-import signal
 import socket
 import time
-import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import process
 from typing import Any, NoReturn
 
-import torch
-
-from headrace.shared_memory.shipping import ArrayManifest, PackedObject, unpack
+from headrace.shared_memory.shipping import PackedObject
 from headrace.workers.heartbeat import START_PATIENCE
+from headrace.workers.processes.fork_server_main import LARGEST_MESSAGE, MAX_DESCRIPTORS, serve
 from headrace.workers.processes.handle import ChildProcess, ProcessHandle, pidfds_exist, readable
-
-LARGEST_MESSAGE = 1 << 16
-LARGEST_TEXT = LARGEST_MESSAGE // 5
-"""In characters, of up to four bytes each."""
-
-MAX_DESCRIPTORS = 250
-"""The kernel passes at most 253 with one message."""
 
 PATIENCE = 0.5
 """Seconds that a helper that nobody needs any more has to end by itself."""
@@ -69,7 +57,7 @@ class ForkServer:
         """Starts the helper by the start method of `context`. Returns at once; the helper is ready later."""
         self.method = context.get_start_method()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        helper = context.Process(target=_serve, args=(theirs,), name="headrace-fork_server", daemon=False)
+        helper = context.Process(target=serve, args=(theirs,), name="headrace-fork_server", daemon=False)
         with theirs:
             helper.start()
 
@@ -79,6 +67,8 @@ class ForkServer:
         self._socket = ours
         self._owner = os.getpid()
         self._worker_spec: PackedObject | None = None
+        self._forked = 0  # since the last load
+        self._prepares = True
         self._codes: dict[int, int] = {}
         self._is_ready = False
         self._close = weakref.finalize(self, _let_go, os.getpid(), ours, self._helper)
@@ -89,7 +79,7 @@ class ForkServer:
         Raises what pickling raises, and RuntimeError with the helper's traceback if it cannot unpickle the object, or
         if it has not done so after `timeout` seconds (None: it may take for ever); then it is killed.
         """
-        if self._worker_spec is not None and self._worker_spec.holds(worker_spec):
+        if self._worker_spec is not None and self._still_holds(self._worker_spec, worker_spec):
             return
         if self._worker_spec is not None:
             self._worker_spec.close()
@@ -97,7 +87,7 @@ class ForkServer:
         self._worker_spec = None
         packed = PackedObject(worker_spec)
         try:
-            self._send("load", packed)
+            self._send_packed("load", packed)
             self._answer("loaded", timeout)
         except BaseException:
             packed.close()
@@ -106,15 +96,37 @@ class ForkServer:
         packed.close_pickle()
         self._worker_spec = packed
 
+    def _still_holds(self, packed: PackedObject, worker_spec: object) -> bool:
+        """Compares what the helper has with what it should have. Meanwhile it forks as many processes as last time.
+
+        They wait, and get their orders if nothing has changed. What has changed may change each time: then none are
+        forked until an epoch in which nothing has.
+        """
+        expected = self._forked
+        self._forked = 0
+        prepares = self._prepares and expected > 0 and not packed.inside
+        if prepares:
+            self._send("prepare", (expected,), [])
+
+        same = False
+        try:
+            same = packed.holds(worker_spec)
+        finally:
+            if prepares and not same:
+                self._send("prepare", (0,), [])
+            self._prepares = same
+        return same
+
     def fork(self, target: Callable[[Any, Any], None], order: object) -> ForkedProcess:
         """Has the helper fork a process that calls `target(worker_spec, order)`."""
         packed = PackedObject((target, order))
         try:
-            self._send("fork", packed)
+            self._send_packed("fork", packed)
             (pid,), fds = self._answer("forked")
         finally:
             packed.close()
 
+        self._forked += 1
         return ForkedProcess(self, pid, fds[0])
 
     @property
@@ -140,13 +152,15 @@ class ForkServer:
 
         return self._codes[pid]
 
-    def _send(self, kind: str, packed: PackedObject) -> None:
+    def _send_packed(self, kind: str, packed: PackedObject) -> None:
         descriptors = [packed.pickle, packed.bytes, *packed.inside]
         if len(descriptors) > MAX_DESCRIPTORS:
             raise TooManyDescriptors(f"{len(packed.inside)} open descriptors are too many for one message")
+        self._send(kind, tuple(packed.manifest), descriptors)
 
+    def _send(self, kind: str, details: tuple[int, ...], descriptors: list[int]) -> None:
         try:
-            socket.send_fds(self._socket, [pickle.dumps((kind, tuple(packed.manifest)))], descriptors)
+            socket.send_fds(self._socket, [pickle.dumps((kind, details))], descriptors)
         except (BrokenPipeError, ConnectionResetError) as error:
             self._give_up(error)
 
@@ -221,102 +235,3 @@ def _let_go(pid: int, ours: socket.socket, helper: ProcessHandle) -> None:
         helper.join(PATIENCE)
         helper.terminate()
         helper.join(5)
-
-
-# -- in the helper ---------------------------------------------------------------------------------------------------
-
-
-def _serve(link: socket.socket) -> None:
-    """The life of the helper."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a program that ignores it passes that on, and with it exit codes go
-    torch.set_num_threads(1)  # threads would not survive a fork
-    children: dict[int, Any] = {}
-    worker_spec: Any = None
-    _tell(link, ("ready",))
-    for ready in _events(link, children):
-        if ready != link.fileno():
-            child = children.pop(ready)
-            child.join()
-            os.close(ready)
-            _tell(link, ("ended", child.pid, child.exitcode))
-            continue
-
-        try:
-            data, fds, flags, _ = socket.recv_fds(link, LARGEST_MESSAGE, MAX_DESCRIPTORS + 3)
-        except ConnectionResetError:  # the parent went with a message of ours unread
-            break
-
-        if not data:
-            break
-        kind, manifest = pickle.loads(data)
-        if flags & socket.MSG_CTRUNC:
-            for fd in fds:
-                os.close(fd)
-            _tell(link, ("exhausted",))
-            continue
-
-        try:
-            if kind == "load":
-                worker_spec = None
-                worker_spec = _unpack(manifest, fds)
-                gc.collect()
-                gc.freeze()
-                _tell(link, ("loaded",))
-            else:
-                target, order = _unpack(manifest, fds)
-                child, pidfd = _fork(link, target, worker_spec, order)
-                children[pidfd] = child  # not by its sentinel, which children of the worker may keep open
-                del order
-        except Exception as error:  # noqa: BLE001 - whatever unpickling raises: the parent raises it
-            if isinstance(error, OSError) and error.errno == errno.EMFILE:
-                _tell(link, ("exhausted",))
-            else:
-                _tell(link, ("failed", traceback.format_exc()[-LARGEST_TEXT:]))
-
-    multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # they end with the parent, not with us
-
-
-def _unpack(manifest: tuple[int, int], fds: list[int]) -> Any:
-    pickle_fd, bytes_fd, *inside = fds
-    try:
-        return unpack(ArrayManifest(*manifest), pickle_fd, bytes_fd, inside)
-    finally:
-        for fd in inside:
-            os.close(fd)
-
-
-def _fork(
-    link: socket.socket, target: Callable[[Any, Any], None], worker_spec: object, order: object
-) -> tuple[Any, int]:
-    """Returns the process and its pidfd."""
-    child = multiprocessing.get_context("fork").Process(
-        target=_run, args=(link, target, worker_spec, order), daemon=True
-    )
-    child.start()
-    try:
-        pidfd = os.pidfd_open(child.pid or 0)
-    except OSError:  # no descriptor is left
-        child.kill()
-        child.join()
-        raise
-
-    _tell(link, ("forked", child.pid), [pidfd])
-    return child, pidfd
-
-
-def _run(link: socket.socket, target: Callable[[Any, Any], None], worker_spec: object, order: object) -> None:
-    """What a worker does first."""
-    link.close()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    target(worker_spec, order)
-
-
-def _events(link: socket.socket, children: dict[int, Any]) -> Iterator[int]:
-    while True:
-        yield from multiprocessing.connection.wait([link.fileno(), *children])  # type: ignore[misc]
-
-
-def _tell(link: socket.socket, message: tuple[Any, ...], fds: list[int] | None = None) -> None:
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone; the next read says so
-        socket.send_fds(link, [pickle.dumps(message)], fds or [])
