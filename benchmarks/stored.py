@@ -22,8 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import headrace
 from rates import Loop, all_in_turn, exhaust, show_rates, write
@@ -270,7 +273,61 @@ def rows(folder: Path, rounds: int, share: float) -> list[Table]:
         print(f"  {notes[-1]}")
     others = {"bare take": rates["bare take from RAM"], "torch, a matrix in memory": rates["torch, a matrix in memory"]}
     lines = [Row(form, {"headrace": rates[f"headrace, {form}"]} | others) for form in paths]
-    return [Table(title, "rows/s", lines, EVERY, base="torch, a matrix in memory", notes=notes)]
+    shuffled = Table(title, "rows/s", lines, EVERY, base="torch, a matrix in memory", notes=notes)
+    return [shuffled, streamed_rows(paths, source, rounds)]
+
+
+class Batches(IterableDataset):
+    """Record batches of a file as matrices, each a batch: the quickest way for torch's loader."""
+
+    def __init__(self, form: str, path: str) -> None:
+        self.form, self.path = form, path
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return map(torch.from_numpy, matrices(self.form, self.path))
+
+
+def matrices(form: str, path: str, size: int = 4096) -> Iterator[np.ndarray]:
+    """Yields the rows of a table as matrices: the bare reading of its record batches, and nothing else."""
+    for file in sorted(str(one) for one in Path(path).rglob(f"*.{form}")):
+        if form == "arrow":
+            tables = iter([pyarrow.ipc.open_file(pyarrow.memory_map(file)).read_all()])
+        else:
+            opened = pyarrow.parquet.ParquetFile(file)
+            tables = (opened.read_row_group(group, use_threads=False) for group in range(opened.num_row_groups))
+        for table in tables:
+            for batch in table.to_batches(max_chunksize=size):
+                yield np.stack([column.to_numpy() for column in batch.columns], 1)
+
+
+def streamed_rows(paths: dict[str, str], source: dict[str, np.ndarray], rounds: int) -> Table:
+    """Prints and returns the rates of tables that are read from the first row to the last, as one matrix a batch."""
+    count, names = len(source["c00"]), list(source)
+    loops: dict[str, Loop] = {}
+    for form, path in paths.items():
+        ours = headrace.DataLoader(headrace.open(path, stack={"x": names}).stream(), batch_size=4096)
+        single = headrace.DataLoader(headrace.open(path).stream(), batch_size=4096)
+        first = 0
+        for got in ours:
+            rows = slice(first, first + len(got["x"]))
+            if any(not np.array_equal(got["x"][:, place], source[name][rows]) for place, name in enumerate(names)):
+                raise SystemExit("a streamed batch differs from its source")
+            first = rows.stop
+        theirs = DataLoader(Batches(form, path), batch_size=None)
+        loops[f"{form}, bare reading"] = lambda form=form, path=path: exhaust(matrices(form, path))
+        loops[f"{form}, headrace"] = lambda ours=ours: exhaust(ours)
+        loops[f"{form}, headrace, 20 columns"] = lambda single=single: exhaust(single)
+        loops[f"{form}, torch"] = lambda theirs=theirs: exhaust(theirs)
+    rates = all_in_turn(loops, count, rounds)
+    title = f"table of {count / 1e6:g} M rows x 20 float32, streamed as one matrix a batch of 4,096, 0 workers"
+    pairs = [(f"{form}, headrace", f"{form}, {other}") for form in paths for other in ("bare reading", "torch")]
+    show_rates(title, "rows/s", rates, pairs)
+    lines = []
+    for form in paths:
+        ending = f"{form}, "
+        lines.append(Row(form, {name.removeprefix(ending): rates[name] for name in rates if name.startswith(ending)}))
+    note = "From the second epoch on, headrace has the decoded row groups of Parquet in memory; the others decode anew."
+    return Table(title, "rows/s", lines, EVERY, notes=[note])
 
 
 def by_rows(source: dict[str, np.ndarray], size: int, steps: int) -> Loop:

@@ -33,6 +33,11 @@ def test_a_stream_is_cut_into_batches(Loader: Any, drop_last: bool, last: list[A
     assert [[0, 1, 2], [3, 4, 5], *last] == numbers(loader)
 
 
+def test_an_index_of_a_stream_says_only_how_long_a_batch_is(Loader: Any) -> None:
+    iterator = iter(Loader(Stream(7), batch_size=3))
+    assert [next(iterator._sampler_iter) for _ in range(4)] == [[None, None, None]] * 4
+
+
 @with_and_without_workers
 def test_without_a_batch_size_items_come_one_by_one(Loader: Any, num_workers: int) -> None:
     loader = Loader(ShardedStream(5), batch_size=None, **forked(num_workers))

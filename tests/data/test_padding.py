@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from headrace.core.batch_memory import OwnMemory
 from headrace.data.formats.columns import Loose, Ragged, offsets_of
+from headrace.data.formats.columns.ragged import ELEMENTS
 from headrace.data.formats.columns.schema import Field
-from headrace.data.gather import SHORT, Padder, RaggedAs, whole
+from headrace.data.gather import Padder, RaggedAs, whole
 
-LENGTHS = st.lists(st.integers(0, 9) | st.integers(0, 3 * SHORT), min_size=1, max_size=9)
+LENGTHS = st.lists(st.integers(0, 9) | st.integers(0, 3 * ELEMENTS), min_size=1, max_size=9)
 
 
 @settings(max_examples=200, deadline=None)
@@ -39,7 +40,7 @@ def test_padding_copies_each_sample_and_fills_up_with_zeros(
             assert not out[place, size:].any()
 
 
-@pytest.mark.parametrize("length", [SHORT // 2, SHORT * 2])
+@pytest.mark.parametrize("length", [ELEMENTS // 2, ELEMENTS * 2])
 def test_padding_does_not_take_the_places_of_another_batch(length: int) -> None:
     values = np.arange(1000, dtype=np.int64)
     padder = Padder()

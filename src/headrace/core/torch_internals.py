@@ -34,6 +34,7 @@ from torch.utils.data._utils.worker import WorkerInfo, _generate_state
 from torch.utils.data.dataloader import _BaseDataLoaderIter as TorchIterator
 from torch.utils.data.dataloader import _DatasetKind as DatasetKind
 from torch.utils.data.dataloader import _get_distributed_settings as distributed_settings
+from torch.utils.data.dataloader import _InfiniteConstantSampler as StreamSampler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as TorchProcessIterator
 from torch.utils.data.dataloader import _sharding_worker_init_fn as sharding_worker_init_fn
 from torch.utils.data.dataloader import _share_dist_seed as draw_shared_seed
@@ -47,6 +48,7 @@ __all__ = [
     "DatasetKind",
     "IterDataPipe",
     "MapDataPipe",
+    "StreamSampler",
     "TorchIterator",
     "TorchProcessIterator",
     "WorkerInfo",

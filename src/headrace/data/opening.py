@@ -12,11 +12,13 @@ from headrace.core.errors import wrong_argument
 from headrace.data.formats import flat
 from headrace.data.formats.given_objects import reader_of_object, rows_of
 from headrace.data.formats.listed_files import open_listed
+from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import open_flat_reader, open_reader
 from headrace.data.gather import RaggedAs
 from headrace.data.live.dataset import LogDataset
 from headrace.data.live.decoding import Decode, Decoding
 from headrace.data.live.opening import LiveOptions, decodes_images, is_log, open_log, refuse_stored
+from headrace.data.stacking import stacking_of
 from headrace.data.stored import StoredDataset
 from headrace.data.tokens import TokenWindows
 from headrace.storage.store_options import options_for
@@ -32,6 +34,7 @@ def open(
     trust: bool = False,
     decode: bool = True,
     ragged: RaggedAs = "pad",
+    stack: Mapping[str, Iterable[str]] | None = None,
     dtype: npt.DTypeLike | None = None,
     window: None = None,
     stride: None = None,
@@ -79,6 +82,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     trust: bool = False,
     decode: bool | Decoding | Decode = True,
     ragged: RaggedAs = "pad",
+    stack: Mapping[str, Iterable[str]] | None = None,
     dtype: npt.DTypeLike | None = None,
     window: int | None = None,
     stride: int | None = None,
@@ -102,6 +106,8 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     decode: images of a column named like one (`image`, `jpg`, `png`, ...) come as arrays [height, width, 3] of uint8.
     ragged: how a batch holds samples of different lengths: `"pad"` (a tuple of values, filled up with zeros, and
         lengths), `"nested"` (torch's jagged nested tensor) or `"list"`.
+    stack: columns of single numbers of one type as one: with `{"x": ["a", "b", "c"]}`, a sample has an array `x` [3],
+        and a batch a tensor `x` [batch, 3], in this order, in place of the three columns.
     dtype: of a flat file of numbers without a head (nanoGPT's `train.bin`): its one column is `tokens`.
     window, stride: with dtype, give windows of so many tokens, one each `stride` tokens (`window` if not given), as
         `inputs`, and the same one token later as `targets`; see `TokenWindows`. Else a `StoredDataset` is returned.
@@ -120,8 +126,8 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
 
     if is_log(uri, live):
         stored = {
-            "format": format, "trust": trust or None, "dtype": dtype, "window": window, "stride": stride,
-            "cache_dir": cache_dir, "cache_limit": cache_limit,
+            "format": format, "trust": trust or None, "stack": stack, "dtype": dtype, "window": window,
+            "stride": stride, "cache_dir": cache_dir, "cache_limit": cache_limit,
         }  # fmt: skip
         refuse_stored(uri, stored)
         table_of = {"query": query, "table": table, "key": key}
@@ -129,11 +135,12 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     decode = decodes_images(uri, decode, live)
     rows = rows_of(uri, columns, query, table, key)
     if rows is not None:
-        return StoredDataset(rows, rows.schema.only(columns, rows.place), decode=decode, ragged=ragged)
+        return _stored(rows, columns, stack, decode=decode, ragged=ragged)
 
     options = options_for(uri, options)
     if dtype is not None or window is not None or stride is not None:
         flat.check_asked(uri, columns, format, dtype, window, stride)
+        flat.refuse_stack(stack)
         cache = cache_settings(cache_dir, cache_limit, uri)
         reader = open_flat_reader(uri, dtype, options, cache)
         if window is None:
@@ -150,5 +157,14 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     else:
         reader = reader_of_object(uri)
 
+    return _stored(reader, columns, stack, decode=decode, ragged=ragged, listed=listed, options=options)
+
+
+def _stored(reader: Reader, columns: Iterable[str] | None, stack: object, **words: Any) -> StoredDataset:
+    """Returns the samples of a reader. words: those of `StoredDataset`."""
     schema = reader.schema.only(columns, reader.place)
-    return StoredDataset(reader, schema, decode=decode, ragged=ragged, listed=listed, options=options)
+    stacking = stacking_of(schema, stack, reader.place)
+    if stacking is not None:
+        schema = stacking.schema
+
+    return StoredDataset(reader, schema, stacking=stacking, **words)

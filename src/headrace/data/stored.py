@@ -22,6 +22,7 @@ from headrace.data.formats.protocol import Handle, NamesFiles, Reader, WindowRea
 from headrace.data.formats.shards import FileList, stamp_of
 from headrace.data.gather import Gather, RaggedAs, in_range, type_of_numbers, whole_numbers
 from headrace.data.images import decode_image, holds_images, stacked
+from headrace.data.stacking import Stacking, gather_stacked
 from headrace.data.stream import StoredStream
 from headrace.storage.listing import lookup
 from headrace.storage.locations import is_url
@@ -45,9 +46,14 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         ragged: RaggedAs,
         listed: FileList | None = None,
         options: Mapping[str, object] | None = None,
+        stacking: Stacking | None = None,
     ) -> None:
-        """listed: the files, where a user has listed them. options: of the store in which the data lie."""
+        """schema: of the columns that samples have. listed: the files, where a user has listed them.
+
+        options: of the store in which the data lie. stacking: how `schema` comes of stored columns; None: they are its.
+        """
         self._reader = reader
+        self._stacking = stacking
         self._listed = listed
         self._decode = decode
         self._ragged = ragged
@@ -79,6 +85,13 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         return self._reader.place
 
     @property
+    def stored_names(self) -> tuple[str, ...]:
+        """The columns that are read: those that samples have, or of which these are stacked."""
+        if self._stacking is None:
+            return self.schema.names
+        return self._stacking.stored.names
+
+    @property
     def lies_in_memory(self) -> bool:
         """Whether batches are gathered from memory, or from files that are mapped into it; opens the data."""
         return self._plan.get() is not None
@@ -96,7 +109,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
             length, stride = self._window
             return self._reader.window_ranges(in_range(keys, len(self)) * stride, length, self.schema.names)
 
-        found: list[ByteRange] = self._reader.byte_ranges(keys, self.schema.names)  # type: ignore[attr-defined]
+        found: list[ByteRange] = self._reader.byte_ranges(keys, self.stored_names)  # type: ignore[attr-defined]
         return found
 
     def __len__(self) -> int:
@@ -150,6 +163,11 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         for name, number in (("length", length), ("stride", stride)):
             if number < 1:
                 raise wrong_argument(name, number, "a whole number above 0", place="windows")
+
+        if self._stacking is not None:
+            cure = "open the data without stack=, or stack the columns in a step of transform()"
+            found = f"stack= of {', '.join(self._stacking.names)}"
+            raise UsageError.about("windows cannot be cut from this", place="windows", found=found, cure=cure)
 
         for field in self.schema:
             by_ranges = isinstance(self._reader, WindowReader)
@@ -220,7 +238,10 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
             for name, part in self.fetch_batch(keys, OwnMemory()).items():
                 columns[name] = part.numpy()
         else:
-            stored = self._read(keys).columns
+            read = self._read(keys)
+            if self._stacking is not None:
+                read = self._stacking.block(read)
+            stored = read.columns
             for field in self.schema:
                 columns[field.name] = gather.typed(stored[field.name], self._types[field.name])
 
@@ -247,16 +268,26 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         with lookup(self._options):
             stamp = stamp_of(self._listed or stamped(self._reader))
 
-        return f"{stamp} {types} {self._window} {self._decode} {self.schema.to_json()}"
+        text = f"{stamp} {types} {self._window} {self._decode} {self.schema.to_json()}"
+        if self._stacking is not None:
+            text += f" {dict(self._stacking.names)}"
+        return text
 
     def _read(self, keys: Keys) -> Block:
-        return self._reader.fetch(keys, self.schema.names).numbered(self._reader.place, keys)
+        return self._reader.fetch(keys, self.stored_names).numbered(self._reader.place, keys)
 
     def sample(self, block: Block, place: int) -> dict[str, Any]:
         """Returns one sample of a block as users get it."""
         return {field.name: self._value(field, block, place) for field in self.schema}
 
+    def _is_stacked(self, field: Field) -> bool:
+        return self._stacking is not None and field.name in self._stacking.names
+
     def _value(self, field: Field, block: Block, place: int) -> Any:
+        if self._stacking is not None and self._is_stacked(field):
+            row = self._stacking.value(field.name, block, place)
+            return row.astype(self._types[field.name], copy=False)
+
         value = value_of(field, block.columns[field.name], place)
         if isinstance(value, str):
             return value
@@ -309,9 +340,9 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         plan: list[tuple[str, Gather]] = []
         padder = gather.Padder()
         columns: list[Column] = []
-        for field in self.schema:
+        for name in self.stored_names:
             try:
-                found = self._reader.column(field.name)
+                found = self._reader.column(name)
             except FormatError:
                 # Damage is told of the samples that have it, not of all: they are then read batch by batch.
                 if self._window is not None:
@@ -322,8 +353,15 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
                 return None
             columns.append(found)
 
-        for field, column in zip(self.schema, gather.with_shared_starts(columns), strict=True):
+        by_name = dict(zip(self.stored_names, gather.with_shared_starts(columns), strict=True))
+        for field in self.schema:
             dtype = self._types[field.name]
+            if self._stacking is not None and self._is_stacked(field):
+                parts: list[Any] = [by_name[name] for name in self._stacking.names[field.name]]
+                plan.append((field.name, gather_stacked(parts, dtype)))
+                continue
+
+            column = by_name[field.name]
             if self._window is not None:
                 plan.append((field.name, gather.windows(column, *self._window, dtype)))  # type: ignore[arg-type]
             elif self._decode and holds_images(field):
@@ -339,6 +377,12 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         batch: dict[str, Any] = {}
         padder = gather.Padder()
         for field in self.schema:
+            if self._stacking is not None and self._is_stacked(field):
+                shape = (len(block), *field.shape)
+                batch[field.name], rows = gather.allocate(out, shape, self._types[field.name])
+                self._stacking.fill(field.name, block, rows)
+                continue
+
             column = block.columns[field.name]
             if self._decode and holds_images(field):
                 images = []
@@ -354,6 +398,9 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     def __repr__(self) -> str:
         lines = [f"{self._reader.place}: {len(self):,} samples, {self.format}"]
         for field in self.schema:
-            lines.append(f"  {field.name}: {field}")
+            line = f"  {field.name}: {field}"
+            if self._stacking is not None and self._is_stacked(field):
+                line += f" ({', '.join(self._stacking.names[field.name])})"
+            lines.append(line)
 
         return hide_secrets("\n".join(lines))

@@ -53,6 +53,10 @@ class StreamedDataset(Protocol):
     def reader(self) -> Reader:
         """What reads the stored form."""
 
+    @property
+    def stored_names(self) -> tuple[str, ...]:
+        """The columns that are read of it."""
+
     def sample(self, block: Block, place: int) -> dict[str, Any]:
         """Returns one sample of a block as users get it."""
 
@@ -264,7 +268,7 @@ class StreamIterator:
 
         if self._ahead is None:
             units = [self._units[number] for number in self._order]
-            self._ahead = StreamAhead(self._dataset.reader, self._dataset.schema.names, units)
+            self._ahead = StreamAhead(self._dataset.reader, self._dataset.stored_names, units)
         self._ahead.reached(self._next_at[0])
 
     def _read(self, count: int | None, out: BatchMemory | None) -> Block | None:
@@ -308,7 +312,7 @@ class StreamIterator:
         else:
             empty = functools.partial(_bytes_of, out)
 
-        block: Block = reader.fetch_pieces(pieces, self._dataset.schema.names, empty)
+        block: Block = reader.fetch_pieces(pieces, self._dataset.stored_names, empty)
         return block
 
     def _read_run(self, most: int | None) -> Block | None:
@@ -330,7 +334,7 @@ class StreamIterator:
             if start < stop:
                 keys = np.arange(start, stop)
                 reader = self._dataset.reader
-                return reader.fetch(keys, self._dataset.schema.names).numbered(reader.place, keys)
+                return reader.fetch(keys, self._dataset.stored_names).numbered(reader.place, keys)
 
         return None
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sized
 from operator import methodcaller
 from typing import Any
 
+from torch.utils.data import BatchSampler
+
 from headrace.batches.index import Positioned
 from headrace.batches.whole_batches import makes_batches
 from headrace.core.spans import NothingYetError
+from headrace.core.torch_internals import StreamSampler
 from headrace.core.world import World
 from headrace.epoch.look_ahead import HearsBatches
 from headrace.epoch.progress import MapProgress
@@ -22,9 +26,14 @@ def begin_indices(spec: LoaderSpec, begun: Iterator[Any] | None = None) -> Itera
     """Begins an iteration over the index sampler, or goes on with one that torch began.
 
     In arrays instead for a dataset that fetches whole batches, where that gives the same keys. A sampler of
-    headrace's gives arrays much sooner than single keys, so lists are made of those.
+    headrace's gives arrays much sooner than single keys, so lists are made of those. For a stream, one list is given
+    again and again: it says no more than how long a batch is.
     """
     sampler = getattr(spec.index_sampler, "sampler", None)
+    if type(sampler) is StreamSampler and type(spec.index_sampler) is BatchSampler:
+        # torch puts it together from single `None`s: a third of the time of a streamed batch of 4,096 rows.
+        return itertools.repeat([None] * spec.index_sampler.batch_size)
+
     if isinstance(sampler, LiveSampler):
         return sampler.key_batches(spec.index_sampler.batch_size, drop_last=spec.index_sampler.drop_last)
 

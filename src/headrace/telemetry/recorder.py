@@ -1,6 +1,6 @@
 """Keeps the record of a loader: always on, in memory that does not grow, for a few microseconds a batch.
 
-A batch's row is packed into a buffer. Now and then (`tick`) the rows are summed up and moved into a ring.
+What is known of a batch is put into a list. Now and then (`tick`) rows are made of it, summed up and moved into a ring.
 """
 
 from __future__ import annotations
@@ -45,13 +45,16 @@ PENDING = 1024
 """Rows that wait to be summed up, at most."""
 
 ROW = struct.Struct(f"{COLUMNS}d")
-"""A row as it waits: all its numbers as 64-bit floats."""
+"""A row: all its numbers as 64-bit floats."""
 
 TICK, LIVELY = 1.0, 0.2
 """Seconds between two looks at what does not belong to a batch; with listeners, who may want to draw."""
 
 SHARE = 0.002
 """Share of the time that looking at memory may take."""
+
+_Delivered = tuple[int, int, int, float, float, BatchTimings]
+"""A batch as it waits to be summed up: epoch, number, samples, when it was asked for and delivered, and its timings."""
 
 Listener = Callable[["Recorder", float], None]
 """Called now and then, before a batch is taken, with the recorder and the time."""
@@ -74,9 +77,8 @@ class Recorder:
         self.setting = Setting()
         self.hosts: dict[int, str] = {}
         """The other machines on which workers run, by the workers' numbers."""
-        self._pending = bytearray(PENDING * ROW.size)
-        # The first so many rows of `_pending` were not summed up yet, and those of `_blocks` were not, either.
-        self._waiting = 0
+        # Neither these were summed up yet, nor the rows of `_blocks`.
+        self._pending: list[_Delivered] = []
         self._blocks: list[npt.NDArray[np.float64]] = []
         self.due = 0.0
         """When `tick` is to be called next."""
@@ -108,15 +110,11 @@ class Recorder:
 
         epoch, number: of the batch. asked: when the loop asked for it. Call `tick`, too, when it is `due`.
         """
-        if self._waiting == PENDING:
+        if len(self._pending) >= PENDING:
             self._sum_up()
 
-        now = time.perf_counter()
-        # The order is that of `BATCH`, see `timings.BatchRow`. The last three are filled in by `_share_out`.
-        ROW.pack_into(
-            self._pending, self._waiting * ROW.size, epoch, number, samples, asked, now, *timings, NAN, NAN, NAN
-        )
-        self._waiting += 1
+        # Kept as it is: to write a row of numbers takes several times as long, and is quicker done for many of them.
+        self._pending.append((epoch, number, samples, asked, time.perf_counter(), timings))
 
     def add_rows(self, rows: npt.NDArray[np.float64]) -> None:
         """Notes batches that were delivered: rows of `BATCH` as float64 [n, columns]. Keeps the array."""
@@ -246,15 +244,15 @@ class Recorder:
 
     @property
     def _has_rows(self) -> bool:
-        return bool(self._waiting or self._blocks)
+        return bool(self._pending or self._blocks)
 
     def _sum_up(self) -> None:
         if not self._has_rows:
             return
 
-        waiting = np.frombuffer(self._pending, np.float64).reshape(-1, COLUMNS)[: self._waiting]
-        fresh = np.concatenate([waiting, *self._blocks])
-        self._waiting = 0
+        pending = self._pending
+        self._pending = []
+        fresh = np.concatenate([_rows_of(pending), *self._blocks])
         self._blocks.clear()
         self._share_out(fresh)
 
@@ -319,6 +317,16 @@ class Recorder:
             done.append(replace(epoch, batches=max(epoch.batches, known)))
 
         return done
+
+
+def _rows_of(pending: Sequence[_Delivered]) -> npt.NDArray[np.float64]:
+    """Returns rows of `BATCH`, float64 [n, columns]. The last three columns are filled in by `_share_out`."""
+    packed = bytearray(len(pending) * ROW.size)
+    for place, (epoch, number, samples, asked, delivered, timings) in enumerate(pending):
+        # The order is that of `BATCH`, see `timings.BatchRow`.
+        ROW.pack_into(packed, place * ROW.size, epoch, number, samples, asked, delivered, *timings, NAN, NAN, NAN)
+
+    return np.frombuffer(packed, np.float64).reshape(-1, COLUMNS)
 
 
 _LIVING: weakref.WeakValueDictionary[str, Recorder] = weakref.WeakValueDictionary()

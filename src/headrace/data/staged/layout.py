@@ -6,9 +6,9 @@ what comes out of it are the same. The parts of all samples of a dataset must be
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -38,25 +38,7 @@ class Leaf:
 
     def fields(self) -> tuple[Field, ...]:
         """Returns the columns: one, two if shapes are held beside values, none for None."""
-        if self.type == "none":
-            return ()
-        if self.type in ("str", "bytes"):
-            kind: Kind
-            if self.type == "str":
-                kind = "text"
-            else:
-                kind = "bytes"
-
-            return (Field(self.name, kind),)
-
-        dtype = np.dtype(self.dtype)
-        if self.form == FIXED:
-            return (Field(self.name, "fixed", dtype, self.shape),)
-        if self.form == RAGGED:
-            return (Field(self.name, "ragged", dtype, self.shape),)
-
-        shapes = Field(self.name + SHAPE, "fixed", np.dtype(np.int64), (len(self.shape),))
-        return Field(self.name, "ragged", dtype), shapes
+        return _fields_of(self)
 
     def __str__(self) -> str:
         if self.form == SHAPED:
@@ -64,6 +46,30 @@ class Leaf:
         if self.type not in ("none",):
             return str(self.fields()[0])
         return "None"
+
+
+@functools.lru_cache(1024)
+def _fields_of(leaf: Leaf) -> tuple[Field, ...]:
+    # Kept: each batched step asks for them, of each batch.
+    if leaf.type == "none":
+        return ()
+    if leaf.type in ("str", "bytes"):
+        kind: Kind
+        if leaf.type == "str":
+            kind = "text"
+        else:
+            kind = "bytes"
+
+        return (Field(leaf.name, kind),)
+
+    dtype = np.dtype(leaf.dtype)
+    if leaf.form == FIXED:
+        return (Field(leaf.name, "fixed", dtype, leaf.shape),)
+    if leaf.form == RAGGED:
+        return (Field(leaf.name, "ragged", dtype, leaf.shape),)
+
+    shapes = Field(leaf.name + SHAPE, "fixed", np.dtype(np.int64), (len(leaf.shape),))
+    return Field(leaf.name, "ragged", dtype), shapes
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def schema_of(node: Node) -> Schema:
 
 def joined(nodes: Sequence[Node]) -> Node:
     """Returns the narrowest layout that holds all of these. Raises `SampleError` if more than lengths differs."""
-    return reduce(_joined, nodes)
+    return functools.reduce(_joined, nodes)
 
 
 def _joined(first: Node, second: Node) -> Node:

@@ -303,8 +303,7 @@ class _Taken:
             self.columns[name] = tree
 
         if known is not None:
-            return replace(known.leaf, name=name)
-
+            return _called(known.leaf, name)
         if isinstance(tree, Ragged):
             return self._ragged(name, tree, path)
         column: Any = self.columns[name]
@@ -324,7 +323,7 @@ class _Taken:
         if dtype not in NUMBERS:
             raise self._wrong(path, f"values of {dtype}", "numbers; strings as a list")
         try:
-            values.pieces(np.arange(len(values)))
+            values.pieces()
         except FormatError as error:
             raise self._wrong(path, "offsets that descend, or lead outside of the values", "sound ones") from error
         return Leaf(name, "array", dtype.name, RAGGED, values.values.shape[1:])
@@ -343,7 +342,7 @@ class _Taken:
         name = self._names.take(path)
         self.columns[name] = self._data.block.columns[leaf.name]
         self.lists[name] = values
-        return replace(leaf, name=name)
+        return _called(leaf, name)
 
     def _list(self, values: list[Any], path: tuple[Any, ...]) -> Node:
         node, block = columns_of_samples(values, self._place)
@@ -365,6 +364,13 @@ class _Taken:
     def _wrong(self, path: tuple[Any, ...], found: str, expected: str) -> SampleError:
         place = f"{self._step.name!r}, result{path_text(path)}"
         return SampleError.about("a batched step returned no columns", place=place, found=found, expected=expected)
+
+
+def _called(leaf: Leaf, name: str) -> Leaf:
+    """Returns a leaf with another name; mostly it has that name already."""
+    if leaf.name == name:
+        return leaf
+    return replace(leaf, name=name)
 
 
 def _renamed(node: Node, names: dict[str, str]) -> Node:

@@ -13,6 +13,7 @@ import torch
 from headrace.core.errors import SampleError
 from headrace.data.formats.columns import Array, Block, Column, Loose, Ragged, offsets_of
 from headrace.data.formats.columns.arrays import array_names
+from headrace.data.formats.columns.ragged import texts_in
 from headrace.data.formats.columns.schema import NUMBERS, Field, Kind
 from headrace.data.staged.layout import FIXED, RAGGED, SHAPE, SHAPED, Branch, Leaf, Node, leaves, schema_of
 
@@ -342,14 +343,14 @@ def _values(leaf: Leaf, block: Block, count: int) -> list[Any]:
         else:
             values = list(column)
     else:
-        starts, lengths = column.pieces(np.arange(count))
+        starts, lengths = column.pieces()
+        if leaf.type == "str":
+            return texts_in(column.values, starts, lengths)
+
         ends = (starts + lengths).tolist()
         values = [column.values[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
-        if leaf.type in ("str", "bytes"):
-            texts = [value.tobytes() for value in values]
-            if leaf.type == "str":
-                return [text.decode("utf-8", "surrogateescape") for text in texts]
-            return texts
+        if leaf.type == "bytes":
+            return [value.tobytes() for value in values]
 
         if leaf.form == SHAPED:
             shapes: Any = block.columns[leaf.name + SHAPE]

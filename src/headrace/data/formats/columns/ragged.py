@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,16 @@ from headrace.core.errors import FormatError, UsageError
 Array = npt.NDArray[Any]
 Keys = npt.NDArray[np.int64]
 
-LONG = 2048
-"""Bytes of a sample from which on one copy per sample is quicker than one index for each element."""
+ELEMENTS = 56
+"""Elements of a sample, on average, from which on one copy per sample is quicker than one index for each element."""
+
+LONG = 4096
+"""Bytes of a sample from which on that is so, however few elements it has."""
+
+BYTE = np.dtype(np.uint8)
+
+DENSE = 2
+"""Bytes for one of a string up to which all that lies between some strings is read along with them."""
 
 
 class Ragged:
@@ -76,21 +85,40 @@ class Ragged:
             found = f"{len(values):,}"
             expected = f"{len(self.values):,} values, one for each that is replaced"
             raise UsageError.about("these values do not fit the offsets", found=found, expected=expected)
-        return Ragged(values, self._offsets, self.starts, self.stops, self.place)
+        replaced = Ragged(values, self._offsets, self.starts, self.stops, self.place)
+        # Columns of one batch are known to lie at the same places by these very arrays.
+        replaced.starts = self.starts
+        replaced.stops = self.stops
+        return replaced
 
     def rows(self, start: int, stop: int) -> Ragged:
         """Samples start .. stop-1, without a copy."""
         return Ragged(self.values, None, self.starts[start:stop], self.stops[start:stop], self.place)
 
-    def pieces(self, keys: Keys) -> tuple[Keys, Keys]:
-        """Returns starts and lengths of samples. Raises `FormatError` if they make no sense: data may be damaged."""
+    def pieces(self, keys: Keys | None = None) -> tuple[Keys, Keys]:
+        """Returns starts and lengths of samples: int64 [n] each, arrays of their own. None: of all samples.
+
+        Raises `FormatError` if they make no sense: data may be damaged.
+        """
         # Offsets come from a file, and are checked where they are used: checking all of them would read them all, which
         # for a mapped file of a thousand million samples takes minutes.
-        starts = self.starts[keys].astype(np.int64)
-        lengths = self.stops[keys].astype(np.int64) - starts
-        if len(keys) and (
-            int(lengths.min()) < 0 or int(starts.min()) < 0 or int((starts + lengths).max()) > len(self.values)
-        ):
+        if keys is None and self._offsets is not None:
+            offsets = self._offsets.astype(np.int64)
+            starts = offsets[:-1]
+            stops = offsets[1:]
+        elif keys is None:
+            starts = self.starts.astype(np.int64)
+            stops = self.stops.astype(np.int64)
+        else:
+            starts = self.starts[keys].astype(np.int64, copy=False)
+            stops = self.stops[keys].astype(np.int64, copy=False)
+
+        lengths = stops - starts
+        if len(starts) == 0:
+            return starts, lengths
+
+        # One pass for all three: where one of them is negative, so is the number that has the bits of all.
+        if int((starts | stops | lengths).min()) < 0 or int(stops.max()) > len(self.values):
             raise damaged_offsets(self.place)
 
         return starts, lengths
@@ -107,19 +135,24 @@ class Ragged:
         """Returns the samples end to end, and their offsets from 0 on; without a copy where they lie so already."""
         if len(self) == 0:
             return self.values[:0], np.zeros(1, np.int64)
-        if not (self.starts[1:] == self.stops[:-1]).all():
+        if self._offsets is None and not (self.starts[1:] == self.stops[:-1]).all():
             taken = self.take(np.arange(len(self)))
             return taken.values, np.append(taken.starts, taken.stops[-1:])
 
         first = int(self.starts[0])
         last = int(self.stops[-1])
         if not 0 <= first <= last <= len(self.values):
-            self.pieces(np.arange(len(self)))
+            self.pieces()
 
-        offsets = np.empty(len(self) + 1, np.int64)
-        offsets[:-1] = self.starts
-        offsets[-1] = last
-        return self.values[first:last], offsets - first
+        if self._offsets is not None:
+            offsets = self._offsets.astype(np.int64)
+        else:
+            offsets = np.empty(len(self) + 1, np.int64)
+            offsets[:-1] = self.starts
+            offsets[-1] = last
+
+        offsets -= first
+        return self.values[first:last], offsets
 
     @property
     def nbytes(self) -> int:
@@ -186,15 +219,72 @@ def copy_pieces(source: Array, starts: Keys, lengths: Keys, out: Array, at: Arra
         out[:total] = source[first : first + total]
         return
 
-    # Many short samples: one index for each element and a single call of NumPy beat a call for each sample. The indices
-    # take eight bytes an element, so that long samples are copied one by one. `pieces` has checked the bounds already,
-    # and `clip` saves NumPy a buffer that it needs to raise an error.
-    row = max(source.itemsize * int(np.prod(source.shape[1:])), 1)
-    if total * row < LONG * len(lengths):
-        steps = np.repeat(starts - np.asarray(at[: len(lengths)]), lengths)
-        steps += np.arange(total)
+    if by_element(total, len(lengths), row_bytes(source)):
+        # The indices take eight bytes an element, so that long samples are copied one by one. `pieces` has checked the
+        # bounds already, and `clip` saves NumPy a buffer that it needs to raise an error.
+        steps = element_places(starts, lengths, total, np.asarray(at[: len(lengths)]))
         np.take(source, steps, 0, out=out[:total], mode="clip")
         return
 
-    for start, length, to in zip(starts.tolist(), lengths.tolist(), at[: len(lengths)].tolist(), strict=True):
-        out[to : to + length] = source[start : start + length]
+    copy_each(source, starts, lengths, out, at[: len(lengths)])
+
+
+def row_bytes(values: Array) -> int:
+    """Returns how many bytes an element takes: `values[0]`."""
+    return values.itemsize * math.prod(values.shape[1:])
+
+
+def by_element(total: int, count: int, row: int) -> bool:
+    """Tells whether one index for each of `total` elements is quicker than one copy for each of `count` samples.
+
+    row: bytes of an element.
+    """
+    return total < ELEMENTS * count and total * row < LONG * count
+
+
+def element_places(starts: Keys, lengths: Keys, total: int, before: Keys) -> Keys:
+    """Returns where each element of samples lies, int64 [total]. before: the sum of the lengths in front of each."""
+    places = np.repeat(starts - before, lengths)
+    places += np.arange(total)
+    return places
+
+
+def copy_each(source: Array, starts: Keys, lengths: Keys, out: Array, at: Array) -> None:
+    """Copies pieces `source[starts[i]:starts[i] + lengths[i]]` to `out[at[i]:...]`, one after the other.
+
+    source, out: [any, *shape] of the same shape; of two types, values are converted.
+    """
+    if source.dtype != out.dtype or not source.flags.c_contiguous or not out.flags.c_contiguous:
+        for start, length, to in zip(starts.tolist(), lengths.tolist(), at.tolist(), strict=True):
+            out[to : to + length] = source[start : start + length]
+        return
+
+    # Python slices a memoryview in half the time of an array.
+    row = row_bytes(source)
+    given = source.reshape(-1).view(BYTE).data
+    written = out.reshape(-1).view(BYTE).data
+    sizes = (lengths * row).tolist()
+    for start, size, to in zip((starts * row).tolist(), sizes, (at * row).tolist(), strict=True):
+        written[to : to + size] = given[start : start + size]
+
+
+def texts_in(values: Array, starts: Keys, lengths: Keys) -> list[str]:
+    """Returns the strings whose UTF-8 lies at `values[starts[i]:starts[i] + lengths[i]]`: uint8 [any]."""
+    if not len(starts):
+        return []
+
+    # A comprehension and a slice for each string: it runs for each string of each batch.
+    stops = starts + lengths
+    first = int(starts.min())
+    last = int(stops.max())
+    if last - first <= DENSE * int(lengths.sum()):
+        data = values[first:last].tobytes()
+        if data.isascii():
+            text = data.decode("ascii")
+            begins = (starts - first).tolist()
+            return [text[begin:end] for begin, end in zip(begins, (stops - first).tolist(), strict=True)]
+
+    return [
+        values[begin:end].tobytes().decode("utf-8", "surrogateescape")
+        for begin, end in zip(starts.tolist(), stops.tolist(), strict=True)
+    ]

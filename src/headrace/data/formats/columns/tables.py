@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.data.formats.columns import Block, Column, Keys, Origin, concatenated, joined
+from headrace.data.formats.columns import Block, Column, Keys, Origin, Ragged, concatenated, joined
 from headrace.data.formats.columns.arrow_columns import check_decoded, from_arrow
 from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
@@ -41,6 +41,29 @@ class ChunkedColumn:
             out[positions] = np.asarray(self.parts[number])[keys]
 
         return out
+
+    def run(self, pieces: Sequence[tuple[int, int, int]]) -> Column:
+        """Returns neighbouring samples: of each of `pieces` (number, first sample in it, end), one after the other.
+
+        Numbers of one piece come without a copy if nobody can write to them.
+        """
+        found: list[Any] = []
+        for number, start, stop in pieces:
+            part = self.parts[number]
+            if isinstance(part, Ragged):
+                found.append(part.take(np.arange(start, stop)))
+            else:
+                found.append(part[start:stop])
+
+        if len(found) != 1:
+            return joined(self._field, found)
+
+        (only,) = found
+        # What was decoded is kept here: others must not write into it.
+        if isinstance(only, np.ndarray) and only.flags.writeable:
+            return only.copy()
+        kept: Column = only
+        return kept
 
 
 class TableReader:
@@ -82,11 +105,17 @@ class TableReader:
         """See `Reader.fetch`."""
         opened = self._opened.get()
         schema = self.schema.only(names)
-        groups = grouped(keys, opened.starts)
-        if not groups:
+        if len(keys) == 0:
             return concatenated(schema, [])
 
         columns = {}
+        if _is_run(keys):
+            pieces = _pieces_of(int(keys[0]), int(keys[-1]) + 1, opened.starts)
+            for field in schema:
+                columns[field.name] = opened.column(field).run(pieces)
+            return Block(schema, columns)
+
+        groups = grouped(keys, opened.starts)
         for field in schema:
             columns[field.name] = opened.column(field).take(groups, len(keys))
 
@@ -97,6 +126,27 @@ class TableReader:
         table = self._table.get()
         size = int(RUN * self._length / max(table.get_total_buffer_size(), 1))
         return even_blocks(self._length, min(max(size, 1), RUN))
+
+
+def _is_run(keys: Keys) -> bool:
+    """Tells whether keys, of which there is at least one, follow each other."""
+    return int(keys[-1]) - int(keys[0]) == len(keys) - 1 and bool((np.diff(keys) == 1).all())
+
+
+def _pieces_of(start: int, stop: int, starts: Keys) -> list[tuple[int, int, int]]:
+    """Returns where samples start .. stop-1 lie: (piece, first sample in it, end).
+
+    starts: the first sample of each piece, and the end of the last [pieces + 1].
+    """
+    pieces = []
+    first = int(np.searchsorted(starts, start, "right")) - 1
+    last = int(np.searchsorted(starts, stop - 1, "right")) - 1
+    for number in range(first, last + 1):
+        begin = int(starts[number])
+        end = int(starts[number + 1])
+        pieces.append((number, max(start, begin) - begin, min(stop, end) - begin))
+
+    return pieces
 
 
 class _OpenTable:
@@ -217,6 +267,9 @@ class BlockReader(ABC):
         # block both read it; the bytes are then counted twice, and some columns leave earlier than they must.
         if missing:
             read = dict(self.read_block(number, missing))
+            for column in read.values():
+                _protect(column)
+
             found |= read
             with self._lock:
                 for name, column in read.items():
@@ -242,6 +295,14 @@ class BlockReader(ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._forget()
+
+
+def _protect(column: Column) -> None:
+    """Makes a column that is kept read-only: a batch of a whole block may be a view of it, and belongs to the user."""
+    if isinstance(column, Ragged):
+        column.values.flags.writeable = False
+    else:
+        column.flags.writeable = False
 
 
 def _is_all(keys: Keys, block: Block) -> bool:
