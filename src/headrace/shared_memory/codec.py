@@ -26,7 +26,7 @@ import torch
 
 from headrace.shared_memory.leases import SMALL, WriterMemory
 from headrace.shared_memory.memory import Bytes, Slot, address_of
-from headrace.shared_memory.plain_batches import Node, NotPlain, bytes_of, describe, described, rebuild, tensor_of
+from headrace.shared_memory.plain_batches import Described, Found, Node, NotPlain, describe, rebuild, tensor_of
 
 PLAIN = b"\x01"
 """The first byte of the header of a plain batch; a pickle begins with another one."""
@@ -94,28 +94,30 @@ class _Encoder:
         _pickler_of_batches(stream, self._keep_in_header).dump(batch)
         return EncodedBatch(stream.getvalue(), list(self._used.items()), self._buffers)
 
-    def encode_plain(self, node: Node, tensors: list[torch.Tensor]) -> EncodedBatch:
+    def encode_plain(self, node: Node, tensors: list[Found]) -> EncodedBatch:
         """Encodes a plain batch. Each tensor has a buffer, or lies in the header."""
+        told: list[Described] = []
         small: list[bytearray | None] = []
-        for tensor in tensors:
-            data = bytes_of(tensor)
-            if self._place(data):
+        for described, data, address in tensors:
+            told.append(described)
+            if self._place(data, address):
                 small.append(None)
             else:
                 small.append(bytearray(data))
 
-        header = PLAIN + pickle.dumps((node, list(map(described, tensors)), small), 5)
+        header = PLAIN + pickle.dumps((node, told, small), 5)
         return EncodedBatch(header, list(self._used.items()), self._buffers)
 
     def _keep_in_header(self, buffer: pickle.PickleBuffer) -> bool:
-        return not self._place(np.frombuffer(buffer.raw(), np.uint8))
+        data = np.frombuffer(buffer.raw(), np.uint8)
+        return not self._place(data, address_of(data))
 
-    def _place(self, data: Bytes) -> bool:
+    def _place(self, data: Bytes, address: int) -> bool:
         """Sees to it that these bytes lie in a slot, and notes where. False: they stay in the header."""
         if data.size == 0:
             return False
 
-        place = self._memory.find(address_of(data))
+        place = self._memory.find(address)
         if place is None:
             if data.size < SMALL:
                 return False

@@ -121,7 +121,7 @@ def _give_back(end: _LeaseEnd) -> None:
         end.give_back(end.slot)
 
 
-def tensor_over(array: Bytes, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def tensor_over(array: Bytes | bytearray, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Returns a contiguous tensor of this shape at the start of `array`, which it aliases and keeps alive."""
     kind = NUMPY_TYPES.get(dtype)
     if kind is None:

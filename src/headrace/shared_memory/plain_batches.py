@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from headrace.core.plain_tensors import DTYPES, is_plain
+from headrace.shared_memory.leases import tensor_over
 from headrace.shared_memory.memory import Bytes
 
 TENSOR, VALUE, DICT, LIST, TUPLE = range(5)
@@ -23,26 +25,28 @@ VALUES = frozenset({int, float, str, bytes, bool, type(None)})
 
 KEYS = frozenset({int, str})
 
+BYTE = np.dtype(np.uint8)
 NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
 
 Node = tuple[Any, ...]
 Described = tuple[int, tuple[int, ...]]
 """A tensor: the number of its type, and its shape."""
 
+Found = tuple[Described, Bytes, int]
+"""A tensor of a batch: what it is, its memory, and the address of that."""
+
 
 class NotPlain(Exception):
     """A batch must be pickled."""
 
 
-def describe(batch: object) -> tuple[Node, list[torch.Tensor]]:
-    """Returns what `rebuild` needs, and the tensors of a batch in their order. Raises `NotPlain`."""
-    tensors: list[torch.Tensor] = []
+def describe(batch: object) -> tuple[Node, list[Found]]:
+    """Returns what `rebuild` needs, and the tensors of a batch in their order: what they are, and their memory.
+
+    Raises `NotPlain`.
+    """
+    tensors: list[Found] = []
     return _node(batch, tensors, set()), tensors
-
-
-def described(tensor: torch.Tensor) -> Described:
-    """Returns what is said of one of these tensors."""
-    return NUMBERS[tensor.dtype], tuple(tensor.shape)
 
 
 def rebuild(node: Node, tensors: Iterator[torch.Tensor]) -> Any:
@@ -64,16 +68,10 @@ def tensor_of(told: Described, data: Bytes | bytearray) -> torch.Tensor:
     number, shape = told
     if len(data) == 0:
         return torch.empty(shape, dtype=DTYPES[number])
-    return torch.frombuffer(data, dtype=DTYPES[number]).view(shape)
+    return tensor_over(data, shape, DTYPES[number])
 
 
-def bytes_of(tensor: torch.Tensor) -> Bytes:
-    """Returns the memory of a tensor, uint8 [bytes]."""
-    data: Bytes = tensor.view(-1).view(torch.uint8).numpy()
-    return data
-
-
-def _node(value: Any, tensors: list[torch.Tensor], seen: set[int]) -> Node:
+def _node(value: Any, tensors: list[Found], seen: set[int]) -> Node:
     kind = type(value)
     if kind is torch.Tensor:
         _add(value, tensors, seen)
@@ -96,15 +94,32 @@ def _node(value: Any, tensors: list[torch.Tensor], seen: set[int]) -> Node:
     return DICT, list(value), [_node(inner, tensors, seen) for inner in value.values()]
 
 
-def _add(tensor: torch.Tensor, tensors: list[torch.Tensor], seen: set[int]) -> None:
+def _add(tensor: torch.Tensor, tensors: list[Found], seen: set[int]) -> None:
     """Adds a tensor that has all of its memory, and nothing but that."""
-    if not is_plain(tensor):
+    data = memory_of(tensor)
+    if data is None or tensor.untyped_storage().nbytes() != data.size:
         raise NotPlain
-    if tensor.untyped_storage().nbytes() != tensor.nbytes:
-        raise NotPlain
-
     address = tensor.data_ptr()
-    if tensor.nbytes and address in seen:
+    if data.size and address in seen:
         raise NotPlain
     seen.add(address)
-    tensors.append(tensor)
+    tensors.append(((NUMBERS[tensor.dtype], tuple(tensor.shape)), data, address))
+
+
+def memory_of(tensor: torch.Tensor) -> Bytes | None:
+    """Returns the memory of a plain tensor, uint8 [bytes]; None for any other."""
+    if tensor.dtype is torch.bfloat16 and is_plain(tensor):  # which NumPy has not
+        tensor = tensor.view(torch.int16)
+    if tensor.dtype not in NUMBERS:
+        return None
+
+    # To ask torch for all that makes a tensor plain takes four times as long. NumPy gets no tensor that has a gradient,
+    # a lazy sign, another layout or another device.
+    try:
+        array = tensor.numpy()
+    except (RuntimeError, TypeError):
+        return None
+    if not array.flags.c_contiguous:
+        return None
+    data: Bytes = array.reshape(-1).view(BYTE)
+    return data

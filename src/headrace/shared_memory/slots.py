@@ -11,6 +11,9 @@ PAGE = max(4096, mmap.PAGESIZE)
 PATIENCE = 64
 """A free slot that was not needed during this many allocations gives its pages back."""
 
+KEPT = 16 << 20
+"""Bytes of free slots that keep their pages all the same: small batches come and go in bunches."""
+
 
 def capacity_for(nbytes: int) -> int:
     """Returns the capacity of a slot for `nbytes` bytes: whole pages, at most an eighth more than asked for."""
@@ -29,6 +32,7 @@ class SlotPool:
     def __init__(self, discard: Callable[[Slot], None]) -> None:
         self._discard = discard
         self._warm: dict[int, list[tuple[int, Slot]]] = {}
+        self._warm_bytes = 0
         self._cold: dict[int, list[Slot]] = {}
         self._chunk = 0
         self._used = 0
@@ -50,10 +54,12 @@ class SlotPool:
 
         wanted = capacity_for(nbytes)
         if stack := self._warm.get(wanted):
+            self._warm_bytes -= wanted
             return stack.pop()[1]
 
         for capacity in _fitting(wanted):
             if stack := self._warm.get(capacity):
+                self._warm_bytes -= capacity
                 return stack.pop()[1]
 
         for capacity in _fitting(wanted):
@@ -65,6 +71,7 @@ class SlotPool:
     def release(self, slot: Slot) -> None:
         """Takes a slot back. Nobody may read or write it any more."""
         self._warm.setdefault(slot.capacity, []).append((self._clock, slot))
+        self._warm_bytes += slot.capacity
 
     def _cut(self, capacity: int) -> Slot:
         while self._used + capacity > FIRST_CHUNK << self._chunk:
@@ -83,8 +90,9 @@ class SlotPool:
         """Gives back the pages of slots that nobody wanted for a while: the oldest lie at the bottom of each stack."""
         for capacity, stack in self._warm.items():
             stale = 0
-            while stale < len(stack) and self._clock - stack[stale][0] > PATIENCE:
+            while stale < len(stack) and self._clock - stack[stale][0] > PATIENCE and self._warm_bytes > KEPT:
                 stale += 1
+                self._warm_bytes -= capacity
             for _, slot in stack[:stale]:
                 self._discard(slot)
                 self._cold.setdefault(capacity, []).append(slot)

@@ -20,7 +20,7 @@ QUICK = 0.5e-3
 IN_A_ROW = 8
 """Quick batches after which the next one is expected to be quick, too."""
 
-LONGEST = 2e-3
+LONGEST = 4e-3
 """Seconds for which a result may wait, if the next one is as quick as it was expected."""
 
 LATE = 5e-3

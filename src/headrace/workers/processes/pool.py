@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import selectors
 import threading
 import time
@@ -24,6 +23,7 @@ from headrace.shared_memory.leases import WriterMemory
 from headrace.shared_memory.memory import Slot
 from headrace.workers.processes.crash_file import CrashFile
 from headrace.workers.processes.messages import ANSWERS, INLINE, UNREAD, InSlot, Request, Result, unpacked
+from headrace.workers.processes.plain_requests import packed_request
 from headrace.workers.processes.start import Start
 from headrace.workers.processes.worker_main import Assignment
 
@@ -347,12 +347,7 @@ class WorkerPool:
             self.resources.arena.give_back(worker.region)
 
     def _send(self, worker: WorkerHandle, request: Request) -> None:
-        plain = all(type(index) is np.ndarray for _, _, index in request.tasks)
-        if plain:
-            data = pickle.dumps(request, 5)
-        else:
-            data = dumps(request)
-
+        data = packed_request(request)
         if len(data) > INLINE:
             slot, target = self._memory.take(len(data))
             np.copyto(target, np.frombuffer(data, np.uint8))

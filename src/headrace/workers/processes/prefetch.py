@@ -25,7 +25,7 @@ from headrace.workers.processes.scale import Scale
 DEFAULT = 2
 """torch's `prefetch_factor` where the user gives none."""
 
-WORK = 2e-3
+WORK = 4e-3
 """Seconds of work that a worker holds, if its batches are quick."""
 
 MOST = 32

@@ -6,10 +6,10 @@ import ctypes
 import faulthandler
 import gc
 import os
-import pickle
 import select
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from headrace.core.torch_internals import (
 from headrace.epoch.start import EpochStart
 from headrace.faults.bad_sample import BadSample
 from headrace.shared_memory.arena import Ticket
-from headrace.shared_memory.codec import EncodedBatch, decode, encode
+from headrace.shared_memory.codec import EncodedBatch, encode
 from headrace.shared_memory.memory import Slot
 from headrace.storage.endpoint import read_through
 from headrace.telemetry.stack_sampler import StackSampler
@@ -39,12 +39,16 @@ from headrace.workers.failure import Failure
 from headrace.workers.processes.crash_file import CrashFile
 from headrace.workers.processes.messages import INLINE, InSlot, Request, Result
 from headrace.workers.processes.outbox import Outbox
+from headrace.workers.processes.plain_requests import unpacked_request
 from headrace.workers.remote import proxy
 from headrace.workers.remote.proxy import RemoteWorker
 from headrace.workers.replica import ReplicaHost
 from headrace.workers.worker_spec import WorkerSpec
 
 PR_SET_PDEATHSIG = 1
+
+PAUSE = 0.5e-3
+"""Seconds between two looks for messages, while there are tasks."""
 
 
 @dataclass
@@ -138,6 +142,7 @@ class _Worker:
         self._ended: set[int] = set()
         self._epoch = assignment.epoch
         self._tasks: deque[tuple[int, int, Any]] = deque()
+        self._look_at = 0.0
         self._read = 0
         self._freed: list[Slot] = []
 
@@ -156,6 +161,11 @@ class _Worker:
         # Tasks that were passed over, since their stream has ended, send no result with which the others would go.
         if not self._tasks:
             self._outbox.send()
+        # To look costs a system call, which quick batches need not pay for one by one.
+        now = time.perf_counter()
+        if len(self._tasks) > 1 and now < self._look_at:
+            return True
+        self._look_at = now + PAUSE
         while self._ear.hears(wait=not self._tasks):
             message = self._receive()
             if message.stop:
@@ -173,14 +183,12 @@ class _Worker:
         return bool(self._tasks)
 
     def _receive(self) -> Request:
-        message: Request | InSlot = pickle.loads(self._it.pipe.recv_bytes())
+        message = unpacked_request(self._it.pipe.recv_bytes())
         self._read += 1
-        if isinstance(message, Request):
-            return message
-
-        self._freed.append(message.slot)
-        request: Request = decode(self._orders.view(message.slot, message.nbytes).data, [])
-        return request
+        if isinstance(message, InSlot):
+            self._freed.append(message.slot)
+            message = unpacked_request(self._orders.view(message.slot, message.nbytes).data)
+        return message  # type: ignore[return-value]  # an `InSlot` holds a request
 
     def _begin(self, begin: EpochStart) -> None:
         """Starts an epoch. What goes wrong here is the result of the first task of the replica."""

@@ -30,12 +30,12 @@ from headrace.cluster.code import versions
 from headrace.core.activity import STAGE, START
 from headrace.core.errors import ClusterError
 from headrace.shared_memory.by_value import TravellingObject
-from headrace.shared_memory.codec import decode
 from headrace.shared_memory.memory import Slot
 from headrace.telemetry.stopwatch import NO_TIMES, Times
 from headrace.workers.heartbeat import START_PATIENCE
 from headrace.workers.processes.crash_file import TELL_STACKS
 from headrace.workers.processes.messages import INLINE, InSlot, Request, Result, packed
+from headrace.workers.processes.plain_requests import unpacked_request
 from headrace.workers.remote.messages import Death, Hello, Place, RemoteRequest, RemoteResult, Welcome
 from headrace.workers.remote.wire import BEAT, SILENCE, LostError, Message, Wire, authenticate
 
@@ -160,7 +160,7 @@ class _Proxy:
     def _listen_for_stop(self) -> None:
         """Reads the pipe while there is no host: the trainer sends nothing but the end."""
         try:
-            request = pickle.loads(self._pipe.recv_bytes())
+            request = unpacked_request(self._pipe.recv_bytes())
         except (EOFError, OSError) as error:
             raise _StoppedError from error
         if isinstance(request, Request) and request.stop:
@@ -232,14 +232,14 @@ class _Proxy:
 
     def _pass_on(self) -> None:
         try:
-            message: Request | InSlot = pickle.loads(self._pipe.recv_bytes())
+            message = unpacked_request(self._pipe.recv_bytes())
         except (EOFError, OSError) as error:
             raise _StoppedError from error
 
         self._read += 1
         if isinstance(message, InSlot):
             self._freed.append(message.slot)
-            message = decode(self._requests.view(message.slot, message.nbytes).data, [])
+            message = unpacked_request(self._requests.view(message.slot, message.nbytes).data)
 
         request: Request = message  # type: ignore[assignment]  # an `InSlot` holds one
         if request.stop:
