@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset
@@ -68,10 +67,10 @@ class ReadySamples(Dataset[tuple[torch.Tensor, int]]):
 
 
 class Ring:
-    """What the machine allows: processes that copy rows into shared slots, and a loop that takes them in turn.
+    """What the machine allows: processes that stack samples in shared slots, and a loop that takes them in turn.
 
-    No loader, no messages but a semaphore: it has no order but the turns, no faults, and the loop must be done with a
-    batch before it takes the next one of the same process.
+    No loader, no message but a semaphore, processes that live on between epochs. It knows one order and no faults, and
+    a batch is gone when the loop asks for the next one.
     """
 
     def __init__(self, dataset: ReadySamples, workers: int) -> None:
@@ -80,36 +79,33 @@ class Ring:
         self._images = torch.frombuffer(rows, dtype=torch.float32).view(workers, SLOTS, BATCH, *SHAPE)
         self._labels = torch.frombuffer(mmap.mmap(-1, workers * SLOTS * BATCH * 8), dtype=torch.int64)
         self._labels = self._labels.view(workers, SLOTS, BATCH)
+        context = multiprocessing.get_context("fork")
+        self._begin = [context.Semaphore(0) for _ in range(workers)]
+        self._free = [context.Semaphore(SLOTS) for _ in range(workers)]
+        self._ready = [context.Semaphore(0) for _ in range(workers)]
+        for worker in range(workers):
+            context.Process(target=self._fill, args=(worker,), daemon=True).start()
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        context = multiprocessing.get_context("fork")
-        free = [context.Semaphore(SLOTS - 1) for _ in range(self._workers)]
-        ready = [context.Semaphore(0) for _ in range(self._workers)]
-        processes = [
-            context.Process(target=self._fill, args=(worker, free[worker], ready[worker]), daemon=True)
-            for worker in range(self._workers)
-        ]
-        for process in processes:
-            process.start()
-
+        for begin in self._begin:
+            begin.release()
         for number in range(len(self._dataset) // BATCH):
             worker, slot = number % self._workers, number // self._workers % SLOTS
-            ready[worker].acquire()
+            self._ready[worker].acquire()
             yield self._images[worker, slot], self._labels[worker, slot]
-            free[worker].release()
-        for process in processes:
-            process.join()
+            self._free[worker].release()
 
-    def _fill(self, worker: int, free: Any, ready: Any) -> None:
+    def _fill(self, worker: int) -> None:
         torch.set_num_threads(1)
-        for turn, number in enumerate(range(worker, len(self._dataset) // BATCH, self._workers)):
-            free.acquire()
-            slot = turn % SLOTS
-            keys = range(number * BATCH, (number + 1) * BATCH)
-            for row, key in zip(self._images[worker, slot].numpy(), keys, strict=True):
-                np.copyto(row, self._dataset[key][0].numpy())
-            self._labels[worker, slot] = torch.tensor(keys)
-            ready.release()
+        while self._begin[worker].acquire():
+            for turn, number in enumerate(range(worker, len(self._dataset) // BATCH, self._workers)):
+                self._free[worker].acquire()
+                slot = turn % SLOTS
+                keys = range(number * BATCH, (number + 1) * BATCH)
+                samples = [self._dataset[key] for key in keys]
+                torch.stack([image for image, _ in samples], out=self._images[worker, slot])
+                self._labels[worker, slot] = torch.tensor([label for _, label in samples])
+                self._ready[worker].release()
 
 
 class Copied:

@@ -16,6 +16,13 @@ Result = TypeVar("Result")
 SPARE = 1000
 """Finished batches that may wait behind one that is late, however small they are."""
 
+LATE, OVERDUE = 2e-3, 2.0
+"""Seconds without any result after which the batch that the loop waits for is late; and how many times as long as
+usual, if batches take longer."""
+
+FORGET = 0.8
+"""Share of the older batches in the mean of their times, when another one comes."""
+
 
 class Carrier(Protocol):
     """What brings tasks to workers and results back: the executor that holds a dispatcher."""
@@ -74,6 +81,9 @@ class Dispatcher(Generic[Result]):
         self._workers = workers
         self._fills = fills or epoch.is_live or spare_bytes > 0
         self._spare_bytes = spare_bytes
+        self._spare = 0  # how many of the largest batches that is
+        self._looked = False  # since the last delivery
+        self._usual = 0.0
         self._largest = 1
         self._free = epoch.any_replica_will_do
         self._numbers: dict[int, int] = {}
@@ -194,6 +204,8 @@ class Dispatcher(Generic[Result]):
         while True:
             delivery = self.window.deliverable()
             if delivery is not None:
+                self.window.spare = 0
+                self._looked = False
                 self.give_out(carrier)
                 carrier.flush(least)
                 return delivery
@@ -225,23 +237,34 @@ class Dispatcher(Generic[Result]):
     @property
     def look_again(self) -> float | None:
         """Seconds after which `look` may find something to do, although no result has come; None: never."""
-        return None
+        if self._looked or not self._spare_bytes:
+            return None
+        return max(LATE, OVERDUE * self._usual / self._workers)
 
     def look(self, carrier: Carrier) -> None:
-        """Looks again for something to do."""
+        """The next batch is late: other workers go on behind it."""
+        if not self._spare_bytes:
+            return
+        # Not before: on a busy machine one worker is often a little behind, and each batch ahead takes memory.
+        self._looked = True
+        self.window.spare = self._spare
+        self.give_out(carrier)
 
-    def file(self, task: int, result: Result, carrier: Carrier, nbytes: int = 0) -> None:
-        """Files a result: a batch of so many bytes, or an exception in its place."""
+    def file(self, task: int, result: Result, carrier: Carrier, nbytes: int = 0, seconds: float = 0.0) -> None:
+        """Files a result: a batch of so many bytes that took so many seconds, or an exception in its place."""
         del self.out[task]
         self.window.arrive(task, result)
-        self._note_size(nbytes)
+        self._note_cost(nbytes, seconds)
         if self._free or self._spare_bytes:
             self.give_out(carrier)
 
-    def _note_size(self, nbytes: int) -> None:
+    def _note_cost(self, nbytes: int, seconds: float) -> None:
+        self._usual = FORGET * self._usual + (1 - FORGET) * seconds
         if nbytes > self._largest:
             self._largest = nbytes
-            self.window.spare = min(self._spare_bytes // self._largest, SPARE)
+            self._spare = min(self._spare_bytes // self._largest, SPARE)
+            if self._looked:
+                self.window.spare = self._spare
 
     def file_end(self, task: int, state: object, carrier: Carrier) -> None:
         """Files that the replica of a task has no data left, and its state behind the end."""

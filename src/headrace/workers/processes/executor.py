@@ -275,7 +275,7 @@ class ProcessExecutor:
                 self.pool.retire(worker_id)
             self.dispatcher.file_end(result.task, decode(arrived.header, arrived.buffers), self)
         else:
-            self.dispatcher.file(result.task, arrived, self, arrived.nbytes)
+            self.dispatcher.file(result.task, arrived, self, arrived.nbytes, arrived.seconds)
             if self._prefetch is not None and self._prefetch.made(arrived.seconds, arrived.nbytes):
                 self.scale.prefetch = self._prefetch.tasks
                 self.dispatcher.resize(self.scale.limit, self.scale.workers, self._prefetch.tasks)

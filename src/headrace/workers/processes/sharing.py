@@ -142,18 +142,19 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
         if self._knows_slow_ones:
             self._begin_early(carrier)
         super().give_out(carrier)
-        if self._is_slow and self.window.is_late:
+        if self.sampler_ended and self._is_slow and self.window.is_late:
             self._help(carrier)
 
     @property
     def look_again(self) -> float | None:
         """See `Dispatcher.look_again`: a worker may begin with a slow batch after the others have got idle."""
-        if self._is_slow and self.window.is_late and self.window.idle():
+        if self._looked and self._is_slow and self.window.idle():
             return self._pause
-        return None
+        return super().look_again
 
     def look(self, carrier: Carrier) -> None:
         """See `Dispatcher.look`."""
+        super().look(carrier)
         self._pause = min(2 * self._pause, PAUSES[1])
         if self._is_slow and self.window.is_late:
             self._help(carrier)
@@ -215,7 +216,9 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
 
     # -- what comes back -----------------------------------------------------------------------------------------------
 
-    def file(self, task: int, result: Arrived, carrier: Carrier, nbytes: int = 0) -> None:  # type: ignore[override]
+    def file(  # type: ignore[override]  # no part of a batch is `Joined`
+        self, task: int, result: Arrived, carrier: Carrier, nbytes: int = 0, seconds: float = 0.0
+    ) -> None:
         """See `Dispatcher.file`. task: may also be the number of a part."""
         self._pause = PAUSES[0]
         if task not in self.out:
@@ -225,13 +228,13 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
 
         given = self._given.get(task)
         if given is None and result.rows < 0:
-            super().file(task, result, carrier, nbytes)
+            super().file(task, result, carrier, nbytes, seconds)
             return
 
         if given is None:
             given = self._cut(task)  # it was told to stop at a task of that number in another epoch
         self._file_part(task, given, result, carrier)
-        self._note_size(nbytes)
+        self._note_cost(nbytes, self._usual)
         self.give_out(carrier)
 
     def _cut(self, task: int) -> Given:
