@@ -31,6 +31,9 @@ REGISTRY = {kind: rule for kind, rule in default_collate_fn_map.items() if kind 
 USUAL: tuple[Any, ...] = ({}, [], (), "", b"", 0, 0.0, np.empty(0), np.float32(0))
 """What samples are made of, if not of tensors: torch has rules for these beside its registry."""
 
+KNOWN = frozenset(default_collate_fn_map)
+"""The types for which torch has rules. Neither a dictionary nor a tuple nor a list is one of them."""
+
 SCALARS = {int, float, str}
 """What holds no tensors: its rule is called without looking at any other."""
 
@@ -72,7 +75,10 @@ class SlotCollate:
             # Called as torch calls it, without a copy of the registry: a batch of labels takes some microseconds.
             rule = _faster(default_collate_fn_map[kind])
             return rule(batch, collate_fn_map=default_collate_fn_map)
-        return torch_collate(batch, collate_fn_map=self._registry())
+        registry = self._registry()
+        if default_collate_fn_map.keys() == KNOWN:
+            return _collate(batch, registry)
+        return torch_collate(batch, collate_fn_map=registry)
 
     def _registry(self) -> Rules:
         """Returns torch's registry of rules with those of this module, except where the user has put in others."""
@@ -123,6 +129,24 @@ class SlotCollate:
         """
         if default_collate_fn_map.get(torch.Tensor) is torch_collate_tensor:
             default_collate_fn_map[torch.Tensor] = self.stack
+
+
+def _collate(batch: Sequence[Any], registry: Rules) -> Any:
+    """Collates as torch does, by a registry of rules for the `KNOWN` types.
+
+    Dictionaries, tuples and lists are taken apart here: torch first compares each with all types that have rules, and
+    copies it.
+    """
+    first = batch[0]
+    kind = type(first)
+    rule = registry.get(kind)
+    if rule is not None:
+        return rule(batch, collate_fn_map=registry)
+    if kind is dict:
+        return {key: _collate([sample[key] for sample in batch], registry) for key in first}
+    if kind in (tuple, list) and len(set(map(len, batch))) == 1:
+        return [_collate(samples, registry) for samples in zip(*batch, strict=True)]
+    return torch_collate(batch, collate_fn_map=registry)
 
 
 def _faster(rule: Rule) -> Rule:

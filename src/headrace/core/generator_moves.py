@@ -31,6 +31,9 @@ TORCH_HEAD = struct.Struct("=QiiQ")
 TORCH_BEFORE, TORCH_BEHIND = 12, 24
 """Bytes beside torch's words that drawing changes: words left and position; two normal deviates in reserve."""
 
+MARK = 20
+"""Bytes of a state in which a draw is noticed, beside the position."""
+
 TORCH_SEARCHED = 256
 """Bytes of torch's object in which its words must begin. It is ten times as large, as it holds them all."""
 
@@ -48,6 +51,8 @@ class GeneratorMoves:
         self._python_words = _words_at(_address_in_python())
         self._numpy_words = _words_at(_address_in_numpy())
         self._torch_words = _torch_words_at(_address_in_torch(torch.default_generator))
+        self._marks = _marks_of(self._python_words, self._numpy_words, self._torch_words)
+        self._marked: list[Any] = []
         self._torch_state = torch.default_generator.get_state()  # the official one of what `_before` has seen
         self._before: Seen | None = None
         self._looks_before = True
@@ -76,10 +81,13 @@ class GeneratorMoves:
 
         self._looks_before = before is not None and seen != before
         self._before = seen
+        self._marked = self._mark()
         return True
 
     def happened(self) -> bool:
         """Tells whether the generators moved during the work, or, if `is_sure` is false, before it."""
+        if self._marked and self._mark() == self._marked:
+            return False
         seen = self._look()
         before = self._before
         if seen == before:
@@ -91,7 +99,16 @@ class GeneratorMoves:
             return True
 
         self._before = seen
+        self._marked = self._mark()
         return False
+
+    def _mark(self) -> list[Any]:
+        """Returns a few bytes of each generator, one of which each draw changes; empty where they cannot be read."""
+        if self._marks is None:
+            return []
+        marks: list[Any] = [mark.tobytes() for mark in self._marks]
+        marks.append(random._inst.gauss_next)  # type: ignore[attr-defined]
+        return marks
 
     def look_before(self) -> None:
         """Has the next `begin` look at the generators, because somebody draws between pieces of work, too."""
@@ -136,6 +153,18 @@ class GeneratorMoves:
             of_torch = self._torch_words.tobytes()
 
         return python, random._inst.gauss_next, numpy, of_torch  # type: ignore[attr-defined]
+
+
+def _marks_of(
+    python: memoryview | None, numpy: memoryview | None, of_torch: memoryview | None
+) -> list[memoryview] | None:
+    """Returns the parts to look at: the position among the words, some words, and torch's deviates in reserve.
+
+    A draw moves the position. It is where it was after 624 of them, but then each word is another one.
+    """
+    if python is None or numpy is None or of_torch is None:
+        return None
+    return [python[:MARK], numpy[:MARK], numpy[-4:], of_torch[: TORCH_BEFORE + MARK], of_torch[-TORCH_BEHIND:]]
 
 
 def _words_at(address: int | None) -> memoryview | None:

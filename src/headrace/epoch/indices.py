@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sized
-from operator import methodcaller
 from typing import Any
 
 from torch.utils.data import BatchSampler
@@ -17,7 +16,7 @@ from headrace.core.world import World
 from headrace.epoch.look_ahead import HearsBatches
 from headrace.epoch.progress import MapProgress
 from headrace.epoch.spec import LoaderSpec
-from headrace.samplers.key_arrays import key_arrays
+from headrace.samplers.key_arrays import key_arrays, key_lists
 from headrace.samplers.live import LiveBatches, LiveSampler
 from headrace.samplers.sampler import PositionalSampler
 
@@ -37,13 +36,13 @@ def begin_indices(spec: LoaderSpec, begun: Iterator[Any] | None = None) -> Itera
     if isinstance(sampler, LiveSampler):
         return sampler.key_batches(spec.index_sampler.batch_size, drop_last=spec.index_sampler.drop_last)
 
-    whole = makes_batches(spec.dataset, spec.collate_fn)
-    if whole or isinstance(sampler, PositionalSampler):
-        arrays = key_arrays(spec.index_sampler)
-        if arrays is not None and whole:
-            return arrays
-        if arrays is not None:
-            return map(methodcaller("tolist"), arrays)
+    known: Iterator[Any] | None = None
+    if makes_batches(spec.dataset, spec.collate_fn):
+        known = key_arrays(spec.index_sampler)
+    elif isinstance(sampler, PositionalSampler):
+        known = key_lists(spec.index_sampler)
+    if known is not None:
+        return known
 
     if begun is None:
         return iter(spec.index_sampler)
@@ -125,7 +124,11 @@ class MapIndices:
             index = next(self._indices)
             number = self._drawn
             self._drawn += 1
-            if self._seeded:
+            if self._seeded and self._batched and type(index) is list:  # as nearly always
+                count = len(index)
+                first = self._offset + self._samples * self._ranks + self._rank
+                index = Positioned(index, range(first, first + count * self._ranks, self._ranks))
+            elif self._seeded:
                 index = self._positioned(index)
                 count = len(index.positions)
             elif self._batched and isinstance(index, Sized):
@@ -179,8 +182,7 @@ class MapIndices:
         return self._sizes.get(number, 0)
 
     def _positioned(self, index: Any) -> Positioned:
-        is_list = type(index) is list  # as nearly always: it is asked for nothing more
-        if self._batched and not is_list and not isinstance(index, Sized):
+        if self._batched and not isinstance(index, Sized):
             index = list(index)
 
         count = 1
@@ -189,8 +191,6 @@ class MapIndices:
 
         first = self._offset + self._samples * self._ranks + self._rank
         positions = range(first, first + count * self._ranks, self._ranks)
-        if is_list:
-            return Positioned(index, positions)
         return Positioned(index, getattr(index, "positions", positions))
 
 

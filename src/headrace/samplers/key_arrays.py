@@ -39,6 +39,15 @@ def key_arrays(index_sampler: Any) -> Iterator[Keys] | None:
     return None
 
 
+def key_lists(index_sampler: Any) -> Iterator[list[int]] | None:
+    """Returns the same batches as lists, of a sampler of headrace's; None if its code is not known."""
+    sampler = index_sampler.sampler
+    if key_arrays(index_sampler) is None:
+        return None
+    lists: Iterator[list[int]] = sampler.key_lists(index_sampler.batch_size, drop_last=index_sampler.drop_last)
+    return lists
+
+
 def _ascending(length: int) -> Iterator[Keys]:
     for start in range(0, length, CHUNK):
         yield np.arange(start, min(start + CHUNK, length), dtype=np.int64)

@@ -219,6 +219,13 @@ class PositionalSampler(ElasticSampler):
 
     def key_arrays(self, size: int, *, drop_last: bool) -> Iterator[Keys]:
         """Yields the same keys as `__iter__`, in batches of `size`, each an array: many times faster."""
+        return self._key_batches(size, drop_last=drop_last, as_lists=False)
+
+    def key_lists(self, size: int, *, drop_last: bool) -> Iterator[list[int]]:
+        """Yields the same batches as lists, a little later than arrays."""
+        return self._key_batches(size, drop_last=drop_last, as_lists=True)
+
+    def _key_batches(self, size: int, *, drop_last: bool, as_lists: bool) -> Iterator[Any]:
         start = self._begin()["position"]
         epoch = self.epoch
         world = self.world
@@ -227,7 +234,9 @@ class PositionalSampler(ElasticSampler):
         self._cursor = (start, world.size, count)
         many = max(LARGEST_CHUNK // size, 1) * size
         for done in range(0, len(mine), many):
-            keys = self.keys_at(epoch, self._wrapped(mine[done : done + many])).astype(np.int64, copy=False)
+            keys: Any = self.keys_at(epoch, self._wrapped(mine[done : done + many])).astype(np.int64, copy=False)
+            if as_lists:
+                keys = keys.tolist()
             for at in range(0, len(keys), size):
                 batch = keys[at : at + size]
                 if len(batch) == size or not drop_last:
