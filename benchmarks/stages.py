@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ RATES = {
         "torch, pad_sequence": "torch, per access, one by one, pad_sequence",
         "headrace": "headrace, per access, batched",
         "headrace, the functions that torch has": "headrace, per access, one by one",
+        "bare loop, the batched steps": "bare loop, per access",
     },
 }
 """Lines of the table, contenders, and what they are called when they take turns."""
@@ -87,12 +88,15 @@ def rates(folder: Path, given: argparse.Namespace) -> list[results.Table]:
         swipes.check(loader_of(name, dataset, keys), keys, ready, noisy="per access" in name)
         loops[name] = functools.partial(once, name, dataset, keys)
         if name == "torch, all stored":
-            loops["bare copy and pad"] = functools.partial(bare, ready, keys)
+            loops["bare copy and pad"] = functools.partial(bare, swipes.bare, ready, keys)
+        if name == "headrace, per access, batched":
+            loops["bare loop, per access"] = functools.partial(bare, swipes.bare_steps, raw, keys)
     got = all_in_turn(loops, 1.0, given.rounds)
     pairs = [
         ("headrace, all stored", "torch, all stored"),
         ("headrace, all stored", "bare copy and pad"),
         ("headrace, per access, batched", "torch, per access, one by one"),
+        ("headrace, per access, batched", "bare loop, per access"),
         ("headrace, per access, one by one", "torch, per access, one by one"),
         ("headrace, per access, one by one", "torch, per access, one by one, pad_sequence"),
     ]
@@ -119,9 +123,9 @@ def once(name: str, dataset: Any, keys: Any) -> float:
     return float(len(keys))
 
 
-def bare(ready: swipes.Columns, keys: Any) -> float:
-    """The bare loop over these keys."""
-    swipes.bare(ready, keys)
+def bare(loop: Callable[..., None], columns: swipes.Columns, keys: Any) -> float:
+    """A bare loop over these keys."""
+    loop(columns, keys)
     return float(len(keys))
 
 

@@ -74,7 +74,7 @@ PLANS = {
     "formats": Plan(("formats.py",), ("formats.py --share 0.02 --seconds 0.05",), 3),
     "order": Plan(("order.py --sizes 1e6 1e8 3e8 1e9 1e10 --rounds 3",), ("order.py --sizes 1e5 1e10 --rounds 1",), 5),
     "small-batches": Plan(("small_batches.py",), ("small_batches.py --rounds 1 --share 0.05",), 4),
-    "stragglers": Plan(("stragglers.py",), ("stragglers.py --rounds 1 --share 0.1",), 3),
+    "stragglers": Plan(("stragglers.py",), ("stragglers.py --rounds 1 --share 0.1",), 7),
     "bucket": Plan(("remote.py",), ("remote.py --samples 100 --rounds 1",), 4),
     "line": Plan(("remote_line.py",), ("remote_line.py --samples 200 --rounds 1 --rate 1e10",), 15),
     "cache": Plan(("remote_cache.py --rounds 15",), ("remote_cache.py --samples 100 --rounds 1",), 2),

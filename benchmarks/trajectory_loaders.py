@@ -194,12 +194,43 @@ def bare(ready: Columns, keys: np.ndarray) -> None:
         part = keys[start : start + BATCH]
         for name, (values, offsets) in ready.items():
             begins = offsets[part]
-            lengths = offsets[part + 1] - begins
-            shape = (len(part), int(lengths.max()), *values.shape[1:])
-            out = room[name][: int(np.prod(shape))].reshape(shape)
-            out[...] = 0
-            for row, begin, length in zip(out, begins.tolist(), lengths.tolist(), strict=True):
-                row[:length] = values[begin : begin + length]
+            pad_into(room[name], values, begins, offsets[part + 1] - begins)
+
+
+def pad_into(room: np.ndarray, values: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> None:
+    """Copies pieces of values into the rows of a padded batch, in memory that is used again."""
+    shape = (len(begins), int(lengths.max()), *values.shape[1:])
+    out = room[: int(np.prod(shape))].reshape(shape)
+    out[...] = 0
+    for row, begin, length in zip(out, begins.tolist(), lengths.tolist(), strict=True):
+        row[:length] = values[begin : begin + length]
+
+
+def bare_steps(raw: Columns, keys: np.ndarray) -> None:
+    """Makes batches from raw trajectories by the same batched steps, and pads them: a loop without a loader."""
+    (points, at), (letters, within) = raw["points"], raw["word"]
+    room: dict[str, np.ndarray] = {}
+    noise = np.random.default_rng(0)
+    for start in range(0, len(keys), BATCH):
+        part = keys[start : start + BATCH]
+        begins = at[part]
+        lengths = at[part + 1] - begins
+        offsets = np.append(0, np.cumsum(lengths))
+        some = np.empty((int(offsets[-1]), points.shape[1]), points.dtype)
+        for begin, length, to in zip(begins.tolist(), lengths.tolist(), offsets.tolist(), strict=False):
+            some[to : to + length] = points[begin : begin + length]
+
+        spans = zip(within[part].tolist(), within[part + 1].tolist(), strict=True)
+        block: Any = {"points": Ragged(some, offsets), "word": [letters[a:b].tobytes().decode() for a, b in spans]}
+        for step in features.IN_BLOCKS:
+            block = step(block)
+        values = block["features"].values
+        values[:, :2] += noise.standard_normal((len(values), 2), np.float32) * augment.STRENGTH
+        for name in FEATURES.names:
+            column = block[name]
+            if name not in room:
+                room[name] = np.empty(BATCH * 256 * column.values[0].size, column.values.dtype)
+            pad_into(room[name], column.values, column.offsets[:-1], np.diff(column.offsets))
 
 
 def check(loader: Any, keys: np.ndarray, ready: Columns, *, noisy: bool) -> None:
