@@ -161,7 +161,8 @@ def test_all_batches_come_in_order_whoever_makes_them(
         samples.note([5, 6, 7], 1.1, [(0, 1.0)])
     epoch: Any = Epoch(count, size, workers, samples)
     epoch.spec.index_sampler.sampler = None
-    dispatcher = SharingDispatcher(epoch, pool, Scale(workers, 2, workers), spare_bytes=1 << 20)
+    spare = data.draw(st.sampled_from([8, 64, 1 << 20]))
+    dispatcher = SharingDispatcher(epoch, pool, Scale(workers, 2, workers), spare_bytes=spare)
     dispatcher._knows_slow_ones = known
 
     pool_collect = lambda: pool.step(dispatcher)  # noqa: E731
@@ -302,6 +303,12 @@ def test_parts_that_cannot_be_joined_are_made_again_as_one_batch() -> None:
     found = epochs(Mixed(), batch_size=8, num_workers=4)
     assert [batch.dtype for batch in found] == [batch.dtype for batch in expected]
     assert all(map(torch.equal, found, expected))
+
+
+def test_the_keys_of_a_batch_may_have_no_order() -> None:
+    batches = [{key, key + 1, key + 2, key + 3} for key in range(0, 64, 4)]
+    found = epochs(Gated(64, {}), 2, batch_sampler=batches, num_workers=2, persistent_workers=True)
+    assert same(found, epochs(Gated(64, {}), 2, batch_sampler=batches))
 
 
 @pytest.mark.parametrize("bad", [0, 3, 7, 12])

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from headrace.batches.collate import SlotCollate
 from headrace.batches.index import Positioned
 from headrace.batches.join import NotAlikeError, Part, join
@@ -130,10 +132,11 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
         self._drawn: deque[tuple[int, Any]] = deque()
         self._slow: deque[tuple[int, int]] = deque()  # tasks and rows of slow samples that were drawn
         self._early: set[int] = set()  # parts with such a sample that are being made
+        self._early_bytes = 0  # of those that are made, and whose batch is not given out yet
         self._ended = False
         self._horizon = 0
         self._pause = PAUSES[0]
-        self._most_rows = epoch.spec.batch_size or 1
+        self._most_rows = 1
 
     # -- what is given out ---------------------------------------------------------------------------------------------
 
@@ -175,12 +178,15 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
 
     def _hand_out(self, task: int, replica: int, index: Any, carrier: Carrier) -> None:
         cut = self._cuts.get(task)
-        if cut is None and task == 0:
-            cut = self._cut_first(index, replica, carrier)
+        if can_be_cut(index):
+            self._most_rows = max(self._most_rows, len(index.index))
+            if task == 0:
+                cut = self._cut_first(index, replica, carrier)
         if cut is None:
             super()._hand_out(task, replica, index, carrier)
             return
 
+        self._early_bytes -= sum(arrived.nbytes for _, arrived in cut.parts)
         rows = sorted(cut.missing - self._rows_out(cut))
         cut.out.add(task)
         self._given[task] = Given(task, rows, rows, 1)
@@ -189,7 +195,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
     def _cut_first(self, index: Any, replica: int, carrier: Carrier) -> Cut | None:
         """Gives all replicas but one a part of the first batch."""
         others = [other for other in range(self.window.open_replicas) if other != replica]
-        count = len(index.index) if type(index) is Positioned else 0
+        count = len(index.index)
         is_quick = 0 < self._samples.usual * count < 2 * WORTH
         if count < 2 or not others or is_quick:
             return None
@@ -227,6 +233,8 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
             self._note(task, result)
 
         given = self._given.get(task)
+        if given is not None and given.task >= self.window.next_task:
+            self._early_bytes += result.nbytes
         if given is None and result.rows < 0:
             super().file(task, result, carrier, nbytes, seconds)
             return
@@ -248,7 +256,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
     def _note(self, number: int, result: Arrived) -> None:
         """Notes how long samples took."""
         index = self.out[number][1]
-        if type(index) is not Positioned:
+        if not can_be_cut(index):
             return
         keys = index.index
         if result.rows >= 0:
@@ -350,7 +358,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
             if not idle:
                 return
             replica, index = self.out[number]
-            if type(index) is not Positioned or number in self._early:
+            if not can_be_cut(index) or number in self._early:
                 continue
             task, stage, place = self._pool.doing(replica % self._workers)
             if task != number and stage in (LOAD, COLLATE):
@@ -403,7 +411,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
         self._draw()
         workers = self.window.open_replicas
         most = min(workers - 1, math.ceil(self._samples.share * workers))
-        while self._slow and len(self._early) < most:
+        while self._slow and len(self._early) < most and self._early_bytes < self._spare_bytes:
             task, row = self._slow[0]
             if task < self.window.next_task or task in self._whole:
                 self._slow.popleft()  # it is too late
@@ -423,7 +431,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
     def _draw(self) -> None:
         """Draws so many batches ahead that the slowest sample can be made until its batch is due."""
         if not self._horizon:
-            batch = self._samples.usual * max(self._epoch.spec.batch_size or 1, 1) / self.window.open_replicas
+            batch = self._samples.usual * (self._epoch.spec.batch_size or 1) / self.window.open_replicas
             far = FARTHER * self._samples.longest / max(batch, 1e-6) + self.window.limit
             self._horizon = int(min(far, SPARE))
 
@@ -435,7 +443,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
                 return
             task = self.window.next_task + len(self._drawn)
             self._drawn.append((number, index))
-            if type(index) is Positioned:
+            if can_be_cut(index):
                 slow = [row for row, key in enumerate(index.index) if key in self._samples]
                 # One sample is left for the worker that is given the batch.
                 self._slow.extend((task, row) for row in slow[: len(index.index) - 1])
@@ -462,6 +470,11 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
     def busy(self) -> list[int]:
         """See `Dispatcher.busy`."""
         return sorted({replica % self._workers for replica, _ in self.out.values()})
+
+
+def can_be_cut(index: object) -> bool:
+    """Tells whether an index has keys in an order, and the position of each."""
+    return type(index) is Positioned and isinstance(index.index, (list, tuple, np.ndarray))
 
 
 def part_of(index: Positioned, rows: Sequence[int]) -> Positioned:
