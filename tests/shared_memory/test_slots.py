@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.shared_memory.memory import FIRST_CHUNK, Slot
-from headrace.shared_memory.slots import PAGE, PATIENCE, SlotPool, capacity_for
+from headrace.shared_memory.slots import KEPT, PAGE, PATIENCE, SlotPool, capacity_for
 
 pytestmark = pytest.mark.alone
 
@@ -72,13 +72,24 @@ def test_the_slot_that_was_freed_last_is_taken_first() -> None:
 def test_slots_that_nobody_needs_any_more_give_their_pages_back_and_stay_usable() -> None:
     discarded: list[Slot] = []
     pool = SlotPool(discarded.append)
-    surplus = [pool.allocate(PAGE) for _ in range(5)]
+    surplus = [pool.allocate(KEPT) for _ in range(5)]
     for slot in surplus:
         pool.release(slot)
     for _ in range(3 * PATIENCE):
-        pool.release(pool.allocate(PAGE))
+        pool.release(pool.allocate(KEPT))
     assert sorted(discarded) == sorted(surplus[:4])
-    assert sorted(pool.allocate(PAGE) for _ in range(5)) == sorted(surplus)
+    assert sorted(pool.allocate(KEPT) for _ in range(5)) == sorted(surplus)
+
+
+def test_a_few_small_slots_keep_their_pages() -> None:
+    discarded: list[Slot] = []
+    pool = SlotPool(discarded.append)
+    count = KEPT // (4 * PAGE)
+    for slot in [pool.allocate(4 * PAGE) for _ in range(count + 3)]:
+        pool.release(slot)
+    for _ in range(3 * PATIENCE):
+        pool.release(pool.allocate(4 * PAGE))
+    assert len(discarded) == 3
 
 
 def test_a_steady_need_takes_no_new_slots() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from headrace.shared_memory.memory import FIRST_CHUNK, Slot
 
 PAGE = max(4096, mmap.PAGESIZE)
-PATIENCE = 512
+PATIENCE = 128
 """A free slot that was not needed during this many allocations gives its pages back."""
 
 KEPT = 16 << 20
