@@ -202,6 +202,7 @@ WRONG: list[tuple[Any, tuple[str, ...]]] = [
     ({"x": "a"}, ("the columns of 'x': 'a'",)),
     ({"x": 3}, ("the columns of 'x': 3",)),
     ({"x": {"a": 1}}, ("the columns of 'x': {'a': 1}",)),
+    ({"x": {"a"}}, ("the columns of 'x': {'a'}",)),
     ({"x": ["a", 1]}, ("1 among them",)),
     ({"": ["a"]}, ("the new name ''",)),
     ({1: ["a"]}, ("the new name 1",)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,7 +130,8 @@ def _taking(column: Array) -> Any:
 def _names_in(new: str, given: Any, stored: Schema, place: str) -> tuple[str, ...]:
     """Returns the columns of one stack. Raises `UsageError`."""
     where = f"the columns of {new!r}"
-    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+    # A set has no order of its own: the matrix would be another one in each run.
+    if isinstance(given, (str, bytes, Mapping, AbstractSet)) or not isinstance(given, Iterable):
         raise wrong_argument("stack", given, EXPECTED, place=PLACE, found=f"{where}: {given!r}")
 
     names = tuple(given)

@@ -35,10 +35,10 @@ from headrace.workers.processes.prefetch import may_draw_early
 from headrace.workers.processes.start import ForkServers
 from headrace.workers.protocol import Executor
 
-SECONDS = 0.06
+SECONDS = 0.04
 """How long each way is measured, about."""
 
-FEWEST, MOST = 24, 1024
+FEWEST, MOST = 24, 256
 """Batches that are measured."""
 
 PARTS = 8
