@@ -21,6 +21,17 @@ class Positioned(NamedTuple):
     positions: range | npt.NDArray[np.int64]
 
 
+def can_be_cut(index: object) -> bool:
+    """Tells whether an index has keys in an order, and the position of each."""
+    return type(index) is Positioned and isinstance(index.index, (list, tuple, np.ndarray))
+
+
+def part_of(index: Positioned, rows: Sequence[int]) -> Positioned:
+    """Returns the index of some rows of a batch."""
+    keys = [index.index[row] for row in rows]
+    return Positioned(keys, [int(index.positions[row]) for row in rows])  # type: ignore[arg-type]  # any sequence will do
+
+
 class Careful(NamedTuple):
     """An index whose batch killed a worker while all its samples were being made at once: now each is tried alone."""
 

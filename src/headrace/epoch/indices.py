@@ -126,8 +126,7 @@ class MapIndices:
             self._drawn += 1
             if self._seeded and self._batched and type(index) is list:  # as nearly always
                 count = len(index)
-                first = self._offset + self._samples * self._ranks + self._rank
-                index = Positioned(index, range(first, first + count * self._ranks, self._ranks))
+                index = Positioned(index, self._next_positions(count))
             elif self._seeded:
                 index = self._positioned(index)
                 count = len(index.positions)
@@ -189,9 +188,12 @@ class MapIndices:
         if self._batched:
             count = len(index)
 
+        return Positioned(index, getattr(index, "positions", self._next_positions(count)))
+
+    def _next_positions(self, count: int) -> range:
+        """Returns the positions of so many samples that come next, of which this rank has each n-th."""
         first = self._offset + self._samples * self._ranks + self._rank
-        positions = range(first, first + count * self._ranks, self._ranks)
-        return Positioned(index, getattr(index, "positions", positions))
+        return range(first, first + count * self._ranks, self._ranks)
 
 
 Indices = MapIndices | StreamIndices

@@ -15,6 +15,7 @@ import numpy as np
 from headrace.batches.index import Positioned
 from headrace.shared_memory.codec import dumps
 from headrace.shared_memory.memory import Slot
+from headrace.shared_memory.plain_batches import KEYS
 from headrace.workers.processes.messages import InSlot, Request
 
 Task = tuple[int, int, Any]
@@ -24,9 +25,6 @@ PlainTask = tuple[int, int, Any, Any]
 """Number, replica, keys, positions: an array is a bytearray, a range is a pair; None: it has no positions."""
 
 INT64 = np.dtype(np.int64)
-
-VALUES = frozenset({int, str})
-"""Types of keys that a list may have."""
 
 
 def packed_request(request: Request) -> bytes:
@@ -76,8 +74,8 @@ def _is_keys(index: Any) -> bool:
     if kind is np.ndarray:
         return bool(index.dtype == INT64 and index.ndim == 1)
     if kind is list:
-        return VALUES.issuperset(map(type, index))
-    return kind in VALUES
+        return KEYS.issuperset(map(type, index))
+    return kind in KEYS
 
 
 def _kept(index: Any) -> Any:

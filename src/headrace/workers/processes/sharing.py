@@ -20,10 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from headrace.batches.collate import SlotCollate
-from headrace.batches.index import Positioned
+from headrace.batches.index import Positioned, can_be_cut, part_of
 from headrace.batches.join import NotAlikeError, Part, join
 from headrace.batches.whole_batches import fetches_batches
 from headrace.core.activity import COLLATE, LOAD
@@ -100,6 +98,11 @@ class Cut:
     out: set[int] = field(default_factory=set)
     """Numbers of the parts that are being made."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the parts that are made."""
+        return sum(arrived.nbytes for _, arrived in self.parts)
+
 
 def shares_batches(epoch: Epoch) -> bool:
     """Tells whether several workers may make a batch of this epoch together, and nobody can see it.
@@ -145,7 +148,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
         if self._knows_slow_ones:
             self._begin_early(carrier)
         super().give_out(carrier)
-        if self.sampler_ended and self._is_slow and self.window.is_late:
+        if self.sampler_ended:
             self._help(carrier)
 
     @property
@@ -159,8 +162,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
         """See `Dispatcher.look`."""
         super().look(carrier)
         self._pause = min(2 * self._pause, PAUSES[1])
-        if self._is_slow and self.window.is_late:
-            self._help(carrier)
+        self._help(carrier)
 
     @property
     def _is_slow(self) -> bool:
@@ -186,7 +188,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
             super()._hand_out(task, replica, index, carrier)
             return
 
-        self._early_bytes -= sum(arrived.nbytes for _, arrived in cut.parts)
+        self._early_bytes -= cut.nbytes
         rows = sorted(cut.missing - self._rows_out(cut))
         cut.out.add(task)
         self._given[task] = Given(task, rows, rows, 1)
@@ -233,8 +235,6 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
             self._note(task, result)
 
         given = self._given.get(task)
-        if given is not None and given.task >= self.window.next_task:
-            self._early_bytes += result.nbytes
         if given is None and result.rows < 0:
             super().file(task, result, carrier, nbytes, seconds)
             return
@@ -279,6 +279,8 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
 
         rows = given.all_rows if result.rows < 0 else given.all_rows[: result.rows]
         cut.parts.append((rows, result))
+        if given.task >= self.window.next_task:
+            self._early_bytes += result.nbytes
         cut.missing.difference_update(rows)
         if cut.missing:
             # Rows that nobody makes: it has stopped before the place where others begin.
@@ -327,8 +329,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
             return
 
         del self._cuts[task]
-        nbytes = sum(arrived.nbytes for _, arrived in cut.parts)
-        self.window.arrive_joined(task, Joined("batch", batch, last.worker, last.times, nbytes, last.at))
+        self.window.arrive_joined(task, Joined("batch", batch, last.worker, last.times, cut.nbytes, last.at))
 
     def _make_whole(self, task: int, carrier: Carrier) -> None:
         """Has one worker make a batch whose parts cannot be joined."""
@@ -338,6 +339,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
 
         self._whole.add(task)
         if task >= self.window.next_task:
+            self._early_bytes -= cut.nbytes
             del self._cuts[task]  # it was not given out yet
             return
 
@@ -350,9 +352,9 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
 
     def _help(self, carrier: Carrier) -> None:
         """Has workers that have nothing to do help with the oldest batches, while the loop may wait for one."""
-        idle = self.window.idle()
-        if not idle or not self._samples.splits:
+        if not (self._is_slow and self.window.is_late and self._samples.splits):
             return
+        idle = self.window.idle()
 
         for number in sorted(self.out, key=self.task_of):
             if not idle:
@@ -470,14 +472,3 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
     def busy(self) -> list[int]:
         """See `Dispatcher.busy`."""
         return sorted({replica % self._workers for replica, _ in self.out.values()})
-
-
-def can_be_cut(index: object) -> bool:
-    """Tells whether an index has keys in an order, and the position of each."""
-    return type(index) is Positioned and isinstance(index.index, (list, tuple, np.ndarray))
-
-
-def part_of(index: Positioned, rows: Sequence[int]) -> Positioned:
-    """Returns the index of some rows of a batch."""
-    keys = [index.index[row] for row in rows]
-    return Positioned(keys, [int(index.positions[row]) for row in rows])  # type: ignore[arg-type]  # any sequence will do
