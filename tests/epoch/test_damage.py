@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.core.errors import StateError
+from headrace.epoch.snapshot import sealed
 
 from .datasets import Counting, Rows, SelfSplitting, Stream
 
@@ -27,6 +28,7 @@ def loader(kind: str) -> Any:
         "generator": lambda: headrace.DataLoader(Rows(40), batch_size=4, shuffle=True, generator=generator),
         "seed": lambda: headrace.DataLoader(Rows(40), batch_size=4, shuffle=True, seed=3),
         "shard": lambda: headrace.DataLoader(Rows(40), batch_size=4, shuffle=True, seed=3, shard="auto"),
+        "deferred": lambda: headrace.DataLoader(Rows(40), batch_size=4, seed=3),
         "stateful": lambda: headrace.DataLoader(Counting(40), batch_size=4),
         "stream": lambda: headrace.DataLoader(Stream(40), batch_size=4, seed=3, shard="auto"),
         "own streams": lambda: headrace.DataLoader(SelfSplitting(40, True), batch_size=4),
@@ -34,7 +36,7 @@ def loader(kind: str) -> Any:
     return kinds[kind]()
 
 
-KINDS = ["generator", "seed", "shard", "stateful", "stream", "own streams"]
+KINDS = ["generator", "seed", "shard", "deferred", "stateful", "stream", "own streams"]
 
 WRONG: list[Any] = [
     None, True, False, -1, 0, 7, 10**9, 10**30, 2.5, math.nan, math.inf, "", "no", "zzz", [], [1], [[1]], [[0, 1, 2]],
@@ -48,7 +50,10 @@ def states() -> Iterator[Any]:
         iterator = iter(made)
         for _ in range(3):
             next(iterator)
-        yield kind, made.state_dict()
+        state = made.state_dict()
+        if kind == "deferred":  # sample 20 was moved away, and back to its place
+            state = sealed({**state, "deferred": [[20, 20, 20, True]]})
+        yield kind, state
 
 
 STATES = dict(states())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import time
 from collections import deque
@@ -20,9 +21,11 @@ from torch.utils.data import Dataset
 import headrace
 from headrace.batches.index import Positioned
 from headrace.core.activity import LOAD
+from headrace.epoch.deferral import Deferral
 from headrace.epoch.slow_samples import SlowSamples
 from headrace.shared_memory.codec import EncodedBatch, encode
 from headrace.telemetry.stopwatch import NO_TIMES
+from headrace.workers import dispatch
 from headrace.workers.processes.arrived import Arrived
 from headrace.workers.processes.scale import Scale
 from headrace.workers.processes.sharing import SharingDispatcher
@@ -123,7 +126,10 @@ class Epoch:
     any_replica_will_do = True
     next_replica = 0
 
-    def __init__(self, count: int, size: int, workers: int, samples: SlowSamples) -> None:
+    def __init__(
+        self, count: int, size: int, workers: int, samples: SlowSamples, deferral: Deferral | None = None
+    ) -> None:
+        self.deferral = deferral
         self.batches = [
             Positioned(list(range(first, first + size)), range(first, first + size))
             for first in range(0, count * size, size)
@@ -137,7 +143,10 @@ class Epoch:
         )  # fmt: skip
 
     def take(self) -> tuple[int, Any]:
-        return next(self.left)
+        number, index = next(self.left)
+        if self.deferral is not None:
+            index = self.deferral.take(number, index)
+        return number, index
 
     def is_at_end(self) -> bool:
         return False
@@ -146,41 +155,71 @@ class Epoch:
         pass
 
 
-@settings(deadline=None)
-@given(st.integers(2, 4), st.integers(1, 9), st.integers(1, 6), st.booleans(), st.data())
-def test_all_batches_come_in_order_whoever_makes_them(
-    workers: int, count: int, size: int, known: bool, data: st.DataObject
-) -> None:
-    pool = Workers(workers, lambda most: data.draw(st.integers(0, most - 1)))
-    pool.bad = data.draw(st.sets(st.integers(0, count * size), max_size=2))
-    first_float = data.draw(st.integers(0, 4 * count * size))
+def check_epoch(draw: Callable[[int], int], workers: int, count: int, size: int, known: bool, bad: set[int]) -> None:
+    """Checks that all batches come in order, unless late ones may come later, with workers that `draw` plays.
+
+    known: whether a sample is known to be slow. bad: keys of samples that raise.
+    """
+    pool = Workers(workers, draw)
+    pool.bad = bad
+    first_float = draw(4 * count * size)
+    defers = draw(2) == 1
     pool.makes = lambda key: float(key) if key >= first_float else key
     samples = SlowSamples()
     samples.note(range(8), 1.0, [])
     if known:
         samples.note([5, 6, 7], 1.1, [(0, 1.0)])
-    epoch: Any = Epoch(count, size, workers, samples)
+    deferral = Deferral(allowed=True, batched=True) if defers else None
+    epoch: Any = Epoch(count, size, workers, samples, deferral)
     epoch.spec.index_sampler.sampler = None
-    spare = data.draw(st.sampled_from([8, 64, 1 << 20]))
+    spare = (8, 64, 1 << 20)[draw(3)]
     dispatcher = SharingDispatcher(epoch, pool, Scale(workers, 2, workers), spare_bytes=spare)
     dispatcher._knows_slow_ones = known
 
-    pool_collect = lambda: pool.step(dispatcher)  # noqa: E731
     carrier: Any = pool
-    carrier.collect = pool_collect
-    dispatcher.prime(carrier)
+
+    def collect() -> None:
+        pool.step(dispatcher)
+        if pool.draw(2):  # nothing more has come for a while
+            dispatcher.look(carrier)
+
+    carrier.collect = collect
     batches = []
-    while True:
-        try:
-            _, _, result = dispatcher.next_delivery(carrier, 1)
-        except StopIteration:
-            break
-        batches.append((result.status, result.opened()[0].tolist()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "time", SimpleNamespace(perf_counter=lambda: 1.0))  # `look` says what is late
+        dispatcher.prime(carrier)
+        while True:
+            try:
+                task, _, result = dispatcher.next_delivery(carrier, 1)
+            except StopIteration:
+                break
+            dispatcher.leaves(task, 0, None)
+            batches.append((result.status, result.opened()[0].tolist()))
     expected = [(("error" if pool.bad & set(index.index) else "batch"), index.index) for index in epoch.batches]
+    if defers:
+        batches.sort(key=lambda one: one[1][:1] if one[0] == "batch" else [])
+        expected.sort(key=lambda one: one[1][:1] if one[0] == "batch" else [])
     assert [status for status, _ in batches] == [status for status, _ in expected]
     assert [one for one in batches if one[0] == "batch"] == [one for one in expected if one[0] == "batch"]
     assert not dispatcher._cuts
+    assert not dispatcher._early_bytes
     assert all(dispatcher.window.making(replica) == 0 for replica in range(workers))
+
+
+@settings(deadline=None)
+@given(st.integers(2, 4), st.integers(1, 9), st.integers(1, 6), st.booleans(), st.data())
+def test_all_batches_come_whoever_makes_them(
+    workers: int, count: int, size: int, known: bool, data: st.DataObject
+) -> None:
+    bad = data.draw(st.sets(st.integers(0, count * size), max_size=2))
+    check_epoch(lambda most: data.draw(st.integers(0, most - 1)), workers, count, size, known, bad)
+
+
+def test_a_first_batch_that_is_begun_early_may_raise() -> None:
+    """A sample of it is known to be slow, so that it is cut two times."""
+    for seed in range(300):
+        chance = random.Random(seed)
+        check_epoch(chance.randrange, chance.randint(2, 4), chance.randint(1, 4), 6, True, {chance.randrange(6)})
 
 
 class Gates:

@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.core.protocols import is_stateful, may_have_states
 from headrace.core.rng import GlobalStates
+from headrace.epoch.deferral import Deferral
 from headrace.epoch.indices import Indices
 from headrace.epoch.progress import Delivery
 from headrace.epoch.record import EpochRecord, Terms, at_beginning, dealt_out
@@ -150,6 +151,14 @@ class Epoch:
         """True if batches are the same whichever replica makes them: nothing of a replica's own goes into them."""
         free = self.is_map and self.terms.seed is not None
         return free and self.record.replicas > 1 and not is_stateful(self.spec.dataset)
+
+    @property
+    def deferral(self) -> Deferral | None:
+        """What notes that a batch that is late changes places with one that is ready; None: none does."""
+        deferral: Deferral | None = self.progress.deferral if self.is_map else None
+        if deferral is None or not deferral.allowed or not self.any_replica_will_do:
+            return None
+        return deferral
 
     @property
     def has_own_streams(self) -> bool:

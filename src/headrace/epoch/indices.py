@@ -101,6 +101,7 @@ class MapIndices:
         self._rank = dealing.rank
         self._ranks = dealing.size
         self._offset = offset
+        self._deferral = progress.deferral
         self._drawn = progress.batches
         self._samples = 0
         self.listener: HearsBatches | None = None
@@ -134,6 +135,9 @@ class MapIndices:
                 count = len(index)
             else:
                 count = 1
+
+            if self._deferral is not None and type(index) is Positioned:
+                index = self._deferral.take(number, index)
 
             self._samples += count
             state = None
@@ -175,6 +179,8 @@ class MapIndices:
         """
         if number != self._latest:
             self._sizes.pop(self._latest, None)
+            if self._deferral is not None:
+                self._deferral.passed(self._latest)
             self._latest = number
             if self.listener is not None:
                 self.listener.passed(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from headrace.core.counter import stream_key
 from headrace.core.rng import GlobalStates, global_states
 from headrace.core.torch_internals import draw_shared_seed
+from headrace.epoch.deferral import Deferral, Moved
 from headrace.epoch.draws import (
     checkpoints_of,
     dealing_of,
@@ -125,9 +127,11 @@ class Opening:
         dealing = dealing_of(spec.index_sampler, terms.world)
         progress = MapProgress()
         offset = 0
+        moved: Sequence[Moved] = ()
         if resume is not None:
             progress = MapProgress(resume["batches"], resume["samples"], resume["sampler"], resume["beyond"])
             offset = resume["samples"] * dealing.size
+            moved = resume["deferred"]
             drawn_from = decoded(resume["random"])
             if drawn_from is not None:
                 random = drawn_from
@@ -158,6 +162,9 @@ class Opening:
             self.indices = looking
             if checkpoint is not None:
                 checkpoint = looking.state
+
+        if moved or spec.defers:
+            progress.deferral = Deferral(moved, allowed=spec.defers, batched=spec.batched)
 
         elastic = getattr(sampler, "elastic", False)
         indices = MapIndices(

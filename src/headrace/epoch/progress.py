@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from headrace.epoch.deferral import Deferral
+
 Draw = tuple[int, Any]
 """What an index sampler gave: how many samples, and where the sampler is after it (None: it has no state)."""
 
@@ -23,6 +25,9 @@ class MapProgress:
 
     All numbers below `batches` are delivered, and those in `beyond`, which is empty if batches come in order.
     """
+
+    deferral: Deferral | None = None
+    """Which batches come later than the sampler said; None: none do."""
 
     def __init__(self, batches: int = 0, samples: int = 0, sampler: object = None, beyond: Iterable[int] = ()) -> None:
         # The three change together or not at all: one instruction replaces a tuple, and a signal comes before or after.

@@ -157,6 +157,7 @@ class EpochRecord:
             "samples": progress.samples,
             "sampler": None if progress.sampler is None else self.sampler_state(progress.sampler),
             "beyond": sorted(progress.beyond),
+            "deferred": progress.deferral.moved_from(progress.batches) if progress.deferral else [],
             "replicas": replicas,
             "stream": None,
         }
@@ -181,6 +182,7 @@ class EpochRecord:
             "samples": begun + (progress.batches - progress.begun) * terms.global_batch,
             "sampler": None,
             "beyond": [],
+            "deferred": [],
             "replicas": None if elastic else replicas,
             "stream": progress.latest if elastic else None,
         }

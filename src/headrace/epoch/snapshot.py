@@ -6,6 +6,8 @@ rank, of which epoch:
 
 - `batches`: how many index batches (for iterable data: batches of all replicas) were delivered without a gap;
 - `beyond`: numbers of those that were delivered out of order behind a gap;
+- `deferred`: samples that are still to come, and do not lie where the sampler put them: place, position and key of
+  each, and whether this rank has taken it from the sampler already;
 - `sampler`: the state of a sampler that has one;
 - `random` and `draws`, from which the order (of other samplers) and the base seed are drawn again, and `later_draws`:
   what each later epoch draws;
@@ -25,9 +27,10 @@ from zlib import crc32
 
 from headrace.core.errors import StateError, explain
 from headrace.core.world import World
+from headrace.epoch.deferral import merged
 from headrace.epoch.generators import decoded
 
-FORMAT, VERSION = "headrace.DataLoader", 2
+FORMAT, VERSION = "headrace.DataLoader", 3
 
 Snapshot = dict[str, Any]
 
@@ -37,12 +40,12 @@ FINGERPRINT = ("dataset", "length", "seed", "batch_size", "samplers")
 """What a loader must agree with to load a state."""
 
 KEYS = (
-    *COUNTS, "finished", "random", "draws", "later_draws", "datasets", "elastic", "sampler", "beyond", "replicas",
-    "stream",
+    *COUNTS, "finished", "random", "draws", "later_draws", "datasets", "elastic", "sampler", "beyond", "deferred",
+    "replicas", "stream",
 )  # fmt: skip
 """What a snapshot has besides the fingerprint and the checksum."""
 
-PER_RANK = ("rank", "random", "replicas", "beyond", "sampler", "samples", "datasets", "stream", "checksum")
+PER_RANK = ("rank", "random", "replicas", "beyond", "deferred", "sampler", "samples", "datasets", "stream", "checksum")
 """What may differ between the states of the ranks of one run."""
 
 MOST_REPLICAS = 1 << 16
@@ -145,6 +148,21 @@ def _is_pairs(value: object) -> bool:
     return all(isinstance(pair, (list, tuple)) and len(pair) == 2 and _is_count(pair[0]) for pair in value)
 
 
+def _is_moved(value: object) -> bool:
+    """Tells whether a value holds places, positions and keys of samples; see `epoch.deferral`."""
+    if not isinstance(value, (list, tuple)):
+        return False
+    return all(
+        isinstance(entry, (list, tuple))
+        and len(entry) == 4
+        and _is_count(entry[0])
+        and _is_count(entry[1])
+        and isinstance(entry[2], (int, str))
+        and isinstance(entry[3], bool)
+        for entry in value
+    )
+
+
 def _is_replicas(value: object) -> bool:
     if value is None:
         return True
@@ -175,6 +193,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, (list, tuple)) and all(map(_is_count, value)),
         "a list of numbers of batches",
     ),
+    "deferred": (_is_moved, "a list of place, position, key, and True or False, for each sample"),
     "replicas": (_is_replicas, f"count (up to {MOST_REPLICAS}), next, first, and pairs of number and state; or None"),
     "stream": (_is_stream_state, "the state of a stream, or None"),
     "datasets": (lambda value: value is None or (_is_pairs(value) and len(value) > 0), "pairs of number and state"),
@@ -269,6 +288,7 @@ def part_for(state: Snapshot, world: World) -> Snapshot:
 
     # From here on it is this rank's: a state that is taken before the first batch must say so.
     part = {**parts[0], "rank": world.rank, "world_size": world.size}
+    part["deferred"] = merged(one["deferred"] for one in parts)
     if part["sampler"] is not None:
         part["random"] = None  # another rank's base seed: two ranks must not draw the same random numbers
     return sealed(part)
@@ -285,6 +305,7 @@ def next_epoch(state: Snapshot) -> Snapshot:
         "draws": state["later_draws"],
         "sampler": None,
         "beyond": [],
+        "deferred": [],
         "replicas": None,
         "stream": None,
     }

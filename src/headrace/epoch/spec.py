@@ -46,6 +46,8 @@ class LoaderSpec:
     seed: int | None
     sample_timeout: float | None
     original_errors: bool
+    defers: bool = False
+    """Whether a batch that is late may change places with one that is ready."""
 
 
 class Shared(NamedTuple):

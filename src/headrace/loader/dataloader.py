@@ -22,7 +22,7 @@ from headrace.epoch.record import blank
 from headrace.epoch.snapshot import Snapshot, check_reach, checked, next_epoch, part_for, parts_of
 from headrace.faults.counts import Faults
 from headrace.faults.policy import ErrorAction, OnError
-from headrace.faults.quarantine import Excluded, checked_path
+from headrace.faults.quarantine import Excluded
 from headrace.loader.executors import executor_for, has_workers
 from headrace.loader.iterator import LoaderIterator, ProcessesIterator, WorkersIterator
 from headrace.loader.options import (
@@ -31,13 +31,16 @@ from headrace.loader.options import (
     AskedShard,
     Auto,
     Options,
+    Stragglers,
     T_co,
     as_ray,
     automatic,
     check_arguments,
     check_ray,
     check_samples,
+    check_stragglers,
     checked_exclude,
+    checked_log,
     is_map,
     memory_limit,
 )
@@ -94,6 +97,8 @@ class DataLoader(Observed, AskedArguments[T_co]):
     exclude: samples to leave out: their numbers, what `load_quarantine` returns, or the path of a quarantine file.
     on_stats: a function that gets the current `stats` every ten seconds and at the end of each epoch, such as
       `TensorBoardWriter` or `OpenMetricsWriter`.
+    stragglers: `"wait"` keeps the order. `"defer"`, with `seed=`: a batch that is late changes places with the next one
+      that is ready, and comes at most 64 batches later. The state says so: each sample comes once, also after a resume.
     snapshot_every_n_steps: ignored; torchdata's `StatefulDataLoader` has it. A state is always of the latest batch.
 
     `stats` has figures of where the time goes. `report()` says in words what training waits for, what to change, and
@@ -133,6 +138,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         on_error: ErrorAction | OnError = "raise",
         exclude: Excluded | None = None,
         on_stats: OnStats | None = None,
+        stragglers: Stragglers = "wait",
         snapshot_every_n_steps: int | None = 1,
     ) -> None:
         check_arguments(
@@ -142,31 +148,30 @@ class DataLoader(Observed, AskedArguments[T_co]):
             backend=backend,
             batches_per_epoch=batches_per_epoch,
             on_stats=on_stats,
+            stragglers=stragglers,
         )
         check_samples(dataset, sampler, batch_sampler)
         check_ray(backend, dataset, num_workers)
         auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
         if seed is None and (shard is not None or auto.workers or is_live(dataset)):
             seed = 0
+        check_stragglers(stragglers, dataset, seed, in_order=in_order)
 
         errors = OnError.of(on_error)
-        log = None
-        if errors.log is not None:
-            log = checked_path(errors.log)
         if exclude is not None:
             exclude = checked_exclude(exclude, dataset, batch_sampler or sampler)
 
-        memory = memory_limit(num_workers)
         options = Options(
             seed=seed,
             shard=shard,
             backend=backend,
             batches_per_epoch=batches_per_epoch,
             on_error=errors,
-            log=log,
+            log=checked_log(errors),
             exclude=exclude,
-            memory=memory,
+            memory=memory_limit(num_workers),
             on_stats=on_stats,
+            stragglers=stragglers,
         )
         self._keep(
             options,
@@ -177,6 +182,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
             on_error=on_error,
             exclude=exclude,
             on_stats=on_stats,
+            stragglers=stragglers,
             snapshot_every_n_steps=snapshot_every_n_steps,
         )
         self._session = self._begin_session(dataset)
@@ -195,7 +201,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
             in_order=in_order,
         )  # fmt: skip
         self._session.tuner = tuner_for(
-            self._session.spec(self), workers=auto.workers, prefetch=auto.prefetch, memory=memory
+            self._session.spec(self), workers=auto.workers, prefetch=auto.prefetch, memory=options.memory
         )
 
     @functools.cached_property

@@ -24,12 +24,15 @@ from headrace.core.sharding import splits_itself
 from headrace.core.torch_internals import IterDataPipe, MapDataPipe
 from headrace.core.world import Shard, local_world_size
 from headrace.faults.policy import ErrorAction, OnError
-from headrace.faults.quarantine import Excluded, excluded_numbers
+from headrace.faults.quarantine import Excluded, checked_path, excluded_numbers
 from headrace.loader.reporting import OnStats
 from headrace.samplers.live import LiveSampler
 
 AskedBackend = Literal["process", "thread", "inline", "auto", "ray"] | Ray
 BACKENDS = ("process", "thread", "inline", "auto", "ray")
+
+Stragglers = Literal["wait", "defer"]
+"""What becomes of the order when a batch is late."""
 
 AskedShard = Literal["auto"] | Shard
 
@@ -51,6 +54,7 @@ class Options:
     """Bytes that workers and the batches ahead may take where their number is found by measuring; None: half of what
     is free."""
     on_stats: OnStats | None = None
+    stragglers: Stragglers = "wait"
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ class AskedArguments(TorchDataLoader[T_co]):
     on_error: ErrorAction | OnError = "raise"
     exclude: Any = None
     on_stats: OnStats | None = None
+    stragglers: Stragglers = "wait"
     snapshot_every_n_steps: int | None = 1
     _options = Options()
 
@@ -116,6 +121,13 @@ class AskedArguments(TorchDataLoader[T_co]):
 def is_map(dataset: object) -> bool:
     """Tells whether a dataset is one with keys."""
     return not isinstance(dataset, IterableDataset)
+
+
+def checked_log(on_error: OnError) -> Path | None:
+    """Returns where bad samples are written down; None: nowhere."""
+    if on_error.log is None:
+        return None
+    return checked_path(on_error.log)
 
 
 def checked_exclude(exclude: Excluded, dataset: object, given: object) -> Any:
@@ -159,6 +171,7 @@ def check_arguments(dataset: Any, **given: Any) -> None:
             "'process', 'thread', 'inline', 'auto', 'ray' or a headrace.Ray",
         ),
         "on_stats": (given["on_stats"] is None or callable(given["on_stats"]), "a function, or None"),
+        "stragglers": (given["stragglers"] in ("wait", "defer"), "'wait' or 'defer'"),
         "batches_per_epoch": (
             count is None or (_is_whole(count) and 0 < count <= sys.maxsize),
             "a positive whole number, or None",
@@ -177,6 +190,30 @@ def check_arguments(dataset: Any, **given: Any) -> None:
             cure="put a sharding_filter into the pipe, and leave shard= out",
         )
         raise UsageError(message)
+
+
+def check_stragglers(asked: Stragglers, dataset: object, seed: int | None, *, in_order: bool) -> None:
+    """Raises `UsageError` for a loader that shall defer late batches, and cannot record that."""
+    if asked == "wait":
+        return
+
+    place = "headrace.DataLoader, stragglers='defer'"
+    if not is_map(dataset) or is_live(dataset):
+        found = type(dataset).__name__
+        expected = "a map-style dataset: the samples of a stream have no numbers"
+        raise UsageError.about("a stream keeps its order", place=place, found=found, expected=expected)
+    if is_stateful(dataset):
+        found = f"{type(dataset).__name__}, which has a state_dict"
+        expected = "a dataset without a state, so that any worker may make any batch"
+        raise UsageError.about("the state of a dataset follows its order", place=place, found=found, expected=expected)
+    if seed is None:
+        found, cure = "no seed", "give a seed="
+        expected = "a seed=: then the random numbers of a sample do not depend on when it comes"
+        raise UsageError.about("a late batch needs a seed", place=place, found=found, expected=expected, cure=cure)
+    if not in_order:
+        found, cure = "in_order=False", "leave one of the two out"
+        expected = "in_order=True: the sampler's order, of which single batches come later"
+        raise UsageError.about("two orders were asked for", place=place, found=found, expected=expected, cure=cure)
 
 
 def check_samples(dataset: object, sampler: object, batch_sampler: object) -> None:

@@ -196,6 +196,7 @@ class Session:
             seed=self.options.seed,
             sample_timeout=self.options.on_error.timeout,
             original_errors=self.options.on_error.original,
+            defers=self.options.stragglers == "defer",
         )
 
     def origin(self, spec: LoaderSpec) -> LoaderOrigin:

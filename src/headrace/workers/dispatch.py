@@ -7,11 +7,21 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.core.spans import NothingYetError
+from headrace.epoch.deferral import FARTHEST, Deferral
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.spec import LoaderSpec
 from headrace.workers.window import AHEAD, Window
 
-Result = TypeVar("Result")
+
+class Answer(Protocol):
+    """What a worker answers to a task."""
+
+    @property
+    def status(self) -> str:
+        """ "batch", or what came in its place."""
+
+
+Result = TypeVar("Result", bound=Answer)
 
 SPARE = 1000
 """Finished batches that may wait behind one that is late, however small they are."""
@@ -37,7 +47,10 @@ class Carrier(Protocol):
         """Sends what was submitted to workers for which there are at least so many tasks by now."""
 
     def collect(self) -> None:
-        """Waits until at least one result has come, and files it with `Dispatcher.file` or `file_end`."""
+        """Waits until at least one result has come, and files it with `Dispatcher.file` or `file_end`.
+
+        It also returns when `Dispatcher.look` says that another result may be delivered.
+        """
 
     def close(self) -> None:
         """Ends the workers."""
@@ -86,7 +99,11 @@ class Dispatcher(Generic[Result]):
         self._usual = 0.0
         self._largest = 1
         self._free = epoch.any_replica_will_do
-        self._numbers: dict[int, int] = {}
+        self._deferral = epoch.deferral
+        self._deferred: set[int] = set()  # tasks that were late, and gave their turns away
+        if self._deferral is not None:
+            self.window.task_in = self._deferral.task_in
+        self._numbers: dict[int, int] = {}  # by turn, which is the task unless it gave its turn away
         self._posted: dict[int, float] = {}
 
     def prime(self, carrier: Carrier) -> None:
@@ -201,11 +218,17 @@ class Dispatcher(Generic[Result]):
 
         least: tasks for which a worker is sent a message; one that wakes a worker costs more than a batch may.
         """
+        began = 0.0
         while True:
             delivery = self.window.deliverable()
+            if delivery is None and self._deferral is not None:
+                began = began or time.perf_counter()
+                if self._gives_way(self._deferral, began, carrier):
+                    delivery = self.window.deliverable()
             if delivery is not None:
                 self.window.spare = 0
                 self._looked = False
+                self._deferred.discard(delivery[0])
                 self.give_out(carrier)
                 carrier.flush(least)
                 return delivery
@@ -224,6 +247,30 @@ class Dispatcher(Generic[Result]):
 
             carrier.collect()
 
+    def _gives_way(self, deferral: Deferral, began: float, carrier: Carrier) -> bool:
+        """Has the next batch change turns with one that is ready, if it is late and there is one.
+
+        began: when the loop began to wait for it.
+        """
+        task = self.window.due
+        if self.window.finished:
+            return False
+        if task not in self._deferred:
+            if not self._looked and time.perf_counter() - began >= self._patience:
+                self.look(carrier)
+            if not self._looked:
+                return False
+
+        turn = self.window.turn
+        number = self._numbers[turn]
+        for other in self.window.ready_turns(task + FARTHEST):
+            is_batch = self.window.arrived(deferral.task_in(other)).status == "batch"
+            if is_batch and deferral.may_swap(number, self._numbers[other]):
+                self._deferred.add(task)
+                deferral.swap((turn, other), (number, self._numbers[other]))
+                return True
+        return False
+
     def is_at_end(self, carrier: Carrier) -> bool:
         """Tells whether nothing is left of the epoch. Waits for the first batch of an iterable dataset."""
         window = self.window
@@ -237,18 +284,25 @@ class Dispatcher(Generic[Result]):
     @property
     def look_again(self) -> float | None:
         """Seconds after which `look` may find something to do, although no result has come; None: never."""
-        if self._looked or not self._spare_bytes:
+        if self._looked or not (self._spare_bytes or self._deferral):
             return None
+        return self._patience
+
+    @property
+    def _patience(self) -> float:
+        """Seconds after which a batch is late."""
         return max(LATE, OVERDUE * self._usual / self._workers)
 
-    def look(self, carrier: Carrier) -> None:
-        """The next batch is late: other workers go on behind it."""
-        if not self._spare_bytes:
-            return
+    def look(self, carrier: Carrier) -> bool:
+        """The next batch is late: other workers go on behind it. True: one that is there may come before it."""
+        if not (self._spare_bytes or self._deferral):
+            return False
+        is_news = not self._looked
         # Not before: on a busy machine one worker is often a little behind, and each batch ahead takes memory.
         self._looked = True
         self.window.spare = self._spare
         self.give_out(carrier)
+        return is_news and self._deferral is not None
 
     def file(self, task: int, result: Result, carrier: Carrier, nbytes: int = 0, seconds: float = 0.0) -> None:
         """Files a result: a batch of so many bytes that took so many seconds, or an exception in its place."""
@@ -274,7 +328,8 @@ class Dispatcher(Generic[Result]):
 
     def leaves(self, task: int, replica: int, state: Any, losses: Any = ()) -> float:
         """Tells the epoch that the batch of a task leaves for the user. Returns when the task was given out."""
-        self._epoch.leaves(self._numbers.pop(task), replica, state, losses)
+        turn = task if self._deferral is None else self.window.turn - 1
+        self._epoch.leaves(self._numbers.pop(turn), replica, state, losses)
         return self._posted.pop(task)
 
     def unanswered(self, worker: int) -> list[tuple[int, int, Any]]:

@@ -297,6 +297,8 @@ class ThreadExecutor:
         deadline = deadline_after(self._timeout)
         self._watch.begin()
         while not self._take_in_next(deadline):
+            if self._dispatcher.look(self):
+                return
             if deadline is not None and time.monotonic() >= deadline:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from RuntimeError(
                     "\n".join(self._stack_of(number) for number in self._dispatcher.busy())
@@ -330,6 +332,9 @@ class ThreadExecutor:
 
         if self._sample_timeout is not None:
             patience = min(max(self._sample_timeout / 4, 0.01), 1.0 if patience is None else patience)
+        look_again = self._dispatcher.look_again
+        if look_again is not None:
+            patience = min(look_again, look_again if patience is None else patience)
 
         try:
             return self._take_in(self._outbox.get(timeout=patience))

@@ -9,6 +9,8 @@ gave them. The rules are torch's:
   fewer than its share;
 - a replica whose iterable dataset has ended drops out, and its remaining tasks with it.
 
+A result that is late may give its turn to another one: then `task_in` says which task comes in which turn.
+
 Two rules are not torch's. While the result that is delivered next is late, finished ones behind it do not count: up to
 `spare` of them may wait, so that other replicas do not stand still.
 
@@ -18,7 +20,7 @@ batch then holds up its own replica only, and the others make what comes behind 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -38,6 +40,8 @@ class Window(Generic[Result]):
         self.ahead = ahead
         self.open_replicas = replicas
         """Replicas that are given tasks, where it does not matter which: the first so many."""
+        self.task_in: Callable[[int], int] = _itself
+        """Returns the task that is delivered in a turn, in order."""
         self.spare = 0
         """How many finished results may wait behind one that is late, beyond `limit`."""
         self._in_order = in_order
@@ -78,7 +82,27 @@ class Window(Generic[Result]):
     @property
     def is_late(self) -> bool:
         """Whether the result that is delivered next, in order, has not arrived."""
-        return bool(self._owner) and self._next_delivery not in self._arrived
+        return bool(self._owner) and self.due not in self._arrived
+
+    @property
+    def turn(self) -> int:
+        """The number of the delivery that comes next, in order."""
+        return self._next_delivery
+
+    @property
+    def due(self) -> int:
+        """The task that is delivered next, in order."""
+        return self.task_in(self._next_delivery)
+
+    def ready_turns(self, last: int) -> Iterator[int]:
+        """Yields the turns behind the next one, up to turn `last`, whose results have arrived."""
+        for turn in range(self._next_delivery + 1, min(last + 1, self._next_task)):
+            if self.task_in(turn) in self._arrived:
+                yield turn
+
+    def arrived(self, task: int) -> Result:
+        """Returns the result of a task, which has arrived."""
+        return self._arrived[task]
 
     def making(self, replica: int) -> int:
         """Returns how many tasks a replica makes."""
@@ -109,7 +133,7 @@ class Window(Generic[Result]):
         """Whether a further task may be sent."""
         if len(self._owner) < self.limit:
             return True
-        is_late = self._in_order and self._next_delivery not in self._arrived
+        is_late = self._in_order and self.due not in self._arrived
         if not is_late or len(self._arrived) >= self.spare:
             return False
 
@@ -195,8 +219,9 @@ class Window(Generic[Result]):
     def deliverable(self) -> tuple[int, int, Result] | None:
         """Takes out the result that is to be delivered now: (task, replica, result); None if it has not arrived yet."""
         if self._in_order:
-            self._skip_dropped()
-            task = self._next_delivery
+            if self.task_in is _itself:
+                self._skip_dropped()
+            task = self.due
         else:
             task = next(iter(self._arrived), -1)
 
@@ -222,3 +247,7 @@ class Window(Generic[Result]):
     def finished(self) -> bool:
         """True when nothing is left to deliver or to wait for."""
         return not self._arrived and self.waiting_for == 0
+
+
+def _itself(turn: int) -> int:
+    return turn

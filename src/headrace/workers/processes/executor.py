@@ -194,7 +194,7 @@ class ProcessExecutor:
             came |= self._end_those_that_hang()
             self._reap_the_dead()
             if not came:
-                self.dispatcher.look(self)
+                came = self.dispatcher.look(self)
             if self._pending_error is not None and not came and not self._comes_before(self._pending_error):
                 self.close()
                 raise self._pending_error.error

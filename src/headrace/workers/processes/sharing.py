@@ -44,6 +44,9 @@ WORTH = 1e-3
 PAUSES = (2e-3, 0.1)
 """Seconds until idle workers are given something to do after all: the first time, and at most."""
 
+STUCK = 16e-3
+"""Pause from which on idle workers help with quick batches, too: a worker that makes such a one is held up."""
+
 FARTHER = 1.5
 """How much earlier than they need be slow samples are begun: how long they take is known from another epoch."""
 
@@ -154,20 +157,20 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
     @property
     def look_again(self) -> float | None:
         """See `Dispatcher.look_again`: a worker may begin with a slow batch after the others have got idle."""
-        if self._looked and self._is_slow and self.window.idle():
+        if self._looked and self.window.idle():
             return self._pause
         return super().look_again
 
-    def look(self, carrier: Carrier) -> None:
+    def look(self, carrier: Carrier) -> bool:
         """See `Dispatcher.look`."""
-        super().look(carrier)
+        others_may_come = super().look(carrier)
         self._pause = min(2 * self._pause, PAUSES[1])
         self._help(carrier)
+        return others_may_come
 
-    @property
-    def _is_slow(self) -> bool:
-        """Whether a batch is worth being cut."""
-        return self._samples.usual * self._most_rows >= WORTH
+    def _is_worth(self, samples: int) -> bool:
+        """Tells whether it is worth the messages that an idle worker makes so many samples of another one."""
+        return self._samples.usual * samples >= WORTH or self._pause >= STUCK
 
     def _take(self) -> tuple[int, Any]:
         if self._drawn:
@@ -182,7 +185,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
         cut = self._cuts.get(task)
         if can_be_cut(index):
             self._most_rows = max(self._most_rows, len(index.index))
-            if task == 0:
+            if task == 0 and task not in self._whole:
                 cut = self._cut_first(index, replica, carrier)
         if cut is None:
             super()._hand_out(task, replica, index, carrier)
@@ -197,17 +200,18 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
     def _cut_first(self, index: Any, replica: int, carrier: Carrier) -> Cut | None:
         """Gives all replicas but one a part of the first batch."""
         others = [other for other in range(self.window.open_replicas) if other != replica]
-        count = len(index.index)
-        is_quick = 0 < self._samples.usual * count < 2 * WORTH
-        if count < 2 or not others or is_quick:
-            return None
+        cut = self._cuts.get(0, Cut(index, set(range(len(index.index)))))  # slow samples of it may have been begun
+        rows = sorted(cut.missing - self._rows_out(cut))
+        is_quick = 0 < self._samples.usual * len(rows) < 2 * WORTH
+        if len(rows) < 2 or not others or is_quick:
+            return self._cuts.get(0)
 
-        cut = self._cuts[0] = Cut(index, set(range(count)))
-        size = math.ceil(count / (len(others) + 1))
+        self._cuts[0] = cut
+        size = math.ceil(len(rows) / (len(others) + 1))
         for place, other in enumerate(others, 1):
-            rows = range(min(place * size, count), min((place + 1) * size, count))
-            if rows:
-                self._give_part(0, rows, other, carrier)
+            part = rows[place * size : (place + 1) * size]
+            if part:
+                self._give_part(0, part, other, carrier)
         return cut
 
     def _give_part(self, task: int, rows: Sequence[int], replica: int, carrier: Carrier, weight: int = 1) -> int:
@@ -352,7 +356,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
 
     def _help(self, carrier: Carrier) -> None:
         """Has workers that have nothing to do help with the oldest batches, while the loop may wait for one."""
-        if not (self._is_slow and self.window.is_late and self._samples.splits):
+        if not (self._is_worth(self._most_rows) and self.window.is_late and self._samples.splits):
             return
         idle = self.window.idle()
 
@@ -391,7 +395,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
         task = self.task_of(number)
         rows = range(len(index.index)) if given is None else given.rows
         rest = rows[place + 1 :]
-        if place < 0 or task in self._whole or len(rest) * self._samples.usual < WORTH:
+        if place < 0 or task in self._whole or not rest or not self._is_worth(len(rest)):
             return
 
         if given is None:
