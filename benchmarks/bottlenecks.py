@@ -108,6 +108,11 @@ class Busy(Dataset[Any]):
         return np.full(1000, key, np.float32), key
 
 
+def spread(length: int, count: int) -> tuple[int, ...]:
+    """Returns so many keys by chance."""
+    return tuple(np.random.default_rng(0).choice(length, count, replace=False).tolist())
+
+
 def pad_in_python(batch: list[tuple[Any, int]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Collates number by number."""
     rows = torch.zeros(len(batch), 1000)
@@ -200,6 +205,10 @@ PLANTS = (
     Plant(
         "stragglers", "stragglers", lambda: Busy(2400, wait=0.001, slow=tuple(range(100, 2400, 400)), times=100.0),
         {"batch_size": 8, "num_workers": 4}, 0.004,
+    ),
+    Plant(
+        "stragglers", "stragglers", lambda: Busy(3200, wait=0.001, slow=spread(3200, 32), times=500.0),
+        {"batch_size": 8, "num_workers": 8, "persistent_workers": True}, 0.002,
     ),
     Plant("too-few-workers", "workers", lambda: Busy(1200, 0.001), {"batch_size": 16, "num_workers": 1}, 0.009),
     Plant("too-many-workers", "workers", lambda: Busy(640, 0.0005), {"batch_size": 16, "num_workers": 12}, 0.006),

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 import headrace
 from headrace.telemetry.recorder import HELD
 from headrace.telemetry.recording import BATCH, MAIN, Recording, totals_of
+from headrace.telemetry.workload import workload_of
 from headrace.testing import Faulty, Kill, Raise
 
 MOMENTS = ("posted", "begun", "loaded", "collated", "sent", "arrived")
@@ -383,3 +384,56 @@ def test_loading_and_collation_are_told_apart(how: dict[str, Any]) -> None:
     assert (rows["collated"] - rows["loaded"] >= 0.03).all()
     assert loader.stats.stages["load"].seconds >= 0.08
     assert loader.stats.stages["collate"].seconds >= 0.06
+
+
+class Waits(Dataset[int]):
+    """Samples long enough to be timed one by one."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, key: int) -> int:
+        time.sleep(1e-3)  # the work itself
+        return key
+
+
+def own_collate(batch: list[int]) -> torch.Tensor:
+    return torch.tensor(batch)
+
+
+def recorded(**how: Any) -> Recording:
+    loader = headrace.DataLoader(Waits(), batch_size=8, **how)
+    assert [int(key) for batch in loader for key in batch] == list(range(64))
+    return loader.recording
+
+
+def test_the_slowest_sample_is_recorded_where_workers_could_share_batches() -> None:
+    recording = recorded(num_workers=2)
+    setting, rows = recording.setting, recording.batches
+    assert (setting.shares, setting.could_share, setting.adapts) == (False, True, True)
+    assert setting.spare_memory > 0
+    assert (rows["slowest"] > 0).all()
+    assert (rows["slowest"] <= rows["loaded"] - rows["begun"]).all()
+    assert np.isnan(rows["others"]).all()
+
+
+def test_the_work_of_all_workers_is_recorded_of_batches_that_they_share() -> None:
+    recording = recorded(num_workers=2, seed=1)
+    first = recording.batches[0]
+    assert (recording.setting.shares, recording.setting.could_share) == (True, True)
+    assert first["slowest"] > 0
+    assert first["others"] >= first["slowest"]  # four samples, of which none is quicker by so much
+    (work,) = workload_of(recording).epochs  # type: ignore[union-attr]  # there are batches
+    made = first["loaded"] - first["begun"]
+    assert work.wait[0] + work.cpu[0] + first["queued"] > made + first["slowest"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"num_workers": 2, "backend": "thread"}, {"num_workers": 2, "collate_fn": own_collate}],
+    ids=["inline", "threads", "own collate_fn"],
+)
+def test_samples_are_not_timed_where_nobody_could_share_them(how: dict[str, Any]) -> None:
+    recording = recorded(**how)
+    assert not recording.setting.could_share
+    assert np.isnan(recording.batches["slowest"]).all()

@@ -289,6 +289,26 @@ def test_real_seconds_come_back_from_json_with_every_stage() -> None:
     assert found.totals == given.totals
 
 
+def test_a_recording_of_an_older_version_lacks_what_that_did_not_know() -> None:
+    plain = json.loads(json.dumps(made_up.with_workers(5).as_json()))
+    for name in ("slowest", "others"):
+        del plain["batches"][name]
+    del plain["setting"]["could_share"]
+    found = Recording.from_json(plain)
+    assert np.isnan(found.batches["slowest"]).all()
+    assert found.batches["samples"].tolist() == [32] * 5
+    assert not found.setting.could_share
+
+
+def test_how_tasks_are_given_out_is_part_of_the_setting() -> None:
+    recorder = Recorder("dispatch.py:1")
+    recorder.begin_epoch(1.0, Setting(num_workers=2), fresh=True)
+    recorder.note_dispatch(shares=False, could_share=True, adapts=True, spare_memory=7)
+    setting = recorder.recording().setting
+    assert (setting.shares, setting.could_share, setting.adapts, setting.spare_memory) == (False, True, True, 7)
+    assert setting.num_workers == 2
+
+
 def test_each_of_several_loaders_of_one_line_has_a_name_of_its_own() -> None:
     one, two, three = Recorder("train.py:7"), Recorder("train.py:7"), Recorder("train.py:9")
     assert [one.label, two.label, three.label] == ["train.py:7", "train.py:7 #2", "train.py:9"]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.telemetry.simulation import COLD, WARM, Rules, Work, paces_of, seconds_for
+from headrace.telemetry.play import Rules, Work, paces_of
+from headrace.telemetry.simulation import COLD, WARM, seconds_for
 
 MANY = 64
 """Cores, so that nobody waits for one."""
@@ -85,6 +86,15 @@ played = settings(deadline=None, max_examples=80)
         # unpacking and pinning are the main process's, like training
         (work(4, cpu=1, open=2, loop=1), Rules(1, cores=MANY), 1 + 4 * 3),
         (work(4, wait=1, cpu=1, send=1, loop=0), Rules(1, cores=MANY), 4 * 3),
+        # batch 0 is late: worker 1 makes 1 and 3 by second 5, and 5 and 7 when 0 is there
+        (work(cpu=[10, 1, 1, 4, 1, 4, 1, 4], loop=0), Rules(2, cores=MANY), 10 + 2 * 4),
+        # nothing comes for 2.5 seconds, twice a usual batch over two workers: it makes 5 and 7 right behind 3
+        (work(cpu=[10, 1, 1, 4, 1, 4, 1, 4], loop=0), Rules(2, cores=MANY, spare=3), 5 + 2 * 4),
+        # two finished batches may wait: it makes 5, and 7 when 0 and 2 are there
+        (work(cpu=[10, 1, 1, 4, 1, 4, 1, 4], loop=0), Rules(2, cores=MANY, spare=2), 10 + 1 + 4),
+        # to whichever is free: worker 1 makes 1 and 3 by second 2, and from second 3 on seven more; six are left
+        (work(cpu=[10, *[1] * 15], loop=0), Rules(2, free=True, cores=MANY, spare=16), 10 + 3),
+        (work(cpu=[10, *[1] * 15], loop=0), Rules(2, free=True, cores=MANY), 10 + 7),
     ],
 )  # fmt: skip
 def test_small_schedules_are_as_by_hand(given: Work, rules: Rules, expected: float) -> None:

@@ -18,7 +18,7 @@ import pytest
 from headrace.core import activity as mark_module
 from headrace.core.activity import COLLATE, COLLATED_FROM, STAGE, Activity, cpu_time, note_collation, private_activity
 from headrace.telemetry import stopwatch
-from headrace.telemetry.stopwatch import LONG, NO_TIMES, Stopwatch, Times, queued_seconds
+from headrace.telemetry.stopwatch import LONG, NO_TIMES, Stopwatch, Times, joined_times, queued_seconds
 
 LINUX = pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="reads /proc")
 
@@ -168,3 +168,13 @@ def test_the_calling_threads_account_is_read() -> None:
 def test_what_was_not_timed_is_nan() -> None:
     assert len(NO_TIMES) == len(Times._fields)
     assert all(math.isnan(one) for one in NO_TIMES)
+
+
+def test_the_times_of_a_batch_in_parts_are_those_of_the_last_and_the_work_of_all() -> None:
+    early = Times(begun=1.0, loaded=3.0, collated=3.5, sent=4.0, load_cpu=1.0, cpu=1.5, queued=0.25, slowest=2.0)
+    last = Times(begun=2.0, loaded=5.0, collated=5.5, sent=6.0, load_cpu=0.5, cpu=0.75, queued=0.0)
+    joined = joined_times([early, last])
+    assert joined[:4] == last[:4]
+    assert (joined.load_cpu, joined.cpu, joined.queued) == (1.5, 2.25, 0.25)
+    assert (joined.slowest, joined.others) == (2.0, 3.0)
+    assert math.isnan(joined_times([last, last]).slowest)

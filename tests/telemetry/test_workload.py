@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.telemetry.play import Rules
 from headrace.telemetry.recording import Place, Recording, stage_seconds
-from headrace.telemetry.simulation import Rules
 from headrace.telemetry.workload import (
     PLAYED,
+    Alike,
     Even,
     Kept,
+    Known,
     Split,
     Without,
     Workload,
@@ -150,6 +152,63 @@ def test_changes_do_what_they_say() -> None:
     assert float(less.send.sum() + less.open.sum()) == 0.0
     (parts,) = work.changed(Split(4)).epochs
     assert (len(parts), float(parts.cpu.sum())) == (400, pytest.approx(float(whole.cpu.sum())))
+
+
+def late_batches(slowest: float) -> Loop:
+    """Of 200 batches of 16 samples, eight take 100 ms and the others 16 ms."""
+    load = np.full(200, 16 * MS)
+    load[7::25] = 100 * MS
+    return Loop(load=load, slowest=np.where(load > 16 * MS, slowest, 1 * MS), loop=4 * MS, workers=4)
+
+
+@pytest.mark.parametrize(
+    ("slowest", "share"),
+    [
+        (80 * MS, 0.8),
+        (9 * MS, 0.09),
+        (np.nan, 0.85),  # what it takes more than usual counts as one sample's, and a usual sample is in it, too
+    ],
+)
+def test_the_share_of_the_slowest_sample_is_known_or_supposed(slowest: float, share: float) -> None:
+    (work,) = known(recording_of(late_batches(slowest))).epochs
+    assert work.single is not None
+    assert work.samples == 16
+    assert work.single[7::25] == pytest.approx(np.full(8, share))
+    assert work.single[0] == pytest.approx(1 / 16)
+
+
+def test_what_other_workers_made_of_a_batch_is_work_too() -> None:
+    recording = recording_of(Loop(load=10 * MS, slowest=2 * MS, workers=4))
+    rows = recording.batches.copy()
+    rows["others"], rows["cpu"], rows["load_cpu"] = 30 * MS, 20 * MS, 20 * MS
+    (work,) = known(replace(recording, batches=rows)).epochs
+    assert work.cpu == pytest.approx(np.full(200, 20 * MS))
+    assert work.wait == pytest.approx(np.full(200, 20 * MS))
+    assert work.single == pytest.approx(np.full(200, 2 / 40))
+    assert known(replace(recording, batches=rows)).parts["read"] == pytest.approx(0.5)
+
+
+def test_batches_are_played_as_they_were_given_out() -> None:
+    shared = {"shares": True, "free": True, "spare_memory": 5_500, "adapts": True}
+    loop = replace(late_batches(80 * MS), setting=shared, prefetch=8, epochs=2)
+    work = known(recording_of(loop))
+    assert work.rules == Rules(4, 8, True, True, 64, ahead=8, spare=5, shares=True)
+    assert [one.slow_known for one in work.epochs] == [False, True]
+    assert known(recording_of(replace(loop, setting=shared | {"adapts": False}))).rules.ahead == 2
+    assert known(recording_of(replace(loop, setting={"spare_memory": 10**9}))).rules.spare == 1000
+    unshared = known(recording_of(replace(loop, setting={})))
+    assert [one.slow_known for one in unshared.epochs] == [False, False]
+    assert [one.slow_known for one in unshared.changed(Known()).epochs] == [False, True]
+    assert [one.single for one in unshared.changed(Alike()).epochs] == [None, None]
+
+
+def test_batches_again_and_again_are_one_long_epoch() -> None:
+    loop = Loop(load=np.arange(1, 51) * MS, loop=1 * MS, workers=4, start=2.0, batches=50, epochs=2)
+    work = known(recording_of(loop))
+    longer = work.repeated(120)
+    (epoch,) = longer.epochs
+    assert (len(epoch), len(longer.took[0]), epoch.start) == (120, 120, pytest.approx(0.5))
+    assert epoch.cpu == pytest.approx(np.tile(work.epochs[0].cpu, 3)[:120])
 
 
 def test_percentiles() -> None:

@@ -222,6 +222,18 @@ def test_a_first_batch_that_is_begun_early_may_raise() -> None:
         check_epoch(chance.randrange, chance.randint(2, 4), chance.randint(1, 4), 6, True, {chance.randrange(6)})
 
 
+def test_slow_samples_do_not_hold_up_the_first_batch() -> None:
+    samples = SlowSamples()
+    samples.note(range(8), 1.0, [])
+    samples.note([20, 21, 22], 1.1, [(0, 1.0)])
+    pool = Workers(4, lambda most: 0)
+    carrier: Any = pool
+    dispatcher = SharingDispatcher(Epoch(9, 8, 4, samples), pool, Scale(4, 2, 4), spare_bytes=64)  # type: ignore[arg-type]
+    dispatcher._knows_slow_ones = True
+    dispatcher.prime(carrier)
+    assert [dispatcher.task_of(work.tasks[0][0]) for work in pool.work] == [0] * 4
+
+
 class Gates:
     """Events that samples wait for and set, shared with worker processes."""
 

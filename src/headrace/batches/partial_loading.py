@@ -1,7 +1,8 @@
-"""Loading of batches that may be shared: which samples take long, and where to stop since others make the rest."""
+"""Loading sample by sample: which ones take long, and where to stop since other workers make the rest."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 
@@ -27,6 +28,8 @@ class PartialLoading:
         """How many samples of the last batch were loaded; -1: all."""
         self.slow: Sequence[tuple[int, float]] = ()
         """Places of the samples of the last batch that took much longer than the others, and their seconds."""
+        self.slowest = math.nan
+        """Seconds of the slowest sample of the last batch; NaN: they were not looked at one by one."""
 
     @property
     def is_worth_it(self) -> bool:
@@ -37,6 +40,7 @@ class PartialLoading:
         """A batch is begun. Returns the time."""
         self.rows = -1
         self.slow = ()
+        self.slowest = math.nan
         return time.perf_counter()
 
     def loaded(self, count: int, began: float) -> None:
@@ -69,6 +73,7 @@ class PartialLoading:
             return
         usual = sorted(times)[len(times) // 2]
         self._usual = usual
+        self.slowest = max(times)
         limit = max(SLOW, MUCH * usual)
-        if max(times) > limit:
+        if self.slowest > limit:
             self.slow = [(place, seconds) for place, seconds in enumerate(times) if seconds > limit]

@@ -149,6 +149,12 @@ class Recorder:
         """The number of workers changes in the middle of an epoch."""
         self.setting = replace(self.setting, num_workers=num_workers, prefetch_factor=prefetch_factor)
 
+    def note_dispatch(self, *, shares: bool, could_share: bool, adapts: bool, spare_memory: int) -> None:
+        """Notes how the tasks of this epoch are given out; see `Setting`."""
+        self.setting = replace(
+            self.setting, shares=shares, could_share=could_share, adapts=adapts, spare_memory=spare_memory
+        )
+
     def end_epoch(self, number: int, batches: int, asked: float = math.inf) -> None:
         """An epoch has come to its end: the loop found out when it `asked` for a further batch, if it did."""
         now = time.perf_counter()

@@ -17,6 +17,7 @@ Without workers a batch is `asked` for, `begun`, `loaded`, `collated` and `deliv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar
@@ -47,12 +48,14 @@ BATCH = np.dtype(
         ("queued", "f8"),  # seconds that the worker was ready to run but had no core
         ("opened", "f8"),  # seconds that the main process took to unpack it
         ("pinned", "f8"),  # seconds that copying it into page-locked memory took
+        ("slowest", "f8"),  # seconds of its slowest sample, where samples were timed one by one
+        ("others", "f8"),  # seconds that other workers took for parts of it
         ("loop_cpu", "f8"),  # seconds of a core that the main process took from the delivery before to `asked`
         ("main_cpu", "f8"),  # the part of that which the thread that iterates took
         ("loop_queued", "f8"),  # seconds that this thread was ready to run but had no core
     ]
 )
-"""One batch. From `worker` on it is what an engine knows of it, up to `pinned`."""
+"""One batch. From `worker` on it is what an engine knows of it, up to `others`."""
 
 MEMORY = np.dtype([("time", "f8"), ("main", "i8"), ("workers", "i8")])
 """Memory in bytes at a time: of the main process and of all its children, shared pages counted once."""
@@ -123,6 +126,14 @@ class Setting:
     """Whether the dataset loads the samples of a batch together (`__getitems__`)."""
     own_collate: bool = False
     """Whether the user gave a `collate_fn`."""
+    shares: bool = False
+    """Whether several workers make a batch together."""
+    could_share: bool = False
+    """Whether they would with `seed=`."""
+    adapts: bool = False
+    """Whether the tasks that a worker holds, `prefetch_factor`, follow from how long batches take."""
+    spare_memory: int = 0
+    """Bytes of finished batches that may wait behind one that is late."""
     tuned: bool = False
     """Whether headrace chooses the number of workers by measuring, so no advice on it is needed."""
     traps: tuple[Trap, ...] = ()
@@ -271,7 +282,7 @@ def stage_seconds(batches: Batches) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def totals_of(batches: Batches, stages: Mapping[str, npt.NDArray[np.float64]] | None = None) -> dict[str, float]:
-    """Returns sums over batches: the stages, `batches`, `samples`, `bytes`, `cpu`, `queued` and `loop_cpu`.
+    """Returns sums over batches: the stages, `batches`, and the columns of `SUMMED`.
 
     stages: those of the batches, if they are known.
     """
@@ -288,7 +299,7 @@ def totals_of(batches: Batches, stages: Mapping[str, npt.NDArray[np.float64]] | 
     return totals
 
 
-SUMMED = ("samples", "bytes", "cpu", "queued", "loop_cpu", "main_cpu", "loop_queued")
+SUMMED = ("samples", "bytes", "cpu", "queued", "others", "loop_cpu", "main_cpu", "loop_queued")
 """Columns of `BATCH` that `totals_of` sums up as they are."""
 
 
@@ -308,7 +319,8 @@ def _array(columns: Mapping[str, Sequence[Any]], dtype: np.dtype[np.void]) -> np
     names = dtype.names or ()
     rows = np.zeros(len(columns[names[0]]), dtype)
     for name in names:
-        rows[name] = list(map(_nan, columns[name]))
+        # A column that an older version did not know was not measured.
+        rows[name] = list(map(_nan, columns[name])) if name in columns else math.nan
     return rows
 
 

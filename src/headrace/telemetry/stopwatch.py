@@ -7,6 +7,7 @@ import math
 import os
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,10 +27,29 @@ class Times(NamedTuple):
     load_cpu: float
     cpu: float
     queued: float
+    slowest: float = math.nan
+    others: float = math.nan
 
 
-NO_TIMES = Times(*[math.nan] * 7)
+NO_TIMES = Times(*[math.nan] * len(Times._fields))
 """Of what was not timed."""
+
+
+def joined_times(parts: Sequence[Times]) -> Times:
+    """Returns the times of a batch of which several workers made parts, in the order of their arrival.
+
+    The moments are those of the last part. What cores were busy with is summed up over all of them.
+    """
+    last = parts[-1]
+    known = [one.slowest for one in parts if not math.isnan(one.slowest)]
+    return last._replace(
+        load_cpu=sum(one.load_cpu for one in parts),
+        cpu=sum(one.cpu for one in parts),
+        queued=sum(one.queued for one in parts),
+        slowest=max(known, default=math.nan),
+        others=sum(one.sent - one.begun for one in parts[:-1]),
+    )
+
 
 TimesHere = tuple[float, float, float, float, float, float]
 """`begun`, `loaded`, `collated`, `load_cpu`, `cpu` and `queued` of a batch that was made where it is wanted."""

@@ -27,6 +27,8 @@ class BatchTimings(NamedTuple):
     queued: float = NAN
     opened: float = NAN
     pinned: float = NAN
+    slowest: float = NAN
+    others: float = NAN
 
 
 class BatchRow(NamedTuple):
@@ -50,6 +52,8 @@ class BatchRow(NamedTuple):
     queued: float
     opened: float
     pinned: float
+    slowest: float
+    others: float
     loop_cpu: float = NAN  # the recorder fills in these three later
     main_cpu: float = NAN
     loop_queued: float = NAN
@@ -60,7 +64,7 @@ def timings_here(times: TimesHere, nbytes: int) -> BatchTimings:
     begun, loaded, collated, load_cpu, cpu, queued = times
     # The tuple that `BatchTimings(...)` makes, in a third of the time: each small batch pays for it.
     return tuple.__new__(
-        BatchTimings, (MAIN, nbytes, NAN, begun, loaded, collated, NAN, NAN, load_cpu, cpu, queued, 0.0, 0.0)
+        BatchTimings, (MAIN, nbytes, NAN, begun, loaded, collated, NAN, NAN, load_cpu, cpu, queued, 0.0, 0.0, NAN, NAN)
     )
 
 
@@ -68,7 +72,8 @@ def timings_of_worker(
     worker: int, nbytes: int, posted: float, times: Times, arrived: float, opened: float
 ) -> BatchTimings:
     """Returns the timings of a batch that a worker made. opened: seconds that unpacking it took."""
-    begun, loaded, collated, sent, load_cpu, cpu, queued = times
+    begun, loaded, collated, sent, load_cpu, cpu, queued, slowest, others = times
     return BatchTimings(
-        worker, nbytes, posted, begun, loaded, collated, sent, arrived, load_cpu, cpu, queued, opened, 0.0
-    )
+        worker, nbytes, posted, begun, loaded, collated, sent, arrived, load_cpu, cpu, queued, opened, 0.0,
+        slowest, others,
+    )  # fmt: skip

@@ -9,9 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from headrace.telemetry.play import AHEAD, Rules, Seconds, Work
 from headrace.telemetry.preparing import steady_batches, steady_stages
 from headrace.telemetry.recording import Batches, Recording
-from headrace.telemetry.simulation import Rules, Seconds, Work, seconds_for
+from headrace.telemetry.simulation import seconds_for
+
+SPARE = 1000
+"""Finished batches that may wait behind one that is late, at most."""
 
 PLAYED = 512
 """Batches that are played through, at most: the latest ones."""
@@ -71,6 +75,14 @@ class Workload:
         is_first = self.is_first and len(epochs) == len(self.epochs)
         return replace(self, epochs=tuple(epochs), took=tuple(took), is_first=is_first)
 
+    def repeated(self, batches: int) -> Workload:
+        """Returns one epoch of so many batches: those of the longest epoch, again and again."""
+        work, took = max(zip(self.epochs, self.took, strict=True), key=lambda one: len(one[0]))
+        places = np.arange(batches) % len(work)
+        # Workers are started once, however long the epoch.
+        longer = replace(work.taken(places), start=work.start)
+        return replace(self, epochs=(longer,), took=(took[places],))
+
     def changed(self, change: Change) -> Workload:
         """Returns it with something else in the place of each epoch that the change is for."""
         epochs = list(map(change, self.epochs))
@@ -120,11 +132,29 @@ class LaterWithout(Without):
 
 
 class Even(Change):
-    """Every batch takes as long as the average one."""
+    """Every batch takes as long as the average one, and its samples are alike."""
 
     def __call__(self, work: Work) -> Work:
         """See `Change`."""
-        return replace(work, wait=_evened(work.wait), cpu=_evened(work.cpu), send=_evened(work.send))
+        return replace(work, wait=_evened(work.wait), cpu=_evened(work.cpu), send=_evened(work.send), single=None)
+
+
+class Alike(Change):
+    """The samples of each batch are alike, also those of a batch that is late."""
+
+    def __call__(self, work: Work) -> Work:
+        """See `Change`."""
+        return replace(work, single=None)
+
+
+class Known(Change):
+    """It is known from an epoch before which samples are slow."""
+
+    also_first = False
+
+    def __call__(self, work: Work) -> Work:
+        """See `Change`."""
+        return replace(work, slow_known=True)
 
 
 @dataclass(frozen=True)
@@ -175,6 +205,9 @@ def workload_of(recording: Recording) -> Workload | None:
         setting.in_order,
         setting.free,
         max(setting.cores + setting.remote_cores, 1),
+        max(setting.prefetch_factor, AHEAD) if setting.adapts else AHEAD,
+        min(int(setting.spare_memory // max(rows["bytes"].max(), 1)), SPARE),
+        setting.shares,
     )
     stages = _rows_of_stages(steady_stages(recording.batches), slice(-PLAYED, None))
     starts = {epoch.epoch: epoch.began for epoch in recording.epochs}
@@ -186,6 +219,8 @@ def workload_of(recording: Recording) -> Workload | None:
         of_epoch = rows["epoch"] == epoch
         stages_of_epoch = _rows_of_stages(stages, of_epoch)
         work = _work(rows[of_epoch], stages_of_epoch, loop[of_epoch], starts.get(epoch), rules.workers)
+        if setting.shares and epoch > 0:
+            work = replace(work, slow_known=True)
         epochs.append(work)
         taken.append(took[of_epoch])
 
@@ -238,8 +273,7 @@ def _loops(rows: Batches, stages: Mapping[str, Seconds]) -> Seconds:
 def _work(rows: Batches, stages: Mapping[str, Seconds], loop: Seconds, began: float | None, workers: int) -> Work:
     # Batches whose CPU time was not asked for are short ones, which keep a core busy.
     queued = np.nan_to_num(rows["queued"])
-    made = stages["load"] + stages["collate"]
-    whole = made + stages["send"]
+    whole = stages["load"] + stages["collate"] + stages["send"] + np.nan_to_num(rows["others"])
     cpu = np.where(np.isnan(rows["cpu"]), whole, rows["cpu"])
 
     # Sending took its share of the queueing. What is neither core time nor queueing was waiting for something else.
@@ -275,12 +309,25 @@ def _work(rows: Batches, stages: Mapping[str, Seconds], loop: Seconds, began: fl
         loop_cores=max(cores, 0.0),
         latency=latency,
         start=start,
+        single=_shares_of_single(rows, whole),
+        samples=max(int(np.median(rows["samples"])), 1),
     )
+
+
+def _shares_of_single(rows: Batches, made: Seconds) -> Seconds:
+    """Returns the share of making each batch that its slowest sample takes; see `Work.single`.
+
+    Where samples were not timed, what a batch takes more than usual counts as one sample's.
+    """
+    usual = float(np.median(made))
+    extra = (made - usual).clip(0) + usual / np.maximum(rows["samples"], 1)
+    slowest = np.where(np.isnan(rows["slowest"]), extra, rows["slowest"])
+    return np.asarray((slowest / np.maximum(made, 1e-12)).clip(0, 1), np.float64)
 
 
 def _parts(recording: Recording, rows: Batches, stages: Mapping[str, Seconds]) -> dict[str, float]:
     """Returns the shares of making a batch; see `Workload.parts`. All waiting while loading counts as reading."""
-    load = float(stages["load"].sum())
+    load = float(stages["load"].sum()) + float(np.nansum(rows["others"]))
     collate = float(stages["collate"].sum())
     send = float(stages["send"].sum())
     whole = max(load + collate + send, 1e-12)

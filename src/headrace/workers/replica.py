@@ -90,7 +90,7 @@ class Replica:
         self._place = WorkerContext(worker_spec.world)
         self._told: Any = None  # the state that the epoch began with
         self.partial: PartialLoading | None = None
-        """What was noticed of the samples of the last batch; None: batches are not shared."""
+        """What was noticed of the samples of the last batch; None: they are not timed."""
 
     def start(self, begin: EpochStart) -> None:
         """Sets up what lasts longer than an epoch: number, seeds, and the user's `worker_init_fn`."""
@@ -157,7 +157,7 @@ class Replica:
                 dataset, worker_spec.batched, self._collate, streams, self._note.activity,
                 watched=self._note.watched, unseeded=self._unseeded,
             )  # fmt: skip
-            if worker_spec.shares_batches:
+            if worker_spec.times_samples:
                 self.partial = PartialLoading(self._note.activity)
                 plain.share(self.partial)
             handler = self._handler(begin)
@@ -374,7 +374,7 @@ class ReplicaHost:
         return self._replicas[replica].losses()
 
     def partial(self, replica: int) -> PartialLoading | None:
-        """Returns what was noticed of the samples of a replica's last batch; None: batches are not shared."""
+        """Returns what was noticed of the samples of a replica's last batch; None: they are not timed."""
         return self._replicas[replica].partial
 
     def tries_unseeded(self, replica: int) -> bool:

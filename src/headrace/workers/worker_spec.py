@@ -37,8 +37,8 @@ class WorkerSpec:
     """What becomes of bad samples; None: they raise."""
     io_address: str | None = None
     """Of the I/O process through which worker processes read what lies elsewhere."""
-    shares_batches: bool = False
-    """Whether several workers may make a batch together."""
+    times_samples: bool = False
+    """Whether workers time samples one by one: they make batches together, or would with `seed=`."""
 
     @classmethod
     def of(cls, epoch: Epoch) -> WorkerSpec:

@@ -26,6 +26,8 @@ class Loop:
     pin: float = 0.0
     loop: float = 0.0
     latency: float = 0.0
+    slowest: Any = np.nan
+    """Seconds of the slowest sample; NaN: samples were not timed."""
     queued: Any = 0.0
     """Of making a batch: seconds without a core."""
     start: float = 0.0
@@ -83,6 +85,7 @@ def _blank(given: Loop) -> np.ndarray:
     rows["load_cpu"] = given.load if given.load_cpu is None else given.load_cpu
     rows["cpu"] = rows["load_cpu"] + given.collate + given.send
     rows["queued"], rows["opened"], rows["pinned"] = given.queued, given.open, given.pin
+    rows["slowest"] = given.slowest
     return rows
 
 

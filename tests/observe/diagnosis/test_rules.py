@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.observe.diagnosis.case import Case
 from headrace.observe.diagnosis.diagnose import diagnose
 from headrace.observe.diagnosis.finding import Diagnosis, Finding
 from headrace.telemetry.recording import MEMORY, EpochTimes, Place, Recording
@@ -160,6 +161,97 @@ def test_batches_that_others_wait_behind_are_made_up_for_by_more_of_them_ahead()
 )
 def test_what_is_advised_against_stragglers_fits_the_loader(setting: dict[str, Any], keys: set[str]) -> None:
     assert set(findings(replace(UNEVEN, setting=setting))["stragglers"].change) == keys
+
+
+COULD_SHARE = {"could_share": True, "spare_memory": 10**8, "batch_size": 16, "length": 200}
+
+
+def single_slow(share: float = 0.9, loop: float = 1 * MS, **setting: Any) -> Loop:
+    """Of 200 batches of 16 ms, ten take 600 ms, spread by chance; `share` of that is one sample's.
+
+    One of the ten is the first of its worker, and taken for a preparation.
+    """
+    load = np.full(200, 16 * MS)
+    load[np.random.default_rng(0).choice(200, 10, replace=False)] = 600 * MS
+    slowest = np.where(load > 16 * MS, load * share, 1 * MS)
+    return Loop(load=load, load_cpu=0.0, slowest=slowest, loop=loop, workers=8, setting=COULD_SHARE | setting)
+
+
+def test_where_single_samples_are_slow_idle_workers_would_help_with_a_seed() -> None:
+    found = findings(single_slow())["stragglers"]
+    assert "9 of 200 take up to 600 ms, most of it for a single sample (up to 540 ms)" in found.sentence
+    assert found.change == {"seed": 0}
+    assert "workers that have nothing to do help" in found.advice
+    low, high = found.interval or (0.0, 0.0)
+    assert 1.05 < low < (found.gain or 0) < high
+
+
+def test_the_more_of_late_batches_is_one_sample_the_less_a_seed_gains() -> None:
+    gains = [findings(single_slow(share))["stragglers"].gain or 0 for share in (0.1, 0.5, 0.99)]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] > 1.1 * gains[-1]
+
+
+def test_where_samples_were_not_timed_the_gain_is_that_of_single_slow_ones_at_least() -> None:
+    known = findings(single_slow(0.98))["stragglers"]
+    unknown = findings(replace(single_slow(), slowest=np.nan))["stragglers"]
+    assert "single sample" not in unknown.sentence
+    assert unknown.gain == pytest.approx(known.gain, rel=0.02)
+    assert unknown.interval is not None
+    alike = findings(single_slow(0.1))["stragglers"].gain or 0
+    assert unknown.interval[1] >= 0.98 * alike
+
+
+def test_late_batches_whose_samples_are_alike_are_not_said_to_have_a_slow_one() -> None:
+    assert "single sample" not in findings(single_slow(0.1))["stragglers"].sentence
+
+
+def test_what_is_gained_at_the_end_of_an_epoch_counts_the_less_the_longer_it_is() -> None:
+    load = np.full(200, 16 * MS)
+    load[[196, 199]] = 600 * MS
+    gains = []
+    for length in (200, 1000):
+        loop = replace(single_slow(length=length), load=load, slowest=1 * MS)
+        case = Case(recording_of(loop))
+        gains.append(case.gain_of_epochs(replace(case.rules, free=True, shares=True)))
+    assert gains[0] > 1.3
+    assert 1.0 < gains[1] < 0.9 * gains[0]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        Loop(load=16 * MS, load_cpu=0.0, slowest=1 * MS, loop=1 * MS, workers=8, setting=COULD_SHARE),
+        single_slow(loop=60 * MS),
+        replace(single_slow(), workers=1),
+    ],
+    ids=["even samples", "slow training", "one worker"],
+)
+def test_no_seed_is_advised_where_late_batches_hold_nothing_up(loop: Loop) -> None:
+    assert "stragglers" not in findings(loop)
+
+
+def test_no_seed_is_advised_where_there_is_one() -> None:
+    shared = findings(single_slow(shares=True, free=True)).get("stragglers")
+    assert shared is None or "seed" not in shared.change
+
+
+def test_a_seed_is_not_advised_for_batches_that_are_too_quick_to_be_shared() -> None:
+    whole = single_slow()
+    quick = replace(whole, load=whole.load / 20, slowest=whole.slowest / 20, loop=whole.loop / 20)
+    found = findings(quick).get("stragglers")
+    assert found is None or "seed" not in found.change
+    assert "seed" in findings(replace(quick, load=whole.load / 10))["stragglers"].change
+
+
+def test_what_more_workers_gain_is_played_as_batches_are_made() -> None:
+    """Where idle workers help, twice as many take about half as long; alone, one with two late batches holds up all."""
+    gains = []
+    for loop in (single_slow(0.1), single_slow(0.1, shares=True, free=True)):
+        case = Case(recording_of(loop))
+        gains.append(case.gain(rules=case.rules_with(16)))
+    assert gains[0] < gains[1] - 0.1
+    assert 1.6 < gains[1] <= 2.0
 
 
 def test_pinning_and_unpacking_are_told_apart() -> None:

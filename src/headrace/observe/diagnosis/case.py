@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from headrace.observe.stats import wait_share, waited_and_looped
+from headrace.telemetry.play import Rules, Seconds
 from headrace.telemetry.preparing import MAKING, Prepared, prepared, steady_stages
 from headrace.telemetry.recording import Recording, stage_seconds
-from headrace.telemetry.simulation import Rules, Seconds
 from headrace.telemetry.workload import Change, Workload, workload_of
 
 WAITS = 0.05
@@ -31,6 +31,9 @@ BATCHES = 12
 
 DRAWS, DRAWN = 16, 96
 """How often batches are drawn anew for an interval, and how many of them at most."""
+
+LONGEST = 2048
+"""Batches of an epoch that are played through, at most."""
 
 ERROR = 0.04
 """What a play errs by, as a share of a gain, even where all batches are alike."""
@@ -77,6 +80,14 @@ class Case:
     def stages(self) -> dict[str, Seconds]:
         """Seconds of each stage of each batch that is held, without what was prepared once."""
         return steady_stages(self.rows)
+
+    @cached_property
+    def made(self) -> Seconds:
+        """Seconds of making each batch, those of all workers that made parts of it together."""
+        stages = self.stages
+        return np.asarray(
+            stages["load"] + stages["collate"] + stages["send"] + np.nan_to_num(self.rows["others"]), np.float64
+        )
 
     @cached_property
     def prepared(self) -> Prepared:
@@ -129,7 +140,7 @@ class Case:
     def asleep(self) -> float:
         """Seconds in which workers, all together, made batches and wanted no core: they waited for storage or so."""
         totals = self.recording.totals
-        made = 0.0
+        made = float(totals.get("others", 0.0))
         for stage in MAKING:
             made += float(totals.get(stage, 0.0))
 
@@ -218,6 +229,22 @@ class Case:
         low = min(low, gain * (1 - ERROR))
         high = max(high, gain * (1 + ERROR))
         return low, max(min(high, self.ideal_gain), gain)
+
+    def gain_of_epochs(self, rules: Rules) -> float:
+        """Returns what other rules gain in epochs of full length, up to `LONGEST` batches: one waits at their ends."""
+        longer = self._longer
+        if longer is None or self.base <= 0:
+            return self.gain(rules=rules)
+        return min(self._gain_of(longer, None, rules), self.ideal_gain)
+
+    @cached_property
+    def _longer(self) -> Workload | None:
+        """The batches again and again, until they are an epoch; None: they are one."""
+        if self.work is None or not self.setting.length:
+            return None
+        known = max(map(len, self.work.epochs))
+        wanted = min(self.setting.length, LONGEST)
+        return self.work.repeated(wanted) if wanted > known else None
 
     @cached_property
     def _draws(self) -> list[Workload]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -16,13 +14,10 @@ from headrace.observe.diagnosis.finding import Finding
 from headrace.observe.diagnosis.live import live_findings, waits_for_source
 from headrace.observe.diagnosis.network import line_is_full, network_findings
 from headrace.observe.diagnosis.remote import remote_findings, workers_do_not_help
+from headrace.observe.diagnosis.stragglers import WORTH, stragglers
 from headrace.telemetry.formatting import as_arguments, seconds, size, some
 from headrace.telemetry.recording import MAIN, Place
-from headrace.telemetry.simulation import Rules
-from headrace.telemetry.workload import Even, Kept, Split, Without, Workload, percentile
-
-WORTH = 1.05
-"""Gain from which on a change is advised."""
+from headrace.telemetry.workload import Kept, Split, Without, Workload, percentile
 
 LONG_START = 0.25
 """Share of an epoch that its start may take, before it is called slow."""
@@ -199,65 +194,6 @@ def _too_many(case: Case) -> Iterator[Finding]:
         )
 
 
-def _stragglers(case: Case) -> Iterator[Finding]:
-    made = _made(case)
-    usual = percentile(made, 50)
-    slow = made[made > 3 * usual]
-    if case.rules.workers < 2 or not len(slow) or case.gain(Even()) < WORTH:
-        return
-
-    remedy = _best_remedy(_remedies_for_stragglers(case))
-    if remedy.gain >= WORTH:
-        yield Finding(
-            "stragglers",
-            "stragglers",
-            f"A batch usually takes {seconds(usual)}; {len(slow)} of {len(made)} take up to "
-            f"{seconds(float(slow.max()))}, and the others wait behind them. With even batches the loop would be "
-            f"{case.gain(Even()):.2f} times as fast.",
-            remedy.advice,
-            remedy.gain,
-            remedy.change,
-            case.interval(rules=remedy.rules),
-        )
-
-
-class Remedy(NamedTuple):
-    """Other rules for the same batches, and what they gain."""
-
-    gain: float
-    advice: str
-    change: dict[str, object]
-    rules: Rules
-
-
-def _remedies_for_stragglers(case: Case) -> list[Remedy]:
-    """Returns what may help, the mildest change first."""
-    remedies = []
-    for prefetch in (4, 8, 16):
-        if case.memory_with(case.rules.workers, prefetch) < case.setting.memory / 2 or not case.setting.memory:
-            rules = replace(case.rules, prefetch=prefetch)
-            advice = f"prefetch_factor={prefetch}: more batches ahead."
-            remedies.append(Remedy(case.gain(rules=rules), advice, {"prefetch_factor": prefetch}, rules))
-
-    if not case.rules.free and not case.setting.is_stream:
-        rules = replace(case.rules, free=True)
-        advice = "seed=0: then batches go to whichever worker is free, in the same order."
-        remedies.append(Remedy(case.gain(rules=rules), advice, {"seed": 0}, rules))
-
-    if case.rules.in_order:
-        rules = replace(case.rules, in_order=False)
-        advice = "in_order=False: batches come as they are ready."
-        remedies.append(Remedy(case.gain(rules=rules), advice, {"in_order": False}, rules))
-
-    return remedies
-
-
-def _best_remedy(remedies: Sequence[Remedy]) -> Remedy:
-    """Returns the mildest change that gains nearly as much as any: who has to change little, tries it."""
-    best = max(remedy.gain for remedy in remedies)
-    return next(remedy for remedy in remedies if remedy.gain >= 0.97 * best)
-
-
 def _batches(case: Case) -> Iterator[Finding]:
     lengths = [0]
     if case.work:
@@ -274,7 +210,7 @@ def _batches(case: Case) -> Iterator[Finding]:
             "huge-batches",
             "batches",
             f"An epoch has {some(length, 'batch', 'batches')} of {samples} samples ({size(case.batch_bytes)} each, "
-            f"made in {seconds(percentile(_made(case), 50))}): training waits for the first, workers for the last.",
+            f"made in {seconds(percentile(case.made, 50))}): training waits for the first, workers for the last.",
             f"batch_size={samples // 4}, with gradient accumulation over 4 steps if training needs the large batch.",
             gain,
             {"batch_size": samples // 4},
@@ -420,18 +356,12 @@ def _memory(case: Case) -> Iterator[Finding]:
             )
 
 
-def _made(case: Case) -> np.ndarray:
-    stages = case.stages
-    made: np.ndarray = stages["load"] + stages["collate"] + stages["send"]
-    return made
-
-
 def _pace(case: Case) -> float:
     """Seconds from one batch to the next, as the workers make them."""
     here = case.rows["worker"] == MAIN
     if not here.all():
-        return float(np.mean(_made(case))) / max(case.rules.workers, 1)
-    return float(np.mean(_made(case)))
+        return float(np.mean(case.made)) / max(case.rules.workers, 1)
+    return float(np.mean(case.made))
 
 
 def _workers(count: int) -> str:
@@ -445,7 +375,7 @@ def _workers_make(count: int) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    machine, _training, _first_batch, _start, _too_few, _too_many, _stragglers, _batches, _stages, _delivery, _threads,
+    machine, _training, _first_batch, _start, _too_few, _too_many, stragglers, _batches, _stages, _delivery, _threads,
     _memory, remote_findings, network_findings, live_findings,
 )  # fmt: skip
 """All of them."""

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.core.protocols import is_stateful
 from headrace.epoch.epoch import Epoch
+from headrace.telemetry.recorder import Recorder
 from headrace.workers.dispatch import Dispatcher
 from headrace.workers.processes.pool import WorkerPool
 from headrace.workers.processes.prefetch import spare_memory
 from headrace.workers.processes.scale import Scale
-from headrace.workers.processes.sharing import SharingDispatcher, shares_batches
+from headrace.workers.processes.sharing import SharingDispatcher, could_share_batches, shares_batches
 from headrace.workers.window import AHEAD
 
 
 def may_share(epoch: Epoch, scale: Scale, *, remote: bool) -> bool:
     """Tells whether workers make batches of an epoch together. remote: whether they are on other machines."""
     return not remote and not scale.changes and shares_batches(epoch)
+
+
+def could_share(epoch: Epoch, scale: Scale, *, remote: bool) -> bool:
+    """Tells whether workers make batches of an epoch together, or would with `seed=`."""
+    if remote or scale.changes or epoch.record.replicas < 2 or is_stateful(epoch.spec.dataset):
+        return False
+    return could_share_batches(epoch)
+
+
+def note_dispatch(recorder: Recorder, epoch: Epoch, scale: Scale, *, remote: bool, adapts: bool) -> None:
+    """Tells the record how the tasks of an epoch are given out; see `Setting`."""
+    recorder.note_dispatch(
+        shares=may_share(epoch, scale, remote=remote),
+        could_share=could_share(epoch, scale, remote=remote),
+        adapts=adapts,
+        spare_memory=spare_memory(epoch.spec, scale),
+    )
 
 
 def dispatcher_for(epoch: Epoch, pool: WorkerPool, scale: Scale, *, remote: bool, fills: bool) -> Dispatcher[Any]:

@@ -26,7 +26,7 @@ from headrace.telemetry.timings import timings_of_worker
 from headrace.workers.crash_report import CrashReport
 from headrace.workers.dispatch import Dispatcher, check_prefetch_factor, deadline_after
 from headrace.workers.processes.arrived import leased
-from headrace.workers.processes.dispatching import dispatcher_for, may_share
+from headrace.workers.processes.dispatching import could_share, dispatcher_for, note_dispatch
 from headrace.workers.processes.messages import Result
 from headrace.workers.processes.pool import WorkerPool
 from headrace.workers.processes.prefetch import prefetch_for
@@ -136,6 +136,7 @@ class ProcessExecutor:
         fills = self.scale.changes or self._prefetch is not None
         remote = self._placement is not None
         self.dispatcher: Dispatcher[Any] = dispatcher_for(epoch, self._pool, self.scale, remote=remote, fills=fills)
+        note_dispatch(self.recorder, epoch, self.scale, remote=remote, adapts=self._prefetch is not None)
         if self.scale.changes:
             self.dispatcher.resize(self.scale.limit, self.scale.workers)
         self.note_unplaced()
@@ -146,8 +147,8 @@ class ProcessExecutor:
         """Starts the workers of the first epoch."""
         spec = self._epoch.spec
         worker_spec = WorkerSpec.for_workers(self._epoch)
-        shares = may_share(self._epoch, self.scale, remote=self._placement is not None)
-        worker_spec = replace(worker_spec, shares_batches=shares)
+        timed = could_share(self._epoch, self.scale, remote=self._placement is not None)
+        worker_spec = replace(worker_spec, times_samples=timed)
         brief = functools.partial(Assignment, workers=self.scale.most, original_errors=spec.original_errors)
         if self._placement is not None:
             self._remote = RemoteWorkers(self._placement, worker_spec)

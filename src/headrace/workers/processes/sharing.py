@@ -29,7 +29,7 @@ from headrace.core.batch_memory import OwnMemory
 from headrace.core.spans import NothingYetError
 from headrace.core.torch_internals import torch_default_collate
 from headrace.epoch.epoch import Epoch
-from headrace.telemetry.stopwatch import Times
+from headrace.telemetry.stopwatch import Times, joined_times
 from headrace.workers.dispatch import SPARE, Carrier, Dispatcher
 from headrace.workers.processes.arrived import Arrived
 from headrace.workers.processes.prefetch import may_draw_early
@@ -108,13 +108,18 @@ class Cut:
 
 
 def shares_batches(epoch: Epoch) -> bool:
-    """Tells whether several workers may make a batch of this epoch together, and nobody can see it.
+    """Tells whether several workers may make a batch of this epoch together, and nobody can see it."""
+    return epoch.any_replica_will_do and could_share_batches(epoch)
+
+
+def could_share_batches(epoch: Epoch) -> bool:
+    """Tells whether they may where any replica may make any batch.
 
     Samples must be loaded one by one and collated by torch's rules. A dataset with a state may count its samples, and
     what becomes of bad ones is decided for whole batches.
     """
     spec = epoch.spec
-    if not epoch.any_replica_will_do or not spec.batched or not spec.in_order or epoch.is_live:
+    if not epoch.is_map or not spec.batched or not spec.in_order or epoch.is_live:
         return False
     if epoch.policy is not None or not epoch.slow_samples.splits:
         return False
@@ -148,7 +153,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
 
     def give_out(self, carrier: Carrier) -> None:
         """See `Dispatcher.give_out`."""
-        if self._knows_slow_ones:
+        if self._knows_slow_ones and self.window.next_task:  # not before the first batch, which would wait for them
             self._begin_early(carrier)
         super().give_out(carrier)
         if self.sampler_ended:
@@ -333,7 +338,8 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
             return
 
         del self._cuts[task]
-        self.window.arrive_joined(task, Joined("batch", batch, last.worker, last.times, cut.nbytes, last.at))
+        times = joined_times([arrived.times for _, arrived in cut.parts])
+        self.window.arrive_joined(task, Joined("batch", batch, last.worker, times, cut.nbytes, last.at))
 
     def _make_whole(self, task: int, carrier: Carrier) -> None:
         """Has one worker make a batch whose parts cannot be joined."""

@@ -264,6 +264,8 @@ class _Worker:
         freed = self._freed
         self._freed = []
         times = self._watch.stop()
+        if partial is not None:
+            times = times._replace(slowest=partial.slowest)
         seen = self._sampler.take()
         drew = self._host.drew_unseeded
         result = Result(
