@@ -53,7 +53,7 @@ def test_batches_are_those_of_torch(dtype: torch.dtype, workers: int) -> None:
 
 
 @pytest.mark.parametrize("row", [BY_TORCH, SMALL_LOCALLY])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex128])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex128, torch.bfloat16])
 def test_large_rows_are_those_of_torch(dtype: torch.dtype, row: int) -> None:
     dataset = TensorDataset(numbers(dtype, row // 4), numbers(torch.int64))
     ours = headrace.DataLoader(dataset, batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(3))

@@ -84,6 +84,18 @@ def test_without_a_window_each_token_is_a_sample(tmp_path: Path) -> None:
     assert data.windows(5).fetch_batch([1], headrace.data.stored.OwnMemory())["tokens"].tolist() == [[5, 6, 7, 8, 9]]
 
 
+@pytest.mark.parametrize("stride", [7, 5, 1])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_windows_end_to_end_are_gathered_as_those_that_overlap(stride: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    data = headrace.open(tokens(tmp_path / "train.bin", 50, "int32"), dtype=np.int32).windows(7, stride).astype(dtype)
+    keys = [len(data) - 1, 0, 3, 0]
+    batch = data.fetch_batch(keys, headrace.data.stored.OwnMemory())["tokens"]
+    assert batch.dtype is dtype
+    assert batch.tolist() == [list(range(key * stride, key * stride + 7)) for key in keys]
+    with pytest.raises(IndexError):
+        data.fetch_batch([len(data)], headrace.data.stored.OwnMemory())
+
+
 def test_what_does_not_fit_is_an_error_with_a_cure(tmp_path: Path) -> None:
     path = tokens(tmp_path / "train.bin", 10)
     with pytest.raises(FormatError, match='dtype="uint16"'):

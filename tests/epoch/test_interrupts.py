@@ -18,7 +18,13 @@ from headrace.core.torch_internals import worker_info_kept
 
 from .datasets import StatefulIterator
 
-HANDED_OUT = {"self._ready = None", "return batch", "self._turn += 1", "return batch, timings"}
+HANDED_OUT = {
+    "del progress.drawn[number]",
+    "self._ready = None",
+    "return batch",
+    "self._turn += 1",
+    "return batch, timings",
+}
 
 
 class Interruption(Exception):

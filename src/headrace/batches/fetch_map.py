@@ -143,6 +143,26 @@ class MapFetcher:
             return self._unseeded_first(self._unseeded, index, positions, samples)
         return self._make(index, positions, samples)
 
+    def plain_fetch(self) -> Callable[[Any], Any]:
+        """Returns what makes batches as `fetch` does, where nobody looks at the activity and no batch kills a worker.
+
+        Whole batches that draw no numbers are then made by the dataset's own method, with nothing in between.
+        """
+        whole = self._whole
+        if whole is None or self._draws:
+            return self.fetch
+
+        def fetch(index: Any) -> Any:
+            if type(index) is Positioned:
+                index = index.index
+            try:
+                return whole(index)
+            except Exception as error:
+                note(error, f"raised while loading {describe(index)}")
+                raise
+
+        return fetch
+
     def _unseeded_first(self, unseeded: Unseeded, index: Any, positions: Positions, samples: list[Any]) -> Any:
         """Returns a batch that is made without seeds, and again with them if anybody has drawn random numbers."""
         while unseeded.begin():

@@ -54,10 +54,14 @@ def _gather(tensor: torch.Tensor, rows: torch.Tensor, memory: BatchMemory) -> to
     if size < BY_TORCH:
         return tensor.index_select(0, rows)
 
-    if size * tensor.itemsize < memory.smallest:
+    if size * tensor.itemsize >= memory.smallest:
+        out = memory.empty(shape, tensor.dtype)
+    elif tensor.dtype is torch.bfloat16:
         out = torch.empty(shape, dtype=tensor.dtype)
     else:
-        out = memory.empty(shape, tensor.dtype)
+        # In half the time: NumPy knows the type, so that neither tensor has to be seen as bytes.
+        return torch.from_numpy(tensor.numpy().take(rows.numpy(), 0))
+
     # The places were checked; with "raise", NumPy would gather into memory of its own first.
     np.take(_bytes_of(tensor), rows.numpy(), 0, _bytes_of(out), "clip")
     return out

@@ -20,7 +20,7 @@ from headrace.data.formats.columns import Block, Column, Keys, value_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.protocol import Handle, NamesFiles, Reader, WindowReader, stamped
 from headrace.data.formats.shards import FileList, stamp_of
-from headrace.data.gather import Gather, RaggedAs, in_range, type_of_numbers, whole_numbers
+from headrace.data.gather import INT64, Gather, RaggedAs, in_range, type_of_numbers, whole_numbers
 from headrace.data.images import decode_image, holds_images, stacked
 from headrace.data.stacking import Stacking, gather_stacked
 from headrace.data.stream import StoredStream
@@ -310,11 +310,17 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     def fetch_batch(self, keys: Any, out: BatchMemory) -> dict[str, Any]:
         """Returns the batch of these keys, each column gathered into `out`. Raises `IndexError` and `FormatError`."""
         plan = self._plan.get()
-        array = whole_numbers(keys)
+        if type(keys) is np.ndarray and keys.dtype is INT64 and keys.ndim == 1:
+            array = keys
+        else:
+            array = whole_numbers(keys)
         if not self._checks_keys:
             array = in_range(array, len(self))
         if plan is not None:
-            return {name: make(array, out) for name, make in plan}
+            batch = {}
+            for name, make in plan:
+                batch[name] = make(array, out)
+            return batch
         if self._window is not None:
             return self._fetch_windows(array, out)
         return self.collate(self._read(array), out)

@@ -12,8 +12,8 @@ from typing import Any
 from headrace.core.protocols import is_stateful, may_have_states
 from headrace.core.rng import GlobalStates
 from headrace.epoch.deferral import Deferral
-from headrace.epoch.indices import Indices
-from headrace.epoch.progress import Delivery
+from headrace.epoch.indices import Indices, MapIndices
+from headrace.epoch.progress import Delivery, Draw, MapProgress
 from headrace.epoch.record import EpochRecord, Terms, at_beginning, dealt_out
 from headrace.epoch.slow_samples import SlowSamples
 from headrace.epoch.spec import LoaderSpec, Seeds, Shared
@@ -73,7 +73,18 @@ class Epoch:
 
         self._indices = indices
         self.take = indices.take
+        self.hears_batches = False
+        """Whether somebody is told which batches leave."""
+        if isinstance(indices, MapIndices):
+            self.take = indices.quickest_take
+            self.hears_batches = indices.hears_batches
         self.wait = indices.wait
+        self._size_of = indices.size_of
+        self.drawn: Mapping[int, Draw] = {}
+        """See `MapProgress.drawn`."""
+        if isinstance(record.progress, MapProgress):
+            self.drawn = record.progress.drawn
+
         self._seeds = seeds
 
         self.deliveries = int(record.progress.batches)
@@ -183,7 +194,7 @@ class Epoch:
         became of its bad samples.
         """
         if self.is_map:
-            self.held = self._indices.size_of(number)
+            self.held = self._size_of(number)
         else:
             number = self.deliveries
 

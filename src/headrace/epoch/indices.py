@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
+import numpy as np
 from torch.utils.data import BatchSampler
 
 from headrace.batches.index import Positioned
@@ -47,6 +48,10 @@ def begin_indices(spec: LoaderSpec, begun: Iterator[Any] | None = None) -> Itera
     if begun is None:
         return iter(spec.index_sampler)
     return begun
+
+
+SEQUENCES = (list, np.ndarray)
+"""What index sampler nearly always give for a batch. The check of an abstract class takes ten times as long."""
 
 
 class StreamIndices:
@@ -95,6 +100,8 @@ class MapIndices:
         """
         self._indices = indices
         self._progress = progress
+        self._draws = progress.drawn
+        self._beyond = progress.beyond
         self._batched = batched
         self._seeded = seeded
         self._checkpoint = checkpoint
@@ -108,7 +115,6 @@ class MapIndices:
         """Is told of each batch that leaves; None: nobody reads ahead."""
 
         self._peeked: tuple[int, Any] | None = None
-        self._sizes: dict[int, int] = {}  # samples of the batches that are out
         self._latest = -1  # the number of the batch that left last
 
     def take(self) -> tuple[int, Any]:
@@ -124,14 +130,14 @@ class MapIndices:
         while True:
             index = next(self._indices)
             number = self._drawn
-            self._drawn += 1
-            if self._seeded and self._batched and type(index) is list:  # as nearly always
+            self._drawn = number + 1
+            if self._seeded and self._batched and type(index) in SEQUENCES:  # as nearly always
                 count = len(index)
                 index = Positioned(index, self._next_positions(count))
             elif self._seeded:
                 index = self._positioned(index)
                 count = len(index.positions)
-            elif self._batched and isinstance(index, Sized):
+            elif self._batched and (type(index) in SEQUENCES or isinstance(index, Sized)):
                 count = len(index)
             else:
                 count = 1
@@ -144,9 +150,38 @@ class MapIndices:
             if self._checkpoint is not None:
                 state = self._checkpoint()
 
-            if self._progress.draw(number, (count, state)):
-                self._sizes[number] = count
+            if not self._beyond:  # as nearly always
+                self._draws[number] = count, state
                 return number, index
+            if self._progress.draw(number, (count, state)):
+                return number, index
+
+    @property
+    def hears_batches(self) -> bool:
+        """Whether somebody is told which batches leave."""
+        return self.listener is not None or self._deferral is not None
+
+    @property
+    def quickest_take(self) -> Callable[[], tuple[int, Any]]:
+        """What does the same as `take`, in the least time."""
+        if self._batched and not self._seeded and self._checkpoint is None:
+            return self._take_plainly
+        return self.take
+
+    def _take_plainly(self) -> tuple[int, Any]:
+        """Does what `take` does where neither positions nor a state of the sampler go with an index."""
+        if self._peeked is not None or self._beyond:
+            return self.take()
+
+        index = next(self._indices)
+        count = 1
+        if type(index) in SEQUENCES or isinstance(index, Sized):
+            count = len(index)
+
+        number = self._drawn
+        self._drawn = number + 1
+        self._draws[number] = count, None
+        return number, index
 
     def is_at_end(self) -> bool:
         """Tells whether the sampler has nothing left. What it gives instead is kept for `take`."""
@@ -175,16 +210,19 @@ class MapIndices:
     def size_of(self, number: int) -> int:
         """Returns how many samples a batch has that is on its way to the user.
 
-        Sizes are kept until the next batch leaves: if a delivery is interrupted, the same batch leaves again.
+        If a delivery is interrupted, the same batch leaves again.
         """
-        if number != self._latest:
-            self._sizes.pop(self._latest, None)
+        if self.hears_batches and number != self._latest:
             if self._deferral is not None:
                 self._deferral.passed(self._latest)
-            self._latest = number
             if self.listener is not None:
                 self.listener.passed(number)
-        return self._sizes.get(number, 0)
+            self._latest = number
+
+        draw = self._draws.get(number)
+        if draw is None:
+            return 0
+        return draw[0]
 
     def _positioned(self, index: Any) -> Positioned:
         if self._batched and not isinstance(index, Sized):

@@ -31,33 +31,42 @@ class MapProgress:
 
     def __init__(self, batches: int = 0, samples: int = 0, sampler: object = None, beyond: Iterable[int] = ()) -> None:
         # The three change together or not at all: one instruction replaces a tuple, and a signal comes before or after.
-        self._reached = (batches, samples, sampler)
+        self.reached = (batches, samples, sampler)
+        """`batches`, `samples` and `sampler`."""
+
         self.beyond = set(beyond)
         self.replicas: dict[int, Any] = {}
-        self._drawn: dict[int, Draw] = {}
+        self.drawn: dict[int, Draw] = {}
+        """What was drawn and is not delivered, by number."""
 
     @property
     def batches(self) -> int:
         """How many batches are delivered without a gap."""
-        return self._reached[0]
+        return self.reached[0]
 
     @property
     def samples(self) -> int:
         """How many samples they had."""
-        return self._reached[1]
+        return self.reached[1]
 
     @property
     def sampler(self) -> Any:
         """The state of the sampler behind them; None: it has none."""
-        return self._reached[2]
+        return self.reached[2]
 
     def draw(self, number: int, draw: Draw) -> bool:
         """Records that index `number` was drawn. False: its batch was delivered before the state was saved."""
-        self._drawn[number] = draw
+        self.drawn[number] = draw
         if number not in self.beyond:
             return True
         self._advance()
         return False
+
+    def is_next(self, delivery: Delivery | None) -> bool:
+        """Tells whether a batch comes in order, as all before it did, and without a state of its replica."""
+        if delivery is None or delivery[2] is not None or self.beyond:
+            return False
+        return delivery[0] == self.reached[0]
 
     def deliver(self, delivery: Delivery) -> None:
         """Records that a batch was delivered; again, if it was recorded before, which changes nothing."""
@@ -65,19 +74,20 @@ class MapProgress:
         if state is not None:
             self.replicas[replica] = state
 
-        batches, samples, _ = self._reached
+        batches, samples, _ = self.reached
         if number == batches and not self.beyond:  # in order, as nearly always
-            more, sampler = self._drawn[number]
+            drawn = self.drawn
+            more, sampler = drawn[number]
             # First the progress, then the tidying: interrupted in between, a draw is left over, which harms nobody. The
             # other way round, the delivery could not be recorded again.
-            self._reached = (number + 1, samples + more, sampler)
-            self._drawn.pop(number, None)
+            self.reached = (number + 1, samples + more, sampler)
+            del drawn[number]
         elif number >= batches:
             self.beyond.add(number)
             self._advance()
 
     def _advance(self) -> None:
-        while self.batches in self.beyond and self.batches in self._drawn:
+        while self.batches in self.beyond and self.batches in self.drawn:
             number = self.batches
             self._pass(number)
             # Last: should a signal come before it, the number lies below `batches`, and is never looked at again.
@@ -85,9 +95,9 @@ class MapProgress:
 
     def _pass(self, number: int) -> None:
         """Counts the batch that comes next."""
-        samples, sampler = self._drawn[number]
-        self._reached = (number + 1, self._reached[1] + samples, sampler)
-        self._drawn.pop(number, None)
+        samples, sampler = self.drawn[number]
+        self.reached = (number + 1, self.reached[1] + samples, sampler)
+        self.drawn.pop(number, None)
 
 
 class StreamProgress:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from headrace.epoch.generators import OrderStates
 from headrace.epoch.indices import begin_indices
 from headrace.epoch.lengths import warn_if_short
 from headrace.epoch.opening import Opening
+from headrace.epoch.progress import MapProgress
 from headrace.epoch.record import Draws, EpochRecord, Terms
 from headrace.epoch.spec import LoaderSpec
 from headrace.loader.rank_check import RankWatch, rank_watch
@@ -29,7 +30,7 @@ from headrace.telemetry.batch_size import batch_length
 from headrace.telemetry.dataset_traps import StreamComparison, hazards
 from headrace.telemetry.recorder import Recorder
 from headrace.telemetry.recording import Trap
-from headrace.telemetry.timings import BatchTimings
+from headrace.telemetry.timings import BatchTimings, ShortTimings, complete
 from headrace.workers.protocol import BatchResult, Executor
 
 
@@ -43,12 +44,15 @@ class LoaderIterator(TorchIterator):
     epoch: Epoch
     """The epoch that runs."""
 
+    _timings: BatchTimings | ShortTimings
+    """How the batch came to be that is delivered next."""
+
     def __init__(self, loader: TorchDataLoader[Any], session: Session, executor: Executor) -> None:
         """loader: whose attributes say how batches are made. session: what it keeps from one epoch to the next."""
         self._session = session
         self._recorder: Recorder = session.recorder
         self.executor = executor
-        began = time.perf_counter()
+        began = perf_counter()
         spec = session.spec(loader)
         terms = session.next_terms(loader)
         announce(spec.index_sampler, terms)
@@ -71,7 +75,7 @@ class LoaderIterator(TorchIterator):
 
     def _reset(self, loader: TorchDataLoader[Any], first_iter: bool = False) -> None:
         """Begins a further epoch with the same workers. torch's `__iter__` calls it, with persistent workers."""
-        began = time.perf_counter()
+        began = perf_counter()
         record = self.record
         record.settle()
         kept = None
@@ -129,6 +133,9 @@ class LoaderIterator(TorchIterator):
             self._ranks.begin(self.epoch.planned)
 
         self._record_beginning(loader, began, fresh=fresh)
+        # Whether nothing is done with a batch but to hand it on.
+        self._is_plain = spec.is_map and self._streams is None and not self._pin_memory
+        self._is_plain &= self._sampler_iter is not None
         self.executor.start(self.epoch)
         self._recorder.prepared()
 
@@ -178,18 +185,36 @@ class LoaderIterator(TorchIterator):
     def __next__(self) -> Any:
         epoch = self.epoch
         recorder = self._recorder
-        epoch.record.settle()
-        asked = time.perf_counter()
+        record = epoch.record
+        if record.handed_out is not None:
+            record.settle()
+
+        asked = perf_counter()
         if asked >= recorder.due:
             recorder.tick(asked)  # now, as long as no batch is taken that a listener's exception would lose
 
         if self._ready is None:
             if self._result is None:
                 epoch.pending = None
-            self._ready = (self._produce(asked),)
+            try:
+                if self._is_plain and not profiler_enabled():
+                    # As below, with nothing in between: each small batch pays for every call.
+                    self._result = self._result or self.executor.next_result()
+                    batch, self._timings = self._result
+                    self._num_yielded += 1
+                else:
+                    batch = self._produce()
+            except StopIteration:
+                self._end(asked)
+                raise
+            except Exception as error:
+                self._fail(error)
+                raise
+
+            self._ready = (batch,)
             self._result = None
             if epoch.leaving + 1 == epoch.planned and self.executor.is_at_end():
-                epoch.record.complete_at = epoch.leaving + 1
+                record.complete_at = epoch.leaving + 1
 
         (batch,) = self._ready
         samples = epoch.held
@@ -201,32 +226,45 @@ class LoaderIterator(TorchIterator):
         if self._ranks is not None:
             self._ranks.delivers(epoch.deliveries)
 
+        pending = epoch.pending
+        progress = record.progress
+
         # An exception out of a signal handler may come between any two lines above: then this batch was not delivered,
-        # and comes again. It cannot come from here on: Python runs handlers at calls and jumps only.
-        epoch.record.handed_out = epoch.pending
+        # and comes again. It cannot come from the assignments on: Python runs handlers at calls and jumps only.
+        if isinstance(progress, MapProgress) and progress.is_next(pending):
+            # As nearly always. It is counted as `MapProgress.deliver` does it, so that nobody has to settle.
+            number, samples, _ = progress.reached
+            more, sampler = progress.drawn[number]
+            progress.reached = (number + 1, samples + more, sampler)
+            del progress.drawn[number]
+            self._ready = None
+            return batch
+
+        record.handed_out = pending
         self._ready = None
         return batch
 
-    def _produce(self, asked: float) -> Any:
+    def _produce(self) -> Any:
         """Returns the next batch; raises what takes its place, and `StopIteration` at the end of the epoch."""
-        try:
-            if self._sampler_iter is None or self._counts_samples or profiler_enabled():
-                return super().__next__()
-            batch = self._next_data()  # as torch's `__next__`, without a range that no profiler records
-            self._num_yielded += 1
-            return batch
-        except StopIteration:
-            if not self.record.finished:
-                self.epoch.finish()
-                self._look_back(asked)
-            raise
-        except Exception as error:
-            epoch = self.epoch
-            if epoch.pending is not None and not is_of_signal_handler(error):
-                epoch.deliveries = epoch.leaving + 1
-                epoch.record.handed_out = epoch.pending  # an error takes the place of its batch
-                self._result = None
-            raise
+        if self._sampler_iter is None or self._counts_samples or profiler_enabled():
+            return super().__next__()
+        batch = self._next_data()  # as torch's `__next__`, without a range that no profiler records
+        self._num_yielded += 1
+        return batch
+
+    def _end(self, asked: float) -> None:
+        """The epoch has come to its end, for a loop that `asked` for a further batch."""
+        if not self.record.finished:
+            self.epoch.finish()
+            self._look_back(asked)
+
+    def _fail(self, error: Exception) -> None:
+        """An exception takes the place of its batch, unless it is that of a signal handler."""
+        epoch = self.epoch
+        if epoch.pending is not None and not is_of_signal_handler(error):
+            epoch.deliveries = epoch.leaving + 1
+            epoch.record.handed_out = epoch.pending
+            self._result = None
 
     def _next_data(self) -> Any:
         """Returns the next batch as the user gets it. torch's `__next__` calls this, too.
@@ -238,13 +276,13 @@ class LoaderIterator(TorchIterator):
 
         batch, timings = self._result
         if self._streams is not None:
-            self._compare_streams(self._streams, timings.worker, batch)
+            self._compare_streams(self._streams, complete(timings).worker, batch)
         if self._pin_memory:
-            began = time.perf_counter()
+            began = perf_counter()
             batch = pin(batch, self._pin_memory_device)
-            timings = timings._replace(pinned=time.perf_counter() - began)
+            timings = complete(timings)._replace(pinned=perf_counter() - began)
 
-        self._timings: BatchTimings = timings
+        self._timings = timings
         return batch
 
     def _compare_streams(self, streams: StreamComparison, worker: int, batch: object) -> None:

@@ -5,7 +5,8 @@ For datasets that fetch whole batches. Only samplers whose code is known are rep
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,11 @@ def _permutations(sampler: RandomSampler) -> Iterator[Keys]:
 
 def batched(chunks: Iterator[Keys], size: int, *, drop_last: bool) -> Iterator[Keys]:
     """Cuts chunks of any length into batches; the next chunk is asked for only when its keys are needed."""
+    return itertools.chain.from_iterable(_in_rows(chunks, size, drop_last=drop_last))
+
+
+def _in_rows(chunks: Iterator[Keys], size: int, *, drop_last: bool) -> Iterator[Iterable[Keys]]:
+    """Yields batches of `size` as the rows of arrays, over which Python iterates without a line of code."""
     rest = np.empty(0, np.int64)
     for chunk in chunks:
         if len(rest) == 0:
@@ -85,9 +91,8 @@ def batched(chunks: Iterator[Keys], size: int, *, drop_last: bool) -> Iterator[K
             keys = np.concatenate([rest, chunk])
 
         whole = len(keys) // size * size
-        for start in range(0, whole, size):
-            yield keys[start : start + size]
+        yield keys[:whole].reshape(-1, size)
         rest = keys[whole:]
 
     if len(rest) and not drop_last:
-        yield rest
+        yield [rest]

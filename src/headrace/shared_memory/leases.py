@@ -178,10 +178,21 @@ class WriterMemory:
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialised tensor in a slot of the batch that is being made."""
-        return tensor_over(self.take(math.prod(shape) * dtype.itemsize)[1], shape, dtype)
+        nbytes = math.prod(shape) * dtype.itemsize
+        slot, array = self._slot(nbytes)
+        tensor = tensor_over(array, shape, dtype)
+        # In a tenth of the time that the address of an array takes.
+        self._batch.append((tensor.data_ptr(), slot, nbytes))
+        return tensor
 
     def take(self, nbytes: int) -> tuple[Slot, Bytes]:
         """Returns a slot for `nbytes` bytes of the batch that is being made, and an array over it."""
+        slot, array = self._slot(nbytes)
+        self._batch.append((address_of(array), slot, nbytes))
+        return slot, array
+
+    def _slot(self, nbytes: int) -> tuple[Slot, Bytes]:
+        """Returns the same, before it is noted that it belongs to the batch."""
         with self._lock:
             slot = self._pool.allocate(nbytes)
 
@@ -190,7 +201,6 @@ class WriterMemory:
 
         array = self._region.view(slot, nbytes)
         self._local[slot] = weakref.ref(array)
-        self._batch.append((address_of(array), slot, nbytes))
         return slot, array
 
     def find(self, address: int) -> tuple[Slot, int] | None:

@@ -1,6 +1,6 @@
 """Keeps the record of a loader: always on, in memory that does not grow, for a few microseconds a batch.
 
-What is known of a batch is put into a list. Now and then (`tick`) rows are made of it, summed up and moved into a ring.
+What is known of a batch is written into a row. Now and then (`tick`) rows are summed up and moved into a ring.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -35,26 +36,29 @@ from headrace.telemetry.recording import (
 )
 from headrace.telemetry.remote_reads import RemoteReads
 from headrace.telemetry.stopwatch import queued_seconds
-from headrace.telemetry.timings import NAN, BatchTimings
+from headrace.telemetry.timings import NAN, BatchRow, BatchTimings, ShortTimings, complete
 
 COLUMNS = len(BATCH.names or ())
 HELD = 4096
 """Batches that are kept."""
 
-PENDING = 1024
+PENDING = 4096
 """Rows that wait to be summed up, at most."""
 
 ROW = struct.Struct(f"{COLUMNS}d")
-"""A row: all its numbers as 64-bit floats."""
+"""A row: all its numbers as 64-bit floats. The order is that of `BATCH`, see `timings.BatchRow`."""
+
+SHORT_ROW = struct.Struct(f"{BatchRow._fields.index('collated') + 1}d")
+"""The beginning of a row, up to `collated`. Of a short batch that was made here, the rest is as in `BLANK`."""
+
+BLANK = ROW.pack(0, 0, 0, NAN, NAN, *complete((NAN, NAN, NAN, NAN)), NAN, NAN, NAN)
+"""A row before anything is written into it."""
 
 TICK, LIVELY = 1.0, 0.2
 """Seconds between two looks at what does not belong to a batch; with listeners, who may want to draw."""
 
 SHARE = 0.002
 """Share of the time that looking at memory may take."""
-
-_Delivered = tuple[int, int, int, float, float, BatchTimings]
-"""A batch as it waits to be summed up: epoch, number, samples, when it was asked for and delivered, and its timings."""
 
 Listener = Callable[["Recorder", float], None]
 """Called now and then, before a batch is taken, with the recorder and the time."""
@@ -77,8 +81,9 @@ class Recorder:
         self.setting = Setting()
         self.hosts: dict[int, str] = {}
         """The other machines on which workers run, by the workers' numbers."""
-        # Neither these were summed up yet, nor the rows of `_blocks`.
-        self._pending: list[_Delivered] = []
+        # Neither these rows were summed up yet, of which so many are written, nor those of `_blocks`.
+        self._pending = bytearray(BLANK * PENDING)
+        self._written = 0
         self._blocks: list[npt.NDArray[np.float64]] = []
         self.due = 0.0
         """When `tick` is to be called next."""
@@ -105,16 +110,40 @@ class Recorder:
 
     # -- what iterators tell -------------------------------------------------------------------------------------------
 
-    def add(self, epoch: int, number: int, samples: int, asked: float, timings: BatchTimings) -> None:
+    def add(self, epoch: int, number: int, samples: int, asked: float, timings: BatchTimings | ShortTimings) -> None:
         """Notes that a batch is delivered now: all of its row, or nothing if a signal handler raises meanwhile.
 
         epoch, number: of the batch. asked: when the loop asked for it. Call `tick`, too, when it is `due`.
         """
-        if len(self._pending) >= PENDING:
+        written = self._written
+        if written == PENDING:
             self._sum_up()
+            written = 0
 
-        # Kept as it is: to write a row of numbers takes several times as long, and is quicker done for many of them.
-        self._pending.append((epoch, number, samples, asked, time.perf_counter(), timings))
+        # One call writes all of a row. An object for each batch would be kept for a while, and written later: more
+        # work, and memory that pushes what the loop needs out of the cache.
+        if not isinstance(timings, BatchTimings):
+            nbytes, begun, loaded, collated = timings
+            SHORT_ROW.pack_into(
+                self._pending, written * ROW.size, epoch, number, samples, asked, perf_counter(), MAIN, nbytes, NAN,
+                begun, loaded, collated,
+            )  # fmt: skip
+        else:
+            ROW.pack_into(
+                self._pending,
+                written * ROW.size,
+                epoch,
+                number,
+                samples,
+                asked,
+                perf_counter(),
+                *timings,
+                NAN,
+                NAN,
+                NAN,
+            )
+
+        self._written = written + 1
 
     def add_rows(self, rows: npt.NDArray[np.float64]) -> None:
         """Notes batches that were delivered: rows of `BATCH` as float64 [n, columns]. Keeps the array."""
@@ -159,9 +188,12 @@ class Recorder:
         """An epoch has come to its end: the loop found out when it `asked` for a further batch, if it did."""
         now = time.perf_counter()
         self._totals["ending"] = self._totals.get("ending", 0.0) + max(now - asked, 0.0)
-        for at, epoch in enumerate(self._epochs):
+        # It is among the latest, and hundreds may be kept.
+        for at in range(-1, -len(self._epochs) - 1, -1):
+            epoch = self._epochs[at]
             if epoch.epoch == number:
                 self._epochs[at] = replace(epoch, ended=now, batches=batches)
+                break
 
         self._neighbours.look()
         if self.listeners:
@@ -250,15 +282,16 @@ class Recorder:
 
     @property
     def _has_rows(self) -> bool:
-        return bool(self._pending or self._blocks)
+        return bool(self._written or self._blocks)
 
     def _sum_up(self) -> None:
         if not self._has_rows:
             return
 
-        pending = self._pending
-        self._pending = []
-        fresh = np.concatenate([_rows_of(pending), *self._blocks])
+        written = np.frombuffer(self._pending, np.float64, self._written * COLUMNS).reshape(-1, COLUMNS)
+        fresh = np.concatenate([written, *self._blocks])
+        self._pending[: self._written * ROW.size] = BLANK * self._written
+        self._written = 0
         self._blocks.clear()
         self._share_out(fresh)
 
@@ -323,16 +356,6 @@ class Recorder:
             done.append(replace(epoch, batches=max(epoch.batches, known)))
 
         return done
-
-
-def _rows_of(pending: Sequence[_Delivered]) -> npt.NDArray[np.float64]:
-    """Returns rows of `BATCH`, float64 [n, columns]. The last three columns are filled in by `_share_out`."""
-    packed = bytearray(len(pending) * ROW.size)
-    for place, (epoch, number, samples, asked, delivered, timings) in enumerate(pending):
-        # The order is that of `BATCH`, see `timings.BatchRow`.
-        ROW.pack_into(packed, place * ROW.size, epoch, number, samples, asked, delivered, *timings, NAN, NAN, NAN)
-
-    return np.frombuffer(packed, np.float64).reshape(-1, COLUMNS)
 
 
 _LIVING: weakref.WeakValueDictionary[str, Recorder] = weakref.WeakValueDictionary()

@@ -69,20 +69,21 @@ class Stopwatch:
         self._began = self._made = 0.0
         self._cpu = 0
         self._queued = math.nan
-        self._is_long = True
+        self.is_long = True
+        """Whether the last batch was long, so that the next one is looked at more closely."""
 
     def start(self) -> None:
         """The worker begins with a batch."""
         self._activity[COLLATED_FROM] = 0
         self._queued = math.nan
-        if self._is_long:
+        if self.is_long:
             # Made here, by the thread that works: the kernel counts for the thread that opens the file, and a stopwatch
             # may have been made by another one.
             if self._delays is None:
                 self._delays = _Delays()
             self._queued = self._delays.read()
 
-        if self._is_long or not self._here:
+        if self.is_long or not self._here:
             self._cpu = cpu_time()
 
         self._began = time.perf_counter()
@@ -95,9 +96,9 @@ class Stopwatch:
         """The batch is there, where it is wanted. Returns its times; what a core was busy with it may be NaN."""
         began = self._began
         activity = self._activity
-        was_long = self._is_long
+        was_long = self.is_long
         now = time.perf_counter()
-        self._is_long = now - began > LONG
+        self.is_long = now - began > LONG
         loaded = activity[COLLATED_FROM] * 1e-9 or now
         if not was_long:
             return began, loaded, now, math.nan, math.nan, math.nan
@@ -122,7 +123,7 @@ class Stopwatch:
             load_cpu = cpu - self._cpu
 
         now = time.perf_counter()
-        self._is_long = now - began > LONG
+        self.is_long = now - began > LONG
         queued = self._queued_since_start()
         return Times(began, loaded, self._made, now, load_cpu * 1e-9, (cpu - self._cpu) * 1e-9, queued)
 

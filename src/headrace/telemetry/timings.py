@@ -59,6 +59,21 @@ class BatchRow(NamedTuple):
     loop_queued: float = NAN
 
 
+ShortTimings = tuple[float, float, float, float]
+"""`bytes`, `begun`, `loaded` and `collated` of a short batch that was made where it is wanted: no more is known of it.
+
+A plain tuple, since each small batch pays for it.
+"""
+
+
+def complete(timings: BatchTimings | ShortTimings) -> BatchTimings:
+    """Returns timings with all their fields."""
+    if isinstance(timings, BatchTimings):
+        return timings
+    nbytes, begun, loaded, collated = timings
+    return BatchTimings(MAIN, nbytes, NAN, begun, loaded, collated, opened=0.0, pinned=0.0)
+
+
 def timings_here(times: TimesHere, nbytes: int) -> BatchTimings:
     """Returns the timings of a batch that was made where it is wanted. `times`: those of `Stopwatch.made_here`."""
     begun, loaded, collated, load_cpu, cpu, queued = times
@@ -73,7 +88,10 @@ def timings_of_worker(
 ) -> BatchTimings:
     """Returns the timings of a batch that a worker made. opened: seconds that unpacking it took."""
     begun, loaded, collated, sent, load_cpu, cpu, queued, slowest, others = times
-    return BatchTimings(
-        worker, nbytes, posted, begun, loaded, collated, sent, arrived, load_cpu, cpu, queued, opened, 0.0,
-        slowest, others,
+    return tuple.__new__(
+        BatchTimings,
+        (
+            worker, nbytes, posted, begun, loaded, collated, sent, arrived, load_cpu, cpu, queued, opened, 0.0,
+            slowest, others,
+        ),
     )  # fmt: skip

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, Literal
 
 from headrace.batches.collate import SlotCollate
 from headrace.batches.whole_batches import draws_numbers, makes_batches
-from headrace.core.activity import TASK, private_activity
+from headrace.core.activity import COLLATED_FROM, TASK, private_activity
 from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.spans import NothingYetError
@@ -28,8 +29,8 @@ from headrace.faults.bad_sample import BadSample
 from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.batch_size import batch_bytes
 from headrace.telemetry.replay_bar import ReplayBar
-from headrace.telemetry.stopwatch import Stopwatch
-from headrace.telemetry.timings import BatchTimings, timings_here
+from headrace.telemetry.stopwatch import LONG, Stopwatch
+from headrace.telemetry.timings import BatchTimings, ShortTimings, timings_here
 from headrace.workers.protocol import BatchResult
 from headrace.workers.replica import ReplicaHost, surroundings_kept
 from headrace.workers.sample_timer import SampleTimer
@@ -39,7 +40,7 @@ LOOK = 5e-3
 """Seconds for which batches are taken to be as large as the last one that was looked at."""
 
 
-_MadeHere = tuple[int, int, Any, Sequence[BadSample], Any, BatchTimings]
+_MadeHere = tuple[int, int, Any, Sequence[BadSample], Any, BatchTimings | ShortTimings]
 """A batch that was made and has not left yet: its number, its replica, the replica's state behind it, what became of
 bad samples, the batch itself, and its timings."""
 
@@ -102,6 +103,10 @@ class InlineExecutor:
 
         draws = draws_numbers(spec.dataset) or not makes_batches(spec.dataset, spec.collate_fn)
         self._is_seeded = draws and epoch.terms.seed is not None
+        self._take = epoch.take
+        if epoch.is_live:
+            self._take = self._take_or_wait
+
         self._is_alone = epoch.is_map and replicas == 0  # then the replica touches nothing but generators
         self._begin()
 
@@ -143,6 +148,51 @@ class InlineExecutor:
         A signal handler may raise at any call. Until a batch is made, its index is kept; then the batch is. The
         assignments at the end happen together: Python runs signal handlers at calls and jumps only.
         """
+        fetch = self._fetch_plainly
+        if fetch is None or self._made is not None or self._watch.is_long:
+            return self._next_of_any()
+
+        # Batches are short, and there is one replica without a state. Each call and each object is seen in the rate of
+        # small batches, so that few are left here. A batch that a signal handler interrupts is made anew from its
+        # index.
+        again = self._again
+        if again is None:
+            again = self._again = self._take()
+
+        activity = self._activity
+        activity[COLLATED_FROM] = 0
+        begun = perf_counter()
+        try:
+            batch = fetch(again[1])
+        except Exception as error:
+            self._failed(again[0], 0, error)
+            raise
+
+        collated = perf_counter()
+        unseeded = self._unseeded
+        if unseeded is not None and unseeded.drew:
+            self._epoch.seeding.tries_without = False
+            self._fetch_plainly = None  # from here on samples are seeded
+        if collated - begun > LONG:
+            self._watch.is_long = True
+        if collated > self._look_again:
+            self._nbytes = batch_bytes(batch)
+            self._look_again = collated + LOOK
+
+        loaded = activity[COLLATED_FROM] * 1e-9 or collated
+        timings = (self._nbytes, begun, loaded, collated)
+        epoch = self._epoch
+        if epoch.hears_batches:
+            epoch.leaves(again[0], 0, None)
+        else:  # the same without a call
+            epoch.held = epoch.drawn[again[0]][0]
+            epoch.leaving = epoch.deliveries
+            epoch.pending = (again[0], 0, None)
+
+        self._again = None
+        return batch, timings
+
+    def _next_of_any(self) -> BatchResult:
         if self._made is None:
             self._made = self._make_next()
 
@@ -152,6 +202,19 @@ class InlineExecutor:
         self._made = None
         self._turn += 1
         return batch, timings
+
+    def _failed(self, number: int, replica: int, error: Exception) -> None:
+        """Notes that an exception takes the place of a batch."""
+        if isinstance(error, StopIteration):
+            self._again = None
+            self._epoch.ends[replica] = self._host.state(replica)
+            return
+        if is_of_signal_handler(error):
+            return  # the batch is made anew when it is asked for again, as after Ctrl-C
+
+        self._again = None
+        self._turn += 1
+        self._epoch.leaves(number, replica, self._host.state(replica), self._host.losses(replica))
 
     def _make_next(self) -> _MadeHere:
         while True:
@@ -170,9 +233,8 @@ class InlineExecutor:
                         self._epoch.seeding.tries_without = False
                 else:
                     batch, state, losses = self._make(replica, index)
-            except StopIteration:
-                self._again = None
-                self._epoch.ends[replica] = self._host.state(replica)
+            except StopIteration as end:
+                self._failed(number, replica, end)
                 if self._epoch.is_map or len(self._turns) == 1:
                     raise
 
@@ -180,12 +242,7 @@ class InlineExecutor:
                 del self._turns[self._turn]
                 continue
             except Exception as error:
-                if is_of_signal_handler(error):
-                    raise  # the batch is made anew when it is asked for again, as after Ctrl-C
-
-                self._again = None
-                self._turn += 1
-                self._epoch.leaves(number, replica, self._host.state(replica), self._host.losses(replica))
+                self._failed(number, replica, error)
                 raise
 
             times = self._watch.made_here()
@@ -196,7 +253,7 @@ class InlineExecutor:
 
             return number, replica, state, losses, batch, timings_here(times, self._nbytes)
 
-    def _take(self) -> tuple[int, Any]:
+    def _take_or_wait(self) -> tuple[int, Any]:
         """Returns the next index, and waits for it if it has to."""
         while True:
             try:

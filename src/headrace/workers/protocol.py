@@ -25,12 +25,12 @@ from __future__ import annotations
 from typing import Any, Literal, Protocol
 
 from headrace.epoch.epoch import Epoch
-from headrace.telemetry.timings import BatchTimings
+from headrace.telemetry.timings import BatchTimings, ShortTimings
 
 Backend = Literal["inline", "thread", "process"]
 
 
-BatchResult = tuple[Any, BatchTimings]
+BatchResult = tuple[Any, BatchTimings | ShortTimings]
 """A batch, and how it came to be."""
 
 

@@ -216,7 +216,7 @@ class Replica:
     def plain_fetch(self) -> Callable[[Any], Any] | None:
         """Returns what makes the batches of a map-style dataset without a state, where bad samples raise; or None."""
         if isinstance(self._fetcher, MapFetcher) and not self._fetcher.has_state:
-            return self._fetcher.fetch
+            return self._fetcher.plain_fetch()
         return None
 
     def losses(self) -> Sequence[BadSample]:

@@ -119,7 +119,10 @@ class Window(Generic[Result]):
             return self._choose_free()
 
         replicas = len(self._active)
-        share = max(self.limit // max(sum(self._active), 1), 1)
+        share = 0
+        if not self._in_order:
+            share = max(self.limit // max(sum(self._active), 1), 1)
+
         for _ in range(replicas):
             replica = self._next_replica
             self._next_replica = (replica + 1) % replicas

@@ -11,11 +11,12 @@ then all of it is there (see `atomic_target.py`). What was there before stays un
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from headrace.core import this_process
+from headrace.core.this_process import Process
 from headrace.data.formats.columns import Array, Block, Column, Keys
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.storage.ranges import ByteRange
@@ -135,24 +136,24 @@ class Handle(Generic[T]):
         self._forget()
 
     def _forget(self) -> None:
-        self._pid = -1
+        self._process: Process | None = None
         self._value: T | None = None
         self._lock = threading.Lock()
 
     def get(self) -> T:
         """Returns it, opened by the calling process."""
         value = self._value
-        if value is not None and self._pid == os.getpid():
+        if value is not None and self._process is this_process.current:
             return value
         # This is a forked child. A thread of the parent may have held the lock at the fork; it does not exist here, and
         # nobody would release it. What the parent has opened is left alone: a file descriptor shares its position.
-        if self._pid not in (-1, os.getpid()):
+        if self._process not in (None, this_process.current):
             self._lock = threading.Lock()
 
         with self._lock:
-            if self._value is None or self._pid != os.getpid():
+            if self._value is None or self._process is not this_process.current:
                 self._value = self._opener()
-                self._pid = os.getpid()
+                self._process = this_process.current
             return self._value
 
     def __getstate__(self) -> dict[str, Any]:
