@@ -201,11 +201,13 @@ def check_stragglers(asked: Stragglers, dataset: object, seed: int | None, *, in
     if not is_map(dataset) or is_live(dataset):
         found = type(dataset).__name__
         expected = "a map-style dataset: the samples of a stream have no numbers"
-        raise UsageError.about("a stream keeps its order", place=place, found=found, expected=expected)
+        cure = "leave stragglers= out"
+        raise UsageError.about("a stream keeps its order", place=place, found=found, expected=expected, cure=cure)
     if is_stateful(dataset):
         found = f"{type(dataset).__name__}, which has a state_dict"
         expected = "a dataset without a state, so that any worker may make any batch"
-        raise UsageError.about("the state of a dataset follows its order", place=place, found=found, expected=expected)
+        what, cure = "the state of a dataset follows its order", "leave stragglers= out"
+        raise UsageError.about(what, place=place, found=found, expected=expected, cure=cure)
     if seed is None:
         found, cure = "no seed", "give a seed="
         expected = "a seed=: then the random numbers of a sample do not depend on when it comes"
