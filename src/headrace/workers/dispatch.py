@@ -18,7 +18,7 @@ class Answer(Protocol):
 
     @property
     def status(self) -> str:
-        """ "batch", or what came in its place."""
+        """What it is: "batch", or what came in its place."""
 
 
 Result = TypeVar("Result", bound=Answer)
