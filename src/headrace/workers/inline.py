@@ -169,10 +169,8 @@ class InlineExecutor:
             raise
 
         collated = perf_counter()
-        unseeded = self._unseeded
-        if unseeded is not None and unseeded.drew:
-            self._epoch.seeding.tries_without = False
-            self._fetch_plainly = None  # from here on samples are seeded
+        if self._unseeded is not None:
+            self._note_draws()
         if collated - begun > LONG:
             self._watch.is_long = True
         if collated > self._look_again:
@@ -203,6 +201,12 @@ class InlineExecutor:
         self._turn += 1
         return batch, timings
 
+    def _note_draws(self) -> None:
+        """Notes whether samples draw random numbers: then they are seeded from here on, and generators looked after."""
+        if self._unseeded is not None and self._unseeded.drew:
+            self._epoch.seeding.tries_without = False
+            self._fetch_plainly = None
+
     def _failed(self, number: int, replica: int, error: Exception) -> None:
         """Notes that an exception takes the place of a batch."""
         if isinstance(error, StopIteration):
@@ -225,12 +229,11 @@ class InlineExecutor:
             replica = self._turns[self._turn % len(self._turns)]
             self._watch.start()
             try:
-                if self._fetch_plainly is not None and (self._unseeded is None or self._unseeded.first):
+                if self._fetch_plainly is not None:
                     batch = self._fetch_plainly(index)
                     state = None
                     losses: Sequence[BadSample] = ()
-                    if self._unseeded is not None and self._unseeded.drew:
-                        self._epoch.seeding.tries_without = False
+                    self._note_draws()
                 else:
                     batch, state, losses = self._make(replica, index)
             except StopIteration as end:
