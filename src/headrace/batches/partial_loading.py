@@ -7,12 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from headrace.core.activity import PLACE, STOP_ROW, STOP_TASK, TASK, Activity
-
-SLOW = 5e-3
-"""Seconds of a sample that may be called slow."""
-
-MUCH = 5
-"""How many times the usual seconds it takes."""
+from headrace.core.stragglers import MUCH, SLOW
 
 WORTH = 20e-6
 """Seconds for each sample from which on they are looked at one by one: that costs 0.2 us for each."""

@@ -21,6 +21,9 @@ from headrace.samplers.key_arrays import key_arrays, key_lists
 from headrace.samplers.live import LiveBatches, LiveSampler
 from headrace.samplers.sampler import PositionalSampler
 
+SEQUENCES = (list, np.ndarray)
+"""What index samplers nearly always give for a batch. The check of an abstract class takes ten times as long."""
+
 
 def begin_indices(spec: LoaderSpec, begun: Iterator[Any] | None = None) -> Iterator[Any]:
     """Begins an iteration over the index sampler, or goes on with one that torch began.
@@ -48,10 +51,6 @@ def begin_indices(spec: LoaderSpec, begun: Iterator[Any] | None = None) -> Itera
     if begun is None:
         return iter(spec.index_sampler)
     return begun
-
-
-SEQUENCES = (list, np.ndarray)
-"""What index sampler nearly always give for a batch. The check of an abstract class takes ten times as long."""
 
 
 class StreamIndices:

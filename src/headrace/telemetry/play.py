@@ -18,13 +18,9 @@ from operator import attrgetter, mul
 import numpy as np
 import numpy.typing as npt
 
+from headrace.core.stragglers import AHEAD, LATE, OVERDUE
+
 Seconds = npt.NDArray[np.float64]
-
-AHEAD = 2
-"""Tasks that a worker holds where work goes to whichever is free, as in the in-flight window, unless that adapts."""
-
-LATE, OVERDUE = 2e-3, 2.0
-"""Seconds without any batch after which the one that the loop waits for is late; and how many times the usual ones."""
 
 STEPS = 20
 

@@ -10,19 +10,8 @@ from collections import deque
 
 import numpy as np
 
+from headrace.core.stragglers import FARTHER, MUCH, SLOW, SPARE, WORTH_SHARING
 from headrace.telemetry.play import TINY, Actor, Play, Rules, Seconds, Work, fewest_held
-
-WORTH = 1e-3
-"""Seconds of work from which on a part is worth the messages."""
-
-SLOW, MUCH = 5e-3, 5.0
-"""A sample is slow that takes so many seconds at least, and so many times as long as usual."""
-
-FARTHER = 1.5
-"""How much earlier than they need be slow samples are begun."""
-
-MOST_AHEAD = 1000
-"""Batches that are looked at in advance, at most."""
 
 
 class SharedPlay(Play):
@@ -39,7 +28,7 @@ class SharedPlay(Play):
         self.single = single.tolist()
         self.usual = usual.tolist()
         """Seconds of each sample of a batch but the slowest."""
-        self.is_worth_it = float(np.median(usual)) * samples >= WORTH
+        self.is_worth_it = float(np.median(usual)) * samples >= WORTH_SHARING
         self.missing = [1] * self.total
         """How many parts of each batch are not made yet."""
         self.early: set[int] = set()
@@ -60,7 +49,7 @@ class SharedPlay(Play):
         workers = self.rules.workers
         self.most_early = min(workers - 1, math.ceil(share * workers))
         pace = max(float(np.median(usual)) * self.samples / workers, 1e-6)
-        self.horizon = int(min(FARTHER * float(single.max()) / pace + self.limit, MOST_AHEAD))
+        self.horizon = int(min(FARTHER * float(single.max()) / pace + self.limit, SPARE))
 
     def _post_freely(self) -> None:
         self._begin_early()
@@ -93,7 +82,7 @@ class SharedPlay(Play):
             worker.is_early = True
         elif task in self.early:
             self._begin_part(worker, task, rest, 0.0)
-        elif task == 0 and self.missing[0] == 1 and self.usual[0] * self.samples >= 2 * WORTH:
+        elif task == 0 and self.missing[0] == 1 and self.usual[0] * self.samples >= 2 * WORTH_SHARING:
             idle = [other for other in self.workers if other.task is None and other is not worker]
             self._cut(0, rest, slow, rest / 2, [worker, *idle][: self.samples])
         else:
@@ -167,12 +156,12 @@ class SharedPlay(Play):
             slow, usual = 0.0, worker.left - one
 
         rows = int(usual / max(one, TINY) + 1e-6) + (slow > 0)
-        if rows * one < WORTH:
+        if rows * one < WORTH_SHARING:
             return
         worker.left = max(worker.left - usual - slow, 0.0)
         worker.behind = 0.0
         if slow:
             worker.slow = 0.0
-        count = min(len(idle), max(int(rows * one / WORTH), 1), rows)
+        count = min(len(idle), max(int(rows * one / WORTH_SHARING), 1), rows)
         self.missing[task] += 1
         self._cut(task, usual, slow, max(before - one, 0.0), [idle.pop() for _ in range(count)])

@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from headrace.telemetry.play import AHEAD, Rules, Seconds, Work
+from headrace.core.stragglers import AHEAD, SPARE
+from headrace.telemetry.play import Rules, Seconds, Work
 from headrace.telemetry.preparing import steady_batches, steady_stages
 from headrace.telemetry.recording import Batches, Recording
 from headrace.telemetry.simulation import seconds_for
-
-SPARE = 1000
-"""Finished batches that may wait behind one that is late, at most."""
 
 PLAYED = 512
 """Batches that are played through, at most: the latest ones."""

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.core.spans import NothingYetError
+from headrace.core.stragglers import AHEAD, LATE, OVERDUE, SPARE
 from headrace.epoch.deferral import FARTHEST, Deferral
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.spec import LoaderSpec
-from headrace.workers.window import AHEAD, Window
+from headrace.workers.window import Window
 
 
 class Answer(Protocol):
@@ -22,13 +23,6 @@ class Answer(Protocol):
 
 
 Result = TypeVar("Result", bound=Answer)
-
-SPARE = 1000
-"""Finished batches that may wait behind one that is late, however small they are."""
-
-LATE, OVERDUE = 2e-3, 2.0
-"""Seconds without any result after which the batch that the loop waits for is late; and how many times as long as
-usual, if batches take longer."""
 
 FORGET = 0.8
 """Share of the older batches in the mean of their times, when another one comes."""
@@ -100,6 +94,7 @@ class Dispatcher(Generic[Result]):
         self._largest = 1
         self._free = epoch.any_replica_will_do
         self._deferral = epoch.deferral
+        self._notices = spare_bytes > 0 or self._deferral is not None  # whether anything follows where a batch is late
         self._deferred: set[int] = set()  # tasks that were late, and gave their turns away
         if self._deferral is not None:
             self.window.task_in = self._deferral.task_in
@@ -284,7 +279,7 @@ class Dispatcher(Generic[Result]):
     @property
     def look_again(self) -> float | None:
         """Seconds after which `look` may find something to do, although no result has come; None: never."""
-        if self._looked or not (self._spare_bytes or self._deferral):
+        if self._looked or not self._notices:
             return None
         return self._patience
 
@@ -295,7 +290,7 @@ class Dispatcher(Generic[Result]):
 
     def look(self, carrier: Carrier) -> bool:
         """The next batch is late: other workers go on behind it. True: one that is there may come before it."""
-        if not (self._spare_bytes or self._deferral):
+        if not self._notices:
             return False
         is_news = not self._looked
         # Not before: on a busy machine one worker is often a little behind, and each batch ahead takes memory.

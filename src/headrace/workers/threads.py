@@ -325,19 +325,11 @@ class ThreadExecutor:
 
     def _take_in_next(self, deadline: float | None) -> bool:
         """Files the next outcome. False: none came that is to be delivered, for a while."""
-        if deadline is None:
-            patience = None
-        else:
-            patience = max(deadline - time.monotonic(), 0)
-
-        if self._sample_timeout is not None:
-            patience = min(max(self._sample_timeout / 4, 0.01), 1.0 if patience is None else patience)
-        look_again = self._dispatcher.look_again
-        if look_again is not None:
-            patience = min(look_again, look_again if patience is None else patience)
-
+        left = None if deadline is None else max(deadline - time.monotonic(), 0)
+        hang = None if self._sample_timeout is None else min(max(self._sample_timeout / 4, 0.01), 1.0)
+        waits = [one for one in (left, hang, self._dispatcher.look_again) if one is not None]
         try:
-            return self._take_in(self._outbox.get(timeout=patience))
+            return self._take_in(self._outbox.get(timeout=min(waits, default=None)))
         except queue.Empty:
             return False
 

@@ -23,10 +23,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
-Result = TypeVar("Result")
+from headrace.core.stragglers import AHEAD
 
-AHEAD = 2
-"""Tasks that a free replica holds: the one it makes, and one more, so that it never waits for the next."""
+Result = TypeVar("Result")
 
 
 class Window(Generic[Result]):

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from headrace.observe.diagnosis.case import WAITS, Case
 from headrace.observe.diagnosis.certainty import certain, held_on_a_busy_machine
-from headrace.observe.diagnosis.finding import Diagnosis, Finding
+from headrace.observe.diagnosis.finding import WORTH, Diagnosis, Finding
 from headrace.observe.diagnosis.rules import RULES
-from headrace.observe.diagnosis.stragglers import WORTH
 from headrace.observe.diagnosis.traps import WRONG_DATA, findings_of_traps
 from headrace.telemetry.formatting import gain_in_words, seconds, some
 from headrace.telemetry.recording import Recording

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+WORTH = 1.05
+"""Gain from which on a change is advised."""
+
 
 @dataclass(frozen=True)
 class Finding:

@@ -10,13 +10,10 @@ import shlex
 from collections.abc import Iterator
 
 from headrace.observe.diagnosis.case import Case
-from headrace.observe.diagnosis.finding import Finding
+from headrace.observe.diagnosis.finding import WORTH, Finding
 from headrace.telemetry.formatting import percent, seconds, size, some
 from headrace.telemetry.remote_reads import RemoteReads
 from headrace.telemetry.workload import LaterWithout, Without
-
-WORTH = 1.05
-"""Gain from which on a change is advised."""
 
 NETWORKED = 0.3
 """Seconds of waiting for remote bytes for each second that the loop waits, from which on they are why it waits."""

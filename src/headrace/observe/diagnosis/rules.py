@@ -10,11 +10,11 @@ import numpy as np
 from headrace.observe.diagnosis.case import Case
 from headrace.observe.diagnosis.certainty import machine
 from headrace.observe.diagnosis.cures import CURE_FOR_REMOTE_READS, cure_for
-from headrace.observe.diagnosis.finding import Finding
+from headrace.observe.diagnosis.finding import WORTH, Finding
 from headrace.observe.diagnosis.live import live_findings, waits_for_source
 from headrace.observe.diagnosis.network import line_is_full, network_findings
 from headrace.observe.diagnosis.remote import remote_findings, workers_do_not_help
-from headrace.observe.diagnosis.stragglers import WORTH, stragglers
+from headrace.observe.diagnosis.stragglers import stragglers
 from headrace.telemetry.formatting import as_arguments, seconds, size, some
 from headrace.telemetry.recording import MAIN, Place
 from headrace.telemetry.workload import Kept, Split, Without, Workload, percentile

@@ -9,16 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from headrace.core.stragglers import AHEAD
 from headrace.observe.diagnosis.case import Case
-from headrace.observe.diagnosis.finding import Finding
+from headrace.observe.diagnosis.finding import WORTH, Finding
 from headrace.telemetry.formatting import seconds
-from headrace.telemetry.play import AHEAD, Rules
+from headrace.telemetry.play import Rules
 from headrace.telemetry.workload import Alike, Even, Known, percentile
 
 Flags = npt.NDArray[np.bool_]
-
-WORTH = 1.05
-"""Gain from which on a change is advised."""
 
 MUCH = 3
 """A batch is late that takes so many times as long as usual."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.core.protocols import is_stateful
+from headrace.core.stragglers import AHEAD
 from headrace.epoch.epoch import Epoch
 from headrace.telemetry.recorder import Recorder
 from headrace.workers.dispatch import Dispatcher
@@ -12,12 +13,6 @@ from headrace.workers.processes.pool import WorkerPool
 from headrace.workers.processes.prefetch import spare_memory
 from headrace.workers.processes.scale import Scale
 from headrace.workers.processes.sharing import SharingDispatcher, could_share_batches, shares_batches
-from headrace.workers.window import AHEAD
-
-
-def may_share(epoch: Epoch, scale: Scale, *, remote: bool) -> bool:
-    """Tells whether workers make batches of an epoch together. remote: whether they are on other machines."""
-    return not remote and not scale.changes and shares_batches(epoch)
 
 
 def could_share(epoch: Epoch, scale: Scale, *, remote: bool) -> bool:
@@ -27,22 +22,25 @@ def could_share(epoch: Epoch, scale: Scale, *, remote: bool) -> bool:
     return could_share_batches(epoch)
 
 
-def note_dispatch(recorder: Recorder, epoch: Epoch, scale: Scale, *, remote: bool, adapts: bool) -> None:
-    """Tells the record how the tasks of an epoch are given out; see `Setting`."""
-    recorder.note_dispatch(
-        shares=may_share(epoch, scale, remote=remote),
-        could_share=could_share(epoch, scale, remote=remote),
-        adapts=adapts,
-        spare_memory=spare_memory(epoch.spec, scale),
-    )
+def dispatcher_for(
+    epoch: Epoch, pool: WorkerPool, scale: Scale, recorder: Recorder, *, remote: bool, adapts: bool
+) -> Dispatcher[Any]:
+    """Returns the dispatcher of an epoch, and tells the record how tasks are given out, see `Setting`.
 
-
-def dispatcher_for(epoch: Epoch, pool: WorkerPool, scale: Scale, *, remote: bool, fills: bool) -> Dispatcher[Any]:
-    """Returns the dispatcher of an epoch. fills: see `Dispatcher`."""
+    adapts: whether the number of tasks that a worker holds follows from how long batches take.
+    """
     spare = spare_memory(epoch.spec, scale)
-    if may_share(epoch, scale, remote=remote):
+    shares = not remote and not scale.changes and shares_batches(epoch)
+    recorder.note_dispatch(
+        shares=shares,
+        could_share=shares or could_share(epoch, scale, remote=remote),
+        adapts=adapts,
+        spare_memory=spare,
+    )
+    if shares:
         return SharingDispatcher(epoch, pool, scale, spare_bytes=spare)
 
     # A worker on another machine waits for the next task for as long as a message takes.
     ahead = max(scale.prefetch, AHEAD) if remote else AHEAD
+    fills = scale.changes or adapts
     return Dispatcher(epoch, scale.most, scale.limit, fills=fills, ahead=ahead, spare_bytes=spare)

@@ -26,7 +26,7 @@ from headrace.telemetry.timings import timings_of_worker
 from headrace.workers.crash_report import CrashReport
 from headrace.workers.dispatch import Dispatcher, check_prefetch_factor, deadline_after
 from headrace.workers.processes.arrived import leased
-from headrace.workers.processes.dispatching import could_share, dispatcher_for, note_dispatch
+from headrace.workers.processes.dispatching import could_share, dispatcher_for
 from headrace.workers.processes.messages import Result
 from headrace.workers.processes.pool import WorkerPool
 from headrace.workers.processes.prefetch import prefetch_for
@@ -133,10 +133,11 @@ class ProcessExecutor:
 
         self._bar = ReplayBar(epoch.spec.dataset)
         self._prefetch = prefetch_for(epoch.spec, self.scale, remote=self._placement is not None)
-        fills = self.scale.changes or self._prefetch is not None
         remote = self._placement is not None
-        self.dispatcher: Dispatcher[Any] = dispatcher_for(epoch, self._pool, self.scale, remote=remote, fills=fills)
-        note_dispatch(self.recorder, epoch, self.scale, remote=remote, adapts=self._prefetch is not None)
+        adapts = self._prefetch is not None
+        self.dispatcher: Dispatcher[Any] = dispatcher_for(
+            epoch, self._pool, self.scale, self.recorder, remote=remote, adapts=adapts
+        )
         if self.scale.changes:
             self.dispatcher.resize(self.scale.limit, self.scale.workers)
         self.note_unplaced()

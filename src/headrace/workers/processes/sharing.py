@@ -27,10 +27,11 @@ from headrace.batches.whole_batches import fetches_batches
 from headrace.core.activity import COLLATE, LOAD
 from headrace.core.batch_memory import OwnMemory
 from headrace.core.spans import NothingYetError
+from headrace.core.stragglers import FARTHER, SPARE, WORTH_SHARING
 from headrace.core.torch_internals import torch_default_collate
 from headrace.epoch.epoch import Epoch
 from headrace.telemetry.stopwatch import Times, joined_times
-from headrace.workers.dispatch import SPARE, Carrier, Dispatcher
+from headrace.workers.dispatch import Carrier, Dispatcher
 from headrace.workers.processes.arrived import Arrived
 from headrace.workers.processes.prefetch import may_draw_early
 from headrace.workers.processes.scale import Scale
@@ -38,17 +39,11 @@ from headrace.workers.processes.scale import Scale
 FIRST_PART = 1 << 40
 """The number of the first part; tasks have lower ones."""
 
-WORTH = 1e-3
-"""Seconds of work from which on a part is worth the messages."""
-
 PAUSES = (2e-3, 0.1)
 """Seconds until idle workers are given something to do after all: the first time, and at most."""
 
 STUCK = 16e-3
 """Pause from which on idle workers help with quick batches, too: a worker that makes such a one is held up."""
-
-FARTHER = 1.5
-"""How much earlier than they need be slow samples are begun: how long they take is known from another epoch."""
 
 
 class Joined(NamedTuple):
@@ -175,7 +170,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
 
     def _is_worth(self, samples: int) -> bool:
         """Tells whether it is worth the messages that an idle worker makes so many samples of another one."""
-        return self._samples.usual * samples >= WORTH or self._pause >= STUCK
+        return self._samples.usual * samples >= WORTH_SHARING or self._pause >= STUCK
 
     def _take(self) -> tuple[int, Any]:
         if self._drawn:
@@ -207,7 +202,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
         others = [other for other in range(self.window.open_replicas) if other != replica]
         cut = self._cuts.get(0, Cut(index, set(range(len(index.index)))))  # slow samples of it may have been begun
         rows = sorted(cut.missing - self._rows_out(cut))
-        is_quick = 0 < self._samples.usual * len(rows) < 2 * WORTH
+        is_quick = 0 < self._samples.usual * len(rows) < 2 * WORTH_SHARING
         if len(rows) < 2 or not others or is_quick:
             return self._cuts.get(0)
 
@@ -408,7 +403,7 @@ class SharingDispatcher(Dispatcher["Arrived | Joined"]):
             given = self._cut(task)
         self._given[number] = given._replace(rows=rows[: place + 1])
         self._pool.stop_at(replica % self._workers, number, place + 1)
-        shares = min(len(idle), max(int(len(rest) * self._samples.usual / WORTH), 1), len(rest))
+        shares = min(len(idle), max(int(len(rest) * self._samples.usual / WORTH_SHARING), 1), len(rest))
         size = math.ceil(len(rest) / shares)
         for start in range(0, len(rest), size):
             self._give_part(task, rest[start : start + size], idle.pop(), carrier)
