@@ -39,13 +39,23 @@ def cycle(**options):
 
 def iterate(ready, options):
     for number, batch in enumerate(begun(**options)):
-        if number == 40:
+        if number == 48:
             ready.set()
 
 def in_daemon(**options):
     ready = threading.Event()
-    threading.Thread(target=iterate, args=(ready, options), daemon=True).start()
+    thread = threading.Thread(target=iterate, args=(ready, options), daemon=True)
+    thread.start()
     ready.wait()
+    # Until it waits for a slow batch: before Python 3.14, a Python that exits aborts if a thread is inside torch.
+    before = None
+    while (now := place_of(thread)) != before:
+        before = now
+        time.sleep(0.2)
+
+def place_of(thread):
+    frame = sys._current_frames()[thread.ident]
+    return frame.f_code.co_name, frame.f_lasti
 
 if __name__ == "__main__":
     {place}

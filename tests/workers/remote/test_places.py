@@ -128,6 +128,45 @@ def test_a_door_that_has_closed_leaves_its_host_to_the_next(provider: SlowHosts)
     assert provider.started == 1
 
 
+@pytest.fixture
+def half_an_epoch(provider: SlowHosts, monkeypatch: pytest.MonkeyPatch) -> tuple[Places, Connection, Connection]:
+    """Places, a door that has a host, and one whose host is still being started. No door looks again by itself."""
+    monkeypatch.setattr("headrace.workers.remote.places.LOOK_EVERY", LIMIT)
+    provider.may_answer.set()
+    provider.may_start.release()
+    places = Places(provider)
+    in_use = ask(places)
+    answer(in_use)
+    waiting = ask(places)
+    assert provider.has_started(2)
+    return places, in_use, waiting
+
+
+def test_a_door_that_closed_while_it_waited_has_no_further_host_started(
+    provider: SlowHosts, half_an_epoch: tuple[Places, Connection, Connection]
+) -> None:
+    places, _in_use, waiting = half_an_epoch
+    waiting.close()
+    door = ask(places)
+    assert not provider.has_started(3, within=0.5)
+
+    provider.may_start.release()
+    assert answer(door) == ("place", provider.hosts[1].place)
+
+
+def test_a_door_that_closed_while_it_waited_takes_no_host(
+    provider: SlowHosts, half_an_epoch: tuple[Places, Connection, Connection]
+) -> None:
+    places, _in_use, waiting = half_an_epoch
+    waiting.close()
+    provider.asked.clear()
+    provider.may_start.release()
+    assert not provider.asked.wait(0.5)
+
+    assert answer(ask(places)) == ("place", provider.hosts[1].place)
+    assert provider.started == 2
+
+
 def test_a_host_that_has_died_is_replaced(provider: SlowHosts) -> None:
     provider.may_answer.set()
     provider.may_start.release(2)

@@ -161,7 +161,7 @@ class Places:
                 self._waiting.add(door)
                 self._start_enough()
                 self._changed.wait(LOOK_EVERY)
-            if not self._free:
+            if not self._free or _is_closed(door):
                 return None
 
             # At once, under the lock: a door that has a host and still counted would have another one started.
@@ -177,6 +177,8 @@ class Places:
 
     def _start_enough(self) -> None:
         """Starts as many hosts as are waited for."""
+        # A proxy of an epoch that is over may have closed its door while the thread of that still waits.
+        self._waiting = {door for door in self._waiting if not _is_closed(door)}
         while self._starting < len(self._waiting):
             self._starting += 1
             threading.Thread(target=self._start_one, daemon=True).start()
