@@ -74,6 +74,38 @@ def test_samples_are_taken_whatever_their_length(
     assert all(np.array_equal(packed[offsets[i] : offsets[i + 1]], ragged[i]) for i in range(len(ragged)))
 
 
+ENDS = st.integers(-3, 9) | st.sampled_from([-(2**63), 2**63 - 1, -(2**62), 2**62])
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(ENDS, max_size=5) | st.lists(st.integers(0, 6), max_size=5).map(sorted))
+def test_damaged_offsets_are_found_out_however_they_are_damaged(ends: list[int]) -> None:
+    offsets = np.array(ends or [0], np.int64)
+    ragged = Ragged(np.arange(6), offsets)
+    sound = len(ragged) == 0 or (ends == sorted(ends) and ends[0] >= 0 and ends[-1] <= 6)
+    for look in (ragged.pieces, ragged.check, lambda: ragged.pieces(np.arange(len(ragged)))):
+        if not sound:
+            with pytest.raises(FormatError, match="offsets"):
+                look()
+            continue
+
+        look()
+        starts, lengths = ragged.pieces()
+        assert (starts.tolist(), lengths.tolist()) == (offsets[:-1].tolist(), np.diff(offsets).tolist())
+
+
+def test_checked_samples_are_checked_again_behind_other_values() -> None:
+    offsets = np.array([0, 2, 6])
+    ragged = Ragged(np.arange(6), offsets)
+    ragged.check()
+    offsets[1] = 5
+    ragged.check()
+    assert ragged.pieces()[1].tolist() == [5, 1]
+    ragged.values = np.arange(4)
+    with pytest.raises(FormatError, match="offsets"):
+        ragged.pieces()
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.text(max_size=6) | st.text("ab", max_size=6), max_size=8), st.data(), st.integers(0, 40))
 def test_texts_come_as_they_were_whatever_lies_between_them(texts: list[str], data: st.DataObject, gap: int) -> None:

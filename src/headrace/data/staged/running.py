@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -309,7 +310,7 @@ class _Taken:
         column: Any = self.columns[name]
         if column.dtype not in NUMBERS:
             raise self._wrong(path, f"an array of {column.dtype}", "numbers; strings as a list")
-        return Leaf(name, _kind_of(tree), column.dtype.name, FIXED, column.shape[1:])
+        return Leaf(name, _kind_of(tree), _name_of(column.dtype), FIXED, column.shape[1:])
 
     def _branch(self, tree: Any, keys: tuple[Any, ...], path: tuple[Any, ...]) -> Branch:
         parts = []
@@ -323,10 +324,10 @@ class _Taken:
         if dtype not in NUMBERS:
             raise self._wrong(path, f"values of {dtype}", "numbers; strings as a list")
         try:
-            values.pieces()
+            values.check()
         except FormatError as error:
             raise self._wrong(path, "offsets that descend, or lead outside of the values", "sound ones") from error
-        return Leaf(name, "array", dtype.name, RAGGED, values.values.shape[1:])
+        return Leaf(name, "array", _name_of(dtype), RAGGED, values.values.shape[1:])
 
     def _array(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> Array:
         try:
@@ -381,6 +382,12 @@ def _renamed(node: Node, names: dict[str, str]) -> Node:
         parts.append(_renamed(part, names))
 
     return Branch(node.type, node.keys, tuple(parts))
+
+
+@functools.lru_cache(64)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    # Kept: NumPy puts the name together anew each time.
+    return dtype.name
 
 
 def _kind_of(tree: np.ndarray | torch.Tensor) -> Literal["tensor", "array", "scalar"]:

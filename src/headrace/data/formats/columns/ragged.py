@@ -25,6 +25,11 @@ DENSE = 2
 """Bytes for one of a string up to which all that lies between some strings is read along with them."""
 
 
+SMALLEST = np.minimum.reduce
+LARGEST = np.maximum.reduce
+"""Called as they are: the methods of arrays take twice as long for some hundred numbers."""
+
+
 class Ragged:
     """Samples of different lengths in one array: number i is `values[starts[i]:stops[i]]`.
 
@@ -33,7 +38,7 @@ class Ragged:
     end to end and from 0 on, in memory of its own, which it may change.
     """
 
-    __slots__ = ("_offsets", "place", "starts", "stops", "values")
+    __slots__ = ("_checked", "_offsets", "place", "starts", "stops", "values")
 
     def __init__(
         self, values: Array, offsets: Array | None = None, starts: Any = None, stops: Any = None, place: object = None
@@ -42,6 +47,8 @@ class Ragged:
         self.values = values
         self.place = place
         self._offsets = offsets
+        self._checked: tuple[int, Keys, Keys] | None = None
+        """What `pieces` returned to `check`, and how many values there were."""
         if offsets is None:
             self.starts: Array = starts
         else:
@@ -96,17 +103,17 @@ class Ragged:
         return Ragged(self.values, None, self.starts[start:stop], self.stops[start:stop], self.place)
 
     def pieces(self, keys: Keys | None = None) -> tuple[Keys, Keys]:
-        """Returns starts and lengths of samples: int64 [n] each, arrays of their own. None: of all samples.
+        """Returns starts and lengths of samples: int64 [n] each, not to be written to. None: of all samples.
 
         Raises `FormatError` if they make no sense: data may be damaged.
         """
         # Offsets come from a file, and are checked where they are used: checking all of them would read them all, which
         # for a mapped file of a thousand million samples takes minutes.
-        if keys is None and self._offsets is not None:
-            offsets = self._offsets.astype(np.int64)
-            starts = offsets[:-1]
-            stops = offsets[1:]
-        elif keys is None:
+        if keys is None:
+            if self._checked is not None and self._checked[0] == len(self.values):
+                return self._checked[1:]
+            if self._offsets is not None:
+                return self._pieces_end_to_end(self._offsets)
             starts = self.starts.astype(np.int64)
             stops = self.stops.astype(np.int64)
         else:
@@ -118,10 +125,28 @@ class Ragged:
             return starts, lengths
 
         # One pass for all three: where one of them is negative, so is the number that has the bits of all.
-        if int((starts | stops | lengths).min()) < 0 or int(stops.max()) > len(self.values):
+        if int(SMALLEST(starts | stops | lengths)) < 0 or int(LARGEST(stops)) > len(self.values):
             raise damaged_offsets(self.place)
 
         return starts, lengths
+
+    def _pieces_end_to_end(self, offsets: Array) -> tuple[Keys, Keys]:
+        """Returns what `pieces` does of all samples. Each stop is the next start, so that it need not be looked at."""
+        offsets = offsets.astype(np.int64)
+        starts = offsets[:-1]
+        lengths = offsets[1:] - starts
+        if len(starts) and (int(SMALLEST(starts | lengths)) < 0 or not 0 <= int(offsets[-1]) <= len(self.values)):
+            raise damaged_offsets(self.place)
+
+        return starts, lengths
+
+    def check(self) -> None:
+        """Checks all samples, and keeps what `pieces` says of them. Raises `FormatError` as that does.
+
+        For samples whose offsets nobody changes until `pieces` is called, or `check` again.
+        """
+        self._checked = None
+        self._checked = len(self.values), *self.pieces()
 
     def take(self, keys: Keys) -> Ragged:
         """Copies the samples of these keys, in their order, end to end."""
@@ -200,7 +225,7 @@ def damaged_offsets(place: object) -> FormatError:
 def offsets_of(lengths: Keys) -> Keys:
     """Returns where samples of these lengths begin when they lie end to end, and where the last one ends [n + 1]."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    lengths.cumsum(out=offsets[1:])
     return offsets
 
 
@@ -223,7 +248,7 @@ def copy_pieces(source: Array, starts: Keys, lengths: Keys, out: Array, at: Arra
         # The indices take eight bytes an element, so that long samples are copied one by one. `pieces` has checked the
         # bounds already, and `clip` saves NumPy a buffer that it needs to raise an error.
         steps = element_places(starts, lengths, total, np.asarray(at[: len(lengths)]))
-        np.take(source, steps, 0, out=out[:total], mode="clip")
+        source.take(steps, 0, out[:total], "clip")
         return
 
     copy_each(source, starts, lengths, out, at[: len(lengths)])
@@ -244,7 +269,7 @@ def by_element(total: int, count: int, row: int) -> bool:
 
 def element_places(starts: Keys, lengths: Keys, total: int, before: Keys) -> Keys:
     """Returns where each element of samples lies, int64 [total]. before: the sum of the lengths in front of each."""
-    places = np.repeat(starts - before, lengths)
+    places = (starts - before).repeat(lengths)
     places += np.arange(total)
     return places
 
