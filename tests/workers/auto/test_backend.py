@@ -36,7 +36,7 @@ class Meeting(Cheap):
     """Each sample of a batch takes long alone, and two threads meet in it: nothing else can explain a gain of two."""
 
     def __getitem__(self, index: int) -> Any:
-        threading.Event().wait(0.002)
+        threading.Event().wait(0.01)
         return index
 
 
@@ -194,7 +194,7 @@ def test_small_batches_are_made_here_however_busy_the_machine_is(busy: bool) -> 
 
 @pytest.mark.parametrize(
     ("seconds", "digests", "backend"),
-    [(1.01, [7, 7], "thread"), (1.13, [7, 7], "thread"), (1.16, [7, 7], "process"), (1.01, [7, 8], "process")],
+    [(1.01, [7, 7], "thread"), (1.04, [7, 7], "thread"), (1.07, [7, 7], "process"), (1.01, [7, 8], "process")],
 )
 def test_threads_are_chosen_if_they_gain_and_agree(seconds: float, digests: list[int], backend: str) -> None:
     assert judged(Run(1.0, [7]), Run(seconds, digests)).backend == backend

@@ -52,6 +52,8 @@ def run_placement(descriptor: int) -> None:
                 break
             places.serve(Connection(fds[0]))
 
+    # Threads of `Places` may use Ray while that shuts down, which it would write about. Nobody waits for them any more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     # The actors end with this process, which is their driver. A Ray of its own ends at its exit.
     sys.exit()
 
