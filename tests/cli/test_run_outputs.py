@@ -131,6 +131,16 @@ def test_an_ideal_loader_gives_the_first_batch_again(script: Path, tmp_path: Pat
     assert "a loader that costs nothing" in result.stderr and "num_workers=" not in result.stderr
 
 
+def test_the_checksum_of_the_batches_is_the_same_with_both_loaders(script: Path, tmp_path: Path) -> None:
+    checksums = []
+    for name, way in (("ours", []), ("plain", ["--plain"]), ("without", ["--num-workers", "0"])):
+        result = headrace("run", *way, "--digest", "--json", tmp_path / name, script, 1)
+        assert result.returncode == 0, result.stderr
+        checksums.append(json.loads((tmp_path / name).read_text())["loaders"][0]["digest"])
+    assert checksums[0]
+    assert checksums == [checksums[0]] * 3
+
+
 @pytest.mark.parametrize("option", [["--digest"], ["--live"], ["--report", "page.html"], ["--trace", "trace.json"]])
 def test_a_batch_that_repeats_has_no_figures_of_its_loading(
     script: Path, option: list[str], refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

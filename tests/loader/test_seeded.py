@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import random
 from typing import Any
@@ -218,3 +219,13 @@ def test_what_is_known_of_a_data_set_s_draws_is_remembered() -> None:
     quiet = made(list(range(24)), shuffle=True)
     list(quiet)
     assert quiet._session.seeding.tries_without
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_a_seed_may_be_one_of_numpy_s_numbers(kind: type[np.integer[Any]]) -> None:
+    orders = []
+    for seed in (3, kind(3)):
+        loader = headrace.DataLoader(torch.arange(40), batch_size=4, shuffle=True, seed=seed)  # type: ignore[arg-type]
+        orders.append(torch.cat(list(loader)).tolist())
+        json.dumps(loader.state_dict())
+    assert orders[0] == orders[1]

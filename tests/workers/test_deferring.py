@@ -80,6 +80,23 @@ def test_a_batch_that_is_late_comes_as_soon_as_it_is_ready(backend: str, shuffle
     assert 9 <= place < 20
 
 
+class Even(Dataset[int]):
+    """Samples that take as long as others, but for the first, which takes a little longer."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, key: int) -> int:
+        threading.Event().wait(0.2 if key else 0.22)
+        return key
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_batch_that_takes_about_as_long_as_others_keeps_its_place(backend: str) -> None:
+    batches = list(loader(Even(), backend=backend, batch_size=1))
+    assert [key for batch in batches for key in batch.tolist()] == [*range(6)]
+
+
 def test_a_batch_is_waited_for_in_the_end() -> None:
     dataset = Held(4 * (FARTHEST + 20), {1}, "process")
     batches = []

@@ -10,6 +10,9 @@ LATE, OVERDUE = 2e-3, 2.0
 """Seconds without any result after which the batch that the loop waits for is late; and how many times as long as
 usual, if batches take longer."""
 
+SLACK = 0.5
+"""For how many batches longer than usual a worker has worked when the batch that it makes changes places."""
+
 SPARE = 1000
 """Finished batches that may wait behind one that is late, however small they are."""
 

@@ -162,7 +162,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
             exclude = checked_exclude(exclude, dataset, batch_sampler or sampler)
 
         options = Options(
-            seed=seed,
+            seed=None if seed is None else int(seed),
             shard=shard,
             backend=backend,
             batches_per_epoch=batches_per_epoch,

@@ -197,8 +197,9 @@ class LoaderIterator(TorchIterator):
             if self._result is None:
                 epoch.pending = None
             try:
-                if self._is_plain and not profiler_enabled():
-                    # As below, with nothing in between: each small batch pays for every call.
+                if self._is_plain and "_next_data" not in self.__dict__ and not profiler_enabled():
+                    # As below, with nothing in between: each small batch pays for every call. Whoever wants to see all
+                    # batches has put a function of his own in the place of `_next_data`.
                     self._result = self._result or self.executor.next_result()
                     batch, self._timings = self._result
                     self._num_yielded += 1

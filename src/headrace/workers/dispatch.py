@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.core.spans import NothingYetError
-from headrace.core.stragglers import AHEAD, LATE, OVERDUE, SPARE
+from headrace.core.stragglers import AHEAD, LATE, OVERDUE, SLACK, SPARE
 from headrace.epoch.deferral import FARTHEST, Deferral
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.spec import LoaderSpec
@@ -90,7 +91,8 @@ class Dispatcher(Generic[Result]):
         self._spare_bytes = spare_bytes
         self._spare = 0  # how many of the largest batches that is
         self._looked = False  # since the last delivery
-        self._usual = 0.0
+        self._usual = 0.0  # seconds that a worker takes for a batch
+        self._first_came = math.inf  # when the first result came
         self._largest = 1
         self._free = epoch.any_replica_will_do
         self._deferral = epoch.deferral
@@ -253,7 +255,7 @@ class Dispatcher(Generic[Result]):
         if task not in self._deferred:
             if not self._looked and time.perf_counter() - began >= self._patience:
                 self.look(carrier)
-            if not self._looked:
+            if not self._looked or self._overdue_in > 0:
                 return False
 
         turn = self.window.turn
@@ -279,36 +281,55 @@ class Dispatcher(Generic[Result]):
     @property
     def look_again(self) -> float | None:
         """Seconds after which `look` may find something to do, although no result has come; None: never."""
-        if self._looked or not self._notices:
+        if not self._notices:
             return None
-        return self._patience
+        if not self._looked:
+            return self._patience
+        if self._deferral is not None and 0 < self._overdue_in < math.inf:
+            return self._overdue_in
+        return None
 
     @property
     def _patience(self) -> float:
-        """Seconds after which a batch is late."""
+        """Seconds after which the loop has waited for long."""
         return max(LATE, OVERDUE * self._usual / self._workers)
+
+    @property
+    def _overdue_in(self) -> float:
+        """Seconds after which the next batch may change places: its worker has had time enough for it.
+
+        Workers that make equal batches at the same time keep the loop waiting, too, but not behind the others. When
+        the first result comes, all workers have begun.
+        """
+        begun = max(self._posted.get(self.window.due, 0.0), self._first_came)
+        return begun + (self.window.ahead + SLACK) * self._usual - time.perf_counter()
 
     def look(self, carrier: Carrier) -> bool:
         """The next batch is late: other workers go on behind it. True: one that is there may come before it."""
         if not self._notices:
             return False
-        is_news = not self._looked
+        may_give_way = self._deferral is not None and self._overdue_in <= 0
         # Not before: on a busy machine one worker is often a little behind, and each batch ahead takes memory.
         self._looked = True
         self.window.spare = self._spare
         self.give_out(carrier)
-        return is_news and self._deferral is not None
+        return may_give_way
 
     def file(self, task: int, result: Result, carrier: Carrier, nbytes: int = 0, seconds: float = 0.0) -> None:
         """Files a result: a batch of so many bytes that took so many seconds, or an exception in its place."""
         del self.out[task]
+        self._first_came = min(self._first_came, time.perf_counter())
         self.window.arrive(task, result)
         self._note_cost(nbytes, seconds)
         if self._free or self._spare_bytes:
             self.give_out(carrier)
 
     def _note_cost(self, nbytes: int, seconds: float) -> None:
-        self._usual = FORGET * self._usual + (1 - FORGET) * seconds
+        if seconds > 0:  # otherwise nobody knows
+            if self._usual:
+                self._usual = FORGET * self._usual + (1 - FORGET) * seconds
+            else:
+                self._usual = seconds
         if nbytes > self._largest:
             self._largest = nbytes
             self._spare = min(self._spare_bytes // self._largest, SPARE)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+import numpy as np
 import pytest
 
-from headrace.core.errors import UsageError
+from headrace import DataLoader, Ragged, Staged
+from headrace.core.errors import SampleError, UsageError
 from headrace.data.staged import build, staged
 from tests.data.staged import building
 from tests.data.staged.building import COUNT, GATE
@@ -61,3 +63,26 @@ def test_what_a_step_raises_keeps_its_type_its_text_and_the_sample(
     assert f"sample {number}" in text
     assert "name" in text if what == "a key" else "odd" in text
     assert building.children() == before
+
+
+def fails(block: dict[str, Any]) -> dict[str, Any]:
+    raise ValueError("a defect of the step")
+
+
+def descends(block: dict[str, Any]) -> dict[str, Any]:
+    block["xy"].offsets[1] = 1000
+    return {**block, "xy": Ragged(block["xy"].values, block["xy"].offsets)}
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "text"), [(fails, ValueError, "a defect of the step"), (descends, SampleError, "offsets")]
+)
+def test_what_a_batched_step_raises_for_all_samples_comes_through_without_a_cache(
+    step: Callable[[Any], Any], kind: type[Exception], text: str
+) -> None:
+    samples = [{"xy": np.zeros((number % 5, 2), np.float32)} for number in range(40)]
+    dataset = Staged(samples).map(step, batched=True)
+    for access in (lambda: dataset[0], lambda: next(iter(DataLoader(dataset, batch_size=8)))):
+        with pytest.raises(kind, match=text) as caught:
+            access()
+        assert step.__name__ in f"{caught.value} {getattr(caught.value, '__notes__', None)}"

@@ -140,6 +140,11 @@ class Pipeline:
         batched = [step.batched for step in self.steps]
         return any(batched) or (batches and not (batched and all(batched)))
 
+    def forget(self) -> None:
+        """Forgets what was learned."""
+        self.known = {}
+        self.learned = False
+
     def learn(self, data: Data, place: Place) -> None:
         """Runs the steps on some samples, and notes how those are built that come one by one."""
         self.known = {}
@@ -326,7 +331,9 @@ class _Taken:
         try:
             values.check()
         except FormatError as error:
-            raise self._wrong(path, "offsets that descend, or lead outside of the values", "sound ones") from error
+            found = f"offsets that descend, or lead outside of the {len(values.values):,} values"
+            expected = "offsets that ascend from 0 on, the last one the number of values"
+            raise self._wrong(path, found, expected) from error
         return Leaf(name, "array", _name_of(dtype), RAGGED, values.values.shape[1:])
 
     def _array(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> Array:
@@ -364,7 +371,9 @@ class _Taken:
 
     def _wrong(self, path: tuple[Any, ...], found: str, expected: str) -> SampleError:
         place = f"{self._step.name!r}, result{path_text(path)}"
-        return SampleError.about("a batched step returned no columns", place=place, found=found, expected=expected)
+        return SampleError.about(
+            "a batched step returned what cannot be used as columns", place=place, found=found, expected=expected
+        )
 
 
 def _called(leaf: Leaf, name: str) -> Leaf:

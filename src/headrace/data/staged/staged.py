@@ -380,8 +380,14 @@ class Staged(Fluent, Dataset[Any]):
 
             if sound == keys:
                 raise
-            if sound:
-                pipeline.learn(copied(self.before_steps(sound)), named(sound, self.dataset))
+            # What was learned of single samples on the way would be taken for what all look like.
+            pipeline.forget()
+            try:
+                pipeline.learn(copied(self.before_steps(sound or keys)), named(sound or keys, self.dataset))
+            except Exception:
+                # A step that raises for all samples raises at each access, too. It gets there what it got here.
+                if sound:
+                    raise
 
     def _is_sound(self, pipeline: Pipeline, key: int) -> bool:
         try:
