@@ -6,6 +6,7 @@ index = next(sampler) -> samples = dataset[...] -> batch = collate(samples)
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -105,7 +106,8 @@ class InlineExecutor:
         self._is_seeded = draws and epoch.terms.seed is not None
         self._take = epoch.take
         if epoch.is_live:
-            self._take = self._take_or_wait
+            # Not a method of this object: it would hold itself, and what it holds would outlive the loop.
+            self._take = functools.partial(_take_or_wait, epoch)
 
         self._is_alone = epoch.is_map and replicas == 0  # then the replica touches nothing but generators
         self._begin()
@@ -256,14 +258,6 @@ class InlineExecutor:
 
             return number, replica, state, losses, batch, timings_here(times, self._nbytes)
 
-    def _take_or_wait(self) -> tuple[int, Any]:
-        """Returns the next index, and waits for it if it has to."""
-        while True:
-            try:
-                return self._epoch.take()
-            except NothingYetError:
-                self._epoch.wait(None)
-
     def _make(self, replica: int, index: object) -> Any:
         host = self._host
         if not self._is_alone or (self._is_seeded and not host.tries_unseeded(replica)):
@@ -295,3 +289,12 @@ class InlineExecutor:
 
     def close(self) -> None:
         """Does nothing: there are no workers."""
+
+
+def _take_or_wait(epoch: Epoch) -> tuple[int, Any]:
+    """Returns the next index of a live source, and waits for it if it has to."""
+    while True:
+        try:
+            return epoch.take()
+        except NothingYetError:
+            epoch.wait(None)
