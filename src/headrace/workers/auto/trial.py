@@ -41,6 +41,9 @@ SECONDS = 0.04
 FEWEST, MOST = 24, 256
 """Batches that are measured."""
 
+TOO_LONG = 0.4
+"""Seconds after which no further batches are measured: some of them are slow, and quick ones decide."""
+
 PARTS = 8
 """Into so many parts the batches are divided: what interrupts some of them does not count."""
 
@@ -122,8 +125,11 @@ def _trial(spec: LoaderSpec, batches: Sequence[Any], count: int) -> LoaderSpec:
 
 def _cost(executor: Executor, spec: LoaderSpec, count: int) -> Cost:
     epoch = _begun(spec, executor)
+    ends = time.perf_counter() + TOO_LONG
     for _ in range(count // 2):
         _take(epoch, executor)
+        if time.perf_counter() > ends:
+            break
 
     size = max(count // PARTS, 1)
     passed: list[float] = []
@@ -136,9 +142,11 @@ def _cost(executor: Executor, spec: LoaderSpec, count: int) -> Cost:
             _take(epoch, executor)
         passed.append(time.perf_counter() - began)
         cpu.append(time.thread_time() - began_cpu)
+        if time.perf_counter() > ends:
+            break
 
     spent = _cpu_of(workers) - before
-    return Cost(min(passed) / size, sorted(cpu)[PARTS // 2] / size, spent / (PARTS * size))
+    return Cost(min(passed) / size, sorted(cpu)[len(cpu) // 2] / size, spent / (len(passed) * size))
 
 
 def _begun(spec: LoaderSpec, executor: Executor) -> Epoch:
