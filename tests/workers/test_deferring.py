@@ -130,6 +130,17 @@ def test_a_state_holds_the_batches_that_are_late(backend: str, size: int) -> Non
     del iterator
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_batch_that_never_comes_ends_in_the_error_of_timeout(backend: str) -> None:
+    dataset = Held(24, {6}, backend)
+    keys: list[int] = []
+    with pytest.raises(RuntimeError, match="timed out after 1"):
+        for batch, _ in loader(dataset, backend=backend, timeout=1):
+            keys += batch.tolist()
+    dataset.passes.set()
+    assert sorted(keys) == sorted({*range(24)} - {4, 5, 6, 7})
+
+
 def test_other_ranks_go_on_from_a_merged_state() -> None:
     """Two ranks, each with a batch that is late; then three, with batches of another size."""
     states = []

@@ -91,6 +91,7 @@ class Dispatcher(Generic[Result]):
         self._spare_bytes = spare_bytes
         self._spare = 0  # how many of the largest batches that is
         self._looked = False  # since the last delivery
+        self._told = False  # since then, that a batch may change places
         self._usual = 0.0  # seconds that a worker takes for a batch
         self._first_came = math.inf  # when the first result came
         self._largest = 1
@@ -224,7 +225,7 @@ class Dispatcher(Generic[Result]):
                     delivery = self.window.deliverable()
             if delivery is not None:
                 self.window.spare = 0
-                self._looked = False
+                self._looked = self._told = False
                 self._deferred.discard(delivery[0])
                 self.give_out(carrier)
                 carrier.flush(least)
@@ -308,12 +309,13 @@ class Dispatcher(Generic[Result]):
         """The next batch is late: other workers go on behind it. True: one that is there may come before it."""
         if not self._notices:
             return False
-        may_give_way = self._deferral is not None and self._overdue_in <= 0
+        is_news = not self._told and self._deferral is not None and self._overdue_in <= 0
+        self._told |= is_news
         # Not before: on a busy machine one worker is often a little behind, and each batch ahead takes memory.
         self._looked = True
         self.window.spare = self._spare
         self.give_out(carrier)
-        return may_give_way
+        return is_news
 
     def file(self, task: int, result: Result, carrier: Carrier, nbytes: int = 0, seconds: float = 0.0) -> None:
         """Files a result: a batch of so many bytes that took so many seconds, or an exception in its place."""
