@@ -134,11 +134,13 @@ def test_a_state_holds_the_batches_that_are_late(backend: str, size: int) -> Non
 def test_a_batch_that_never_comes_ends_in_the_error_of_timeout(backend: str) -> None:
     dataset = Held(24, {6}, backend)
     keys: list[int] = []
+    iterator = iter(loader(dataset, backend=backend, timeout=1))
     with pytest.raises(RuntimeError, match="timed out after 1"):
-        for batch, _ in loader(dataset, backend=backend, timeout=1):
+        for batch, _ in iterator:
             keys += batch.tolist()
-    dataset.passes.set()
-    assert sorted(keys) == sorted({*range(24)} - {4, 5, 6, 7})
+    dataset.passes.set()  # the iterator waits for its workers when it goes
+    assert {0, 1, 2, 3, 8, 9, 10, 11} <= set(keys) <= {*range(24)} - {4, 5, 6, 7}
+    assert len(set(keys)) == len(keys)
 
 
 def test_other_ranks_go_on_from_a_merged_state() -> None:
