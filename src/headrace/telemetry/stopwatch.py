@@ -30,6 +30,11 @@ class Times(NamedTuple):
     slowest: float = math.nan
     others: float = math.nan
 
+    @property
+    def making(self) -> float:
+        """How many seconds the worker took to make the batch; NaN: it was not timed."""
+        return self.collated - self.begun
+
 
 NO_TIMES = Times(*[math.nan] * len(Times._fields))
 """Of what was not timed."""

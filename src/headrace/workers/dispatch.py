@@ -327,7 +327,7 @@ class Dispatcher(Generic[Result]):
             self.give_out(carrier)
 
     def _note_cost(self, nbytes: int, seconds: float) -> None:
-        if seconds > 0:  # otherwise nobody knows
+        if seconds > 0:  # otherwise, or NaN: it was not timed
             if self._usual:
                 self._usual = FORGET * self._usual + (1 - FORGET) * seconds
             else:

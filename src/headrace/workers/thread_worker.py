@@ -40,13 +40,6 @@ class Outcome:
     suspicious: bool = False
     """Whether the global random generators, which threads share, moved while it was made."""
 
-    @property
-    def seconds(self) -> float:
-        """How long it took to make; 0: it was not timed."""
-        if self.times is NO_TIMES:
-            return 0.0
-        return self.times.collated - self.times.begun
-
 
 @dataclass
 class Worker:

@@ -406,7 +406,7 @@ class ThreadExecutor:
         else:
             if outcome.suspicious:
                 self._indices_made[outcome.task] = self._dispatcher.out[outcome.task][1]
-            self._dispatcher.file(outcome.task, outcome, self, seconds=outcome.seconds)
+            self._dispatcher.file(outcome.task, outcome, self, seconds=outcome.times.making)
 
         return True
 

@@ -35,7 +35,7 @@ class Arrived(NamedTuple):
     @property
     def seconds(self) -> float:
         """How long the worker took to make it."""
-        return self.times.collated - self.times.begun
+        return self.times.making
 
     def opened(self) -> tuple[Any, Any, Any]:
         """Returns the payload, the replica's state and the losses, in memory that is the user's from here on."""
