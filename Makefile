@@ -20,14 +20,14 @@ MATRIX_TESTS := \
 	tests/storage/test_nginx.py tests/storage/test_seaweed.py tests/transforms/test_adapters.py tests/shared_memory/test_codec.py \
 	tests/sources/test_kafka.py tests/sources/test_decoding.py tests/sources/test_every_source.py \
 	tests/observe/test_writers.py tests/cli/test_inspect.py tests/cli/test_run.py tests/cli/test_wrong_calls.py
-MATRIX_MARKS := not stress and not clients
+MATRIX_MARKS = $(QUICK)
 LOWEST := .venv-matrix/lowest
 LOWEST_STAMP := $(LOWEST)/.installed
 
 CLIENTS := .venv-clients
 CLIENTS_STAMP := $(CLIENTS)/.installed
 
-.PHONY: help demo test test-all test-clients test-matrix test-lowest test-trixie stress check check-all lint types contracts bench tables clean install
+.PHONY: help demo test test-part test-all test-clients test-matrix test-lowest test-trixie stress check check-part lint types contracts bench tables clean install
 
 # The first target, so that `make` alone prints it. A command is listed by the words behind its `##`.
 help:
@@ -47,12 +47,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## trains a small network with both loaders; a minute
 	@$(BIN)/headrace demo
 
-# Two parts: tests that may run beside others, and those marked `alone`. The quick tests show each ability once; those
-# marked `thorough` repeat it over all formats, start methods and moments, and run in `test-all` only.
+# tests/selection.py says which cases are quick and which are thorough. Those marked `alone` run behind all others.
 QUICK := not thorough and not stress and not clients
 ALL := not stress and not clients
-# The first part runs in two, since a process that has imported less forks faster: folders whose tests start many workers
-# and import little, then all others. The rules of the house are left to `contracts`.
+# Which third of the thorough tests `test-part` runs. It changes from commit to commit; outside of a checkout it is the
+# first.
+PART ?= $(shell echo $$(( 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0) % 3 + 1 )))
+# Those that may run beside others run in two rounds, since a process that has imported less forks faster: folders whose
+# tests start many workers and import little, then all others. The rules of the house are left to `contracts`.
 LIGHT := $(addprefix tests/,batches conformance epoch faults loader samplers shared_memory workers)
 OTHERS = $(filter-out $(LIGHT) tests/house tests/clients,$(patsubst %/,%,$(filter-out %/__pycache__/,$(wildcard tests/*/))))
 # The part of those that run alone imports only the files that have such tests: to import all of them takes ten seconds.
@@ -61,15 +63,22 @@ ALONE = $(sort $(shell grep -rl --include='test_*.py' 'mark\.alone' tests))
 # Pytest and each program that a test starts would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-test: $(STAMP)  ## each ability once; under six minutes
-	@$(BIN)/python -m pytest -q -n 2 -m "not alone and $(QUICK)" $(LIGHT)
-	@$(BIN)/python -m pytest -q -n 2 -m "not alone and $(QUICK)" $(OTHERS)
-	@$(BIN)/python -m pytest -q -m "alone and $(QUICK)" $(ALONE)
+# $(call run-tests,marks,options)
+define run-tests
+@$(BIN)/python -m pytest -n 2 $(2) -m "not alone and $(1)" $(LIGHT)
+@$(BIN)/python -m pytest -n 2 $(2) -m "not alone and $(1)" $(OTHERS)
+@$(BIN)/python -m pytest $(2) -m "alone and $(1)" $(ALONE)
+endef
 
-test-all: $(STAMP)  ## all tests, with the slowest ones listed; three quarters of an hour
-	@$(BIN)/python -m pytest -n 2 --durations=25 -m "not alone and $(ALL)" $(LIGHT)
-	@$(BIN)/python -m pytest -n 2 --durations=25 -m "not alone and $(ALL)" $(OTHERS)
-	@$(BIN)/python -m pytest --durations=25 -m "alone and $(ALL)" $(ALONE)
+test: $(STAMP)  ## the quick tests, which show each ability once; under five minutes
+	$(call run-tests,$(QUICK),-q)
+
+test-part: $(STAMP)  ## the quick tests, and a third of the others: PART=1, 2 or 3, or by the commit
+	@echo "Of the thorough tests, this runs part $(PART) of 3."
+	$(call run-tests,$(ALL),-q --durations=10 --part $(PART)/3)
+
+test-all: $(STAMP)  ## all tests, with the slowest ones listed; half an hour
+	$(call run-tests,$(ALL),--durations=25)
 
 # Real frameworks with torch's loader, with ours, and under `headrace run`; they have an environment of their own.
 test-clients: $(CLIENTS_STAMP)  ## real frameworks, in an environment of their own; six minutes
@@ -106,7 +115,7 @@ stress: $(STAMP)  ## further cases of the tests, and damaged files for five minu
 
 check: lint types contracts test  ## what a change must pass before it is sent: the next three, and `make test`
 
-check-all: lint types contracts test-all  ## the same with all tests: what CI runs first
+check-part: lint types contracts test-part  ## the same with a third of the other tests: what CI runs first
 
 lint: $(STAMP)  ## ruff
 	@$(BIN)/ruff check .

@@ -2,15 +2,20 @@
 
 import gc
 import signal
-from collections.abc import Iterator
+import traceback
+from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests.quick import QUICK_EXAMPLES, is_quick, mark_thorough
+from tests.selection import QUICK_EXAMPLES, is_of_part, is_quick, mark_thorough, parse_part
 
 pytest_plugins = ["tests.servers.fixtures"]
 
 WITH_CLIENTS = ("tests/sources/", "test_sql", "cli/test_logs", "test_live_examples")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="K/N", help="of the thorough tests, run only this part, such as 2/3")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,13 +28,16 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("quick" if is_quick(config) else "thorough")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the cases that `make test` leaves out, and puts some tests behind the others.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the cases that `make test` leaves out, leaves out those of other parts, and puts some behind the others.
 
     Those with clients of brokers come late, and those that need Ray last: a cluster that waits takes a part of the
     cores.
     """
     mark_thorough(items)
+    if config.option.part is not None:
+        part, parts = parse_part(config.option.part)
+        items[:] = [item for item in items if is_of_part(item, part, parts)]
     items.sort(key=lambda item: (has_clients(item), needs_ray(item)))
 
 
@@ -48,6 +56,25 @@ def pytest_collection_finish() -> None:
     """Leaves what was imported out of later collections: tests that look for leaks collect again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Lets go of what a failed test had in its variables: the traceback, which pytest keeps, would keep loaders alive.
+
+    The report has been written by now. A debugger still wants the variables.
+    """
+    report = yield
+    error = call.excinfo and call.excinfo.value
+    while error is not None and not item.config.option.usepdb:
+        traceback.clear_frames(error.__traceback__)
+        # Before Python 3.13 a frame that was shown also has a dictionary of its variables: to ask for it renews it.
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            frame.f_locals.keys()
+        error = error.__cause__ or error.__context__
+    return report
 
 
 @pytest.fixture(autouse=True)

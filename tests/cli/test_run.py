@@ -107,7 +107,7 @@ def test_workers_may_be_spawned(script: Path) -> None:
     assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "headrace.loader.dataloader 1 2 True")
 
 
-@pytest.mark.thorough_but(ending="sys.exit(7)")
+@pytest.mark.quick(ending="sys.exit(7)")
 @pytest.mark.parametrize(
     ("ending", "status", "text"),
     [

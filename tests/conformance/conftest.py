@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 import pytest
 import torch.utils.data
 
-from tests.quick import parameters_of
+from tests.selection import parameters_of
 
 NOT_RUN = {"threads": ["processes_only"], "forkserver": ["forked_only"]}
 """Other ways to run the workers of the loader under test, each a module here: the marks of what they do not run."""
@@ -19,11 +19,8 @@ ABOUT_STARTS = {"every_start", "start_methods"}
 """Modules about how workers start. Elsewhere forked and threaded workers of the class under test are enough: torch's
 workers, and those of a fork server, run under `make stress`."""
 
-QUICK_WITH_THREADS = {"test_batching", "test_iterable", "test_worker_errors"}
-"""Modules that `make test` runs with worker threads, too."""
 
-
-@pytest.fixture(scope="session", params=["torch", "headrace", *NOT_RUN])
+@pytest.fixture(scope="session", params=["torch", *NOT_RUN, "headrace"])
 def Loader(request: pytest.FixtureRequest) -> type[torch.utils.data.DataLoader]:
     """The class under test. headrace is imported late, so that torch's part runs without it."""
     if request.param == "torch":
@@ -47,7 +44,7 @@ def is_left_out(item: pytest.Item) -> bool:
     loader = parameters.get("Loader")
     if loader not in NOT_RUN:
         return False
-    without_workers = loader == "forkserver" and parameters.get("num_workers") == 0  # as with "headrace"
+    without_workers = parameters.get("num_workers") == 0  # as with "headrace"
     return without_workers or any(item.get_closest_marker(marker) for marker in NOT_RUN[loader])
 
 
@@ -60,9 +57,8 @@ def is_for_longer_runs(item: pytest.Item) -> bool:
 
 
 def is_for_thorough_runs(item: pytest.Item) -> bool:
-    """Torch does not change from one edit to the next, and few modules are about what threads may do differently."""
-    loader = parameters_of(item).get("Loader")
-    return loader == "torch" or (loader == "threads" and item.path.stem not in QUICK_WITH_THREADS)
+    """Torch does not change from one edit to the next."""
+    return parameters_of(item).get("Loader") == "torch"
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def test_the_kind_of_the_dataset_is_told(Loader: Any) -> None:
     assert _DatasetKind.Iterable == Loader(Stream(4))._dataset_kind
 
 
-@pytest.mark.thorough_but(Loader="headrace", num_workers=0)
+@pytest.mark.quick(Loader="headrace", num_workers=0)
 @with_and_without_workers
 def test_each_batch_is_a_range_of_the_profiler(Loader: Any, num_workers: int) -> None:
     iterator = iter(Loader(Numbers(3), **forked(num_workers)))

@@ -35,20 +35,17 @@ def epochs(request: pytest.FixtureRequest, Loader: Any) -> list[list[dict[str, l
     return [[{name: column.tolist() for name, column in batch.items()} for batch in run] for run in runs]
 
 
-@pytest.mark.quick
-@pytest.mark.thorough_but(Loader="headrace", epochs="spawn")
+@pytest.mark.quick(Loader="headrace", epochs="spawn")
 def test_every_epoch_delivers_every_sample_in_order(epochs: Any) -> None:
     assert [[batch["index"] for batch in epoch] for epoch in epochs] == [[[0, 1, 2, 3], [4, 5, 6, 7]]] * 2
 
 
-@pytest.mark.quick
-@pytest.mark.thorough_but(Loader="headrace", epochs="spawn")
+@pytest.mark.quick(Loader="headrace", epochs="spawn")
 def test_workers_do_not_share_what_was_changed_in_this_process(epochs: Any) -> None:
     assert {value for epoch in epochs for batch in epoch for value in batch["in_parent_only"]} == {False}
 
 
-@pytest.mark.quick
-@pytest.mark.thorough_but(Loader="headrace", epochs="spawn")
+@pytest.mark.quick(Loader="headrace", epochs="spawn")
 def test_workers_know_their_number_their_seed_and_their_dataset(epochs: Any) -> None:
     generator = torch.Generator().manual_seed(3)
     base = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
@@ -60,21 +57,18 @@ def test_workers_know_their_number_their_seed_and_their_dataset(epochs: Any) -> 
             assert batch["own_dataset"] == [True] * 4
 
 
-@pytest.mark.quick
-@pytest.mark.thorough_but(Loader="headrace", epochs="spawn")
+@pytest.mark.quick(Loader="headrace", epochs="spawn")
 def test_workers_run_the_init_function(epochs: Any) -> None:
     assert [[batch["tag"] for batch in epoch] for epoch in epochs] == [[[0] * 4, [1] * 4]] * 2
 
 
-@pytest.mark.quick
-@pytest.mark.thorough_but(Loader="headrace", epochs="spawn")
+@pytest.mark.quick(Loader="headrace", epochs="spawn")
 def test_persistent_workers_stay_for_both_epochs(epochs: Any) -> None:
     assert [batch["pid"] for batch in epochs[0]] == [batch["pid"] for batch in epochs[1]]
     assert [batch["seen"] for batch in epochs[1]] == [[5, 6, 7, 8]] * 2
 
 
-@pytest.mark.quick
-@pytest.mark.thorough_but(Loader="headrace", epochs="spawn")
+@pytest.mark.quick(Loader="headrace", epochs="spawn")
 def test_workers_compute_with_one_thread(epochs: Any) -> None:
     assert {value for epoch in epochs for batch in epoch for value in batch["threads"]} == {1}
 

@@ -124,7 +124,7 @@ def refuse_two(samples: list[Any]) -> int:
     return int(sum(samples))
 
 
-@pytest.mark.thorough_but(Loader="headrace", die="kill_self", persistent=False)
+@pytest.mark.quick(Loader="headrace", die="kill_self", persistent=False)
 @forked_only
 @processes_only
 @pytest.mark.parametrize("die", [kill_self, exit_at_once])

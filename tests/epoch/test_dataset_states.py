@@ -73,7 +73,7 @@ def lists(batches: Any) -> list[Any]:
     return [batch.tolist() for batch in batches]
 
 
-@pytest.mark.thorough_but(dataset="CountingRows", batch_size=5, crew={"num_workers": 0})
+@pytest.mark.quick(dataset="CountingRows", batch_size=5, crew={"num_workers": 0})
 @pytest.mark.parametrize("dataset", [CountingEpochs, CountingRows])
 @pytest.mark.parametrize("crew", CREWS)
 @pytest.mark.parametrize("batch_size", [pytest.param(2, marks=pytest.mark.stress), 5])

@@ -166,7 +166,7 @@ def as_is(batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.thorough_but(dataset="DrawingStream", epoch=1)
+@pytest.mark.quick(dataset="DrawingStream", epoch=1)
 @pytest.mark.parametrize("own", [True, False], ids=["generator", "global generator"])
 @pytest.mark.parametrize("dataset", [DrawingStream, ShuffledStream])
 @pytest.mark.parametrize(("epoch", "stop"), [(0, 0), (1, 3), (1, None)])

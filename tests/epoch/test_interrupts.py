@@ -97,7 +97,7 @@ def until_interrupted(iterator: Any, delivered: list[Any]) -> bool:
 LINES = [*range(1, 260, 3), *range(300, 900, 23)]
 
 
-@pytest.mark.thorough_but(interrupt_at="KeyboardInterrupt", dataset="Rows")
+@pytest.mark.quick(interrupt_at="KeyboardInterrupt", dataset="Rows")
 @pytest.mark.parametrize("dataset", [Rows, Numbers])
 def test_the_state_says_what_the_loop_got(interrupt_at: Callable[[int], None], dataset: Any) -> None:
     whole = [batch.tolist() for batch in headrace.DataLoader(dataset(), batch_size=4)]
@@ -145,9 +145,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.thorough_but(
-    interrupt_at="KeyboardInterrupt", options=[{}, {"num_workers": 2, "backend": "thread"}], seed=[None]
-)
+@pytest.mark.quick(interrupt_at="KeyboardInterrupt", options=[{}, {"num_workers": 2, "backend": "thread"}], seed=[None])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("options", WAYS.values(), ids=list(WAYS))
 @pytest.mark.parametrize("seed", [None, 5])

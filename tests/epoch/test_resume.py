@@ -236,7 +236,7 @@ class TestWithoutSeed:
         number, backend = crew
         return headrace.DataLoader(Rows(61), batch_size=4, num_workers=number, backend=backend, **options)
 
-    @pytest.mark.thorough_but(source="numpy")
+    @pytest.mark.quick(source="numpy")
     @given(before=workers, after=workers, stop=st.integers(0, 15), epoch=st.integers(0, 2), persistent=st.booleans())
     @settings(no_fixture_problem, max_examples=12)
     @pytest.mark.parametrize("source", ["global", "generator", "sampler", "weighted", "numpy"])

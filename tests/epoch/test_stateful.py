@@ -19,7 +19,7 @@ LOADERS = [StatefulDataLoader, headrace.DataLoader]
 WORKERS = [0, 2]
 
 pytestmark = [
-    pytest.mark.thorough_but(Loader="DataLoader"),  # torchdata does not change from one edit to the next
+    pytest.mark.quick(Loader="DataLoader"),  # torchdata does not change from one edit to the next
     pytest.mark.parametrize("Loader", LOADERS, ids=["torchdata", "headrace"]),
     pytest.mark.parametrize("workers", WORKERS),
     pytest.mark.filterwarnings("ignore:.*cannot say where it was"),
@@ -87,7 +87,7 @@ def plain(batches: Any) -> list[list[int]]:
     return [batch.tolist() for batch in batches]
 
 
-@pytest.mark.thorough_but(stop=3)
+@pytest.mark.quick(stop=3)
 @every_data
 @pytest.mark.parametrize("stop", [0, 1, 3, 6])
 def test_the_rest_of_the_epoch_and_the_next_one_come(Loader: Any, workers: int, dataset: Any, stop: int) -> None:
@@ -103,7 +103,7 @@ def test_the_rest_of_the_epoch_and_the_next_one_come(Loader: Any, workers: int, 
     assert plain(resumed) == following
 
 
-@pytest.mark.thorough_but(dataset="StatefulIterators")
+@pytest.mark.quick(dataset="StatefulIterators")
 @every_data
 def test_after_the_end_comes_a_new_epoch(Loader: Any, workers: int, dataset: Any) -> None:
     loader = made(Loader, dataset, workers)
@@ -114,7 +114,7 @@ def test_after_the_end_comes_a_new_epoch(Loader: Any, workers: int, dataset: Any
     assert plain(resumed) == whole
 
 
-@pytest.mark.thorough_but(dataset="StatefulIterators")
+@pytest.mark.quick(dataset="StatefulIterators")
 @every_data
 def test_a_state_before_the_first_batch_is_the_beginning(Loader: Any, workers: int, dataset: Any) -> None:
     loader = made(Loader, dataset, workers)
@@ -125,7 +125,7 @@ def test_a_state_before_the_first_batch_is_the_beginning(Loader: Any, workers: i
     assert plain(resumed) == whole
 
 
-@pytest.mark.thorough_but(dataset="StatefulIterators")
+@pytest.mark.quick(dataset="StatefulIterators")
 @every_data
 def test_a_loaded_state_can_be_saved_again_at_once(Loader: Any, workers: int, dataset: Any) -> None:
     if dataset is Plain and Loader is StatefulDataLoader:

@@ -1,4 +1,4 @@
-"""The tools of the tests: programs in copies of one process, and the choice of the quick tests."""
+"""The tools of the tests: programs in copies of one process, which cases run when, and what is left of a failed one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from tests import programs
-from tests.quick import has_all, starts_slowly
+from tests.selection import has_all, starts_slowly
+
+pytest_plugins = ["pytester"]
 
 SCRIPT = """
 import os, sys
@@ -71,3 +73,117 @@ def test_a_case_is_quick_if_all_its_parameters_are_wanted(wanted: dict[str, Any]
 def test_start_methods_that_import_torch_anew_are_slow(value: Any) -> None:
     assert starts_slowly([1, value])
     assert not starts_slowly([1, "fork", {"num_workers": 2}])
+
+
+CASES = """
+import pytest
+
+def test_plain(): pass
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_last(workers): pass
+
+@pytest.mark.quick(workers=[0, 1], kind="map")
+@pytest.mark.parametrize("kind", ["map", "stream"])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_named(workers, kind): pass
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_slow_start(method): pass
+
+@pytest.mark.quick
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_all(method): pass
+
+@pytest.mark.thorough
+def test_none(): pass
+
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.stress)])
+def test_stressed(size): pass
+"""
+QUICK = {
+    "test_plain",
+    "test_last[2]",
+    "test_named[0-map]",
+    "test_named[1-map]",
+    "test_slow_start[fork]",
+    "test_all[fork]",
+    "test_all[spawn]",
+    "test_stressed[1]",
+}
+ALL = QUICK | {
+    "test_last[0]",
+    "test_last[1]",
+    "test_named[2-map]",
+    "test_named[0-stream]",
+    "test_named[1-stream]",
+    "test_named[2-stream]",
+    "test_slow_start[spawn]",
+    "test_none",
+}
+
+
+def collected(pytester: pytest.Pytester, marks: str, *options: str) -> list[str]:
+    """Returns the names of the cases of `CASES` that a run with these options has."""
+    pytester.makeconftest("pytest_plugins = ['tests.conftest']")
+    pytester.makepyfile(CASES)
+    result = pytester.runpytest_subprocess("--collect-only", "-q", "-m", marks, *options, "-p", "no:cacheprovider")
+    return [line.partition("::")[2] for line in result.outlines if "::" in line]
+
+
+@pytest.fixture
+def _finds_the_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(programs.ROOT))
+
+
+@pytest.mark.usefixtures("_finds_the_tools")
+def test_the_last_case_of_a_test_is_quick_or_those_that_it_names(pytester: pytest.Pytester) -> None:
+    assert sorted(collected(pytester, "not thorough and not stress")) == sorted(QUICK)
+
+
+@pytest.mark.usefixtures("_finds_the_tools")
+def test_the_parts_have_each_thorough_case_once_and_each_quick_one_always(pytester: pytest.Pytester) -> None:
+    parts = [collected(pytester, "not stress", "--part", f"{part}/3") for part in (1, 2, 3)]
+    assert set.intersection(*map(set, parts)) == QUICK
+    assert sorted(name for part in parts for name in part if name not in QUICK) == sorted(ALL - QUICK)
+    assert all(set(part) != QUICK for part in parts)
+
+
+@pytest.mark.usefixtures("_finds_the_tools")
+@pytest.mark.parametrize("part", ["0/3", "4/3", "2", "1/a", ""])
+def test_a_part_that_makes_no_sense_is_refused(pytester: pytest.Pytester, part: str) -> None:
+    pytester.makeconftest("pytest_plugins = ['tests.conftest']")
+    pytester.makepyfile(CASES)
+    result = pytester.runpytest_subprocess("--part", part, "-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*--part {part}*: expected for example 2/3, the second of three parts*"])
+
+
+FAILING = """
+import weakref
+import pytest
+
+class Loader: pass
+held = []
+
+def hold(fault):
+    loader = Loader()
+    loader.itself = loader
+    held.append(weakref.ref(loader))
+    try:
+        raise fault
+    except KeyError as error:
+        raise ValueError from error
+
+@pytest.mark.parametrize("fault", [ValueError(), KeyError()])
+def test_failing(fault): hold(fault)
+
+def test_behind(): assert [loader() for loader in held] == [None, None]
+"""
+
+
+@pytest.mark.usefixtures("_finds_the_tools")
+def test_what_a_failed_test_held_is_gone_in_the_next_one(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("pytest_plugins = ['tests.conftest']")
+    pytester.makepyfile(FAILING)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1, failed=2)

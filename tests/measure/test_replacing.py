@@ -31,7 +31,7 @@ def under_run(
 
 
 @both_ways
-@pytest.mark.thorough_but(way=[[]])
+@pytest.mark.quick(way=[[]])
 def test_the_signature_is_that_of_the_class_it_replaces(way: list[str], tmp_path: Path) -> None:
     script = """
 import inspect
@@ -47,7 +47,7 @@ for asked in (DataLoader, DataLoader.__init__, loader.__init__):
 
 
 @both_ways
-@pytest.mark.thorough_but(way=[[]])
+@pytest.mark.quick(way=[[]])
 def test_a_loader_that_is_built_anew_from_its_attributes_is_the_same(way: list[str], tmp_path: Path) -> None:
     script = """
 import inspect
@@ -65,7 +65,7 @@ print([batch.tolist() for batch in again] == [batch.tolist() for batch in loader
 
 
 @both_ways
-@pytest.mark.thorough_but(way=[[]])
+@pytest.mark.quick(way=[[]])
 def test_headrace_s_own_loader_is_measured_too(way: list[str], tmp_path: Path) -> None:
     script = """
 import pickle
@@ -96,7 +96,7 @@ main()
 
 
 @both_ways
-@pytest.mark.thorough_but(way=[[]])
+@pytest.mark.quick(way=[[]])
 def test_subclasses_may_name_the_type_of_their_samples(way: list[str], tmp_path: Path) -> None:
     script = """
 from typing import TypeVar
@@ -112,7 +112,7 @@ print([batch.tolist() for batch in Numbers(range(3))], [batch.tolist() for batch
 
 
 @both_ways
-@pytest.mark.thorough_but(way=[[]])
+@pytest.mark.quick(way=[[]])
 def test_a_subclass_that_never_calls_the_constructor_is_measured(way: list[str], tmp_path: Path) -> None:
     script = """
 import torch
@@ -130,7 +130,7 @@ print([batch.tolist() for batch in copied])
 
 
 @both_ways
-@pytest.mark.thorough_but(way=[[]])
+@pytest.mark.quick(way=[[]])
 def test_torchdata_s_stateful_loader_can_be_used(way: list[str], tmp_path: Path) -> None:
     script = """
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -151,7 +151,7 @@ print("headrace.loader.dataloader" in {kind.__module__ for kind in StatefulDataL
 
 
 @both_ways
-@pytest.mark.thorough_but(way=[[]], generator="None")
+@pytest.mark.quick(way=[[]], generator="None")
 @pytest.mark.parametrize("generator", ["None", "torch.Generator().manual_seed(3)"])
 def test_a_shuffle_of_torchdata_s_loader_stays_in_its_order(way: list[str], generator: str, tmp_path: Path) -> None:
     script = f"""
@@ -168,9 +168,9 @@ for workers in (0, 1):
     assert lines == plainly.stdout.splitlines()
 
 
-@pytest.mark.thorough_but(start="fork")
+@pytest.mark.quick(start="fork")
 @both_ways
-@pytest.mark.thorough_but(way=[[]])
+@pytest.mark.quick(way=[[]])
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_loaders_travel_to_processes_that_the_script_starts(way: list[str], start: str, tmp_path: Path) -> None:
     script = f"""
@@ -256,7 +256,7 @@ def make(dataset):
 
 
 @both_ways
-@pytest.mark.thorough_but(way=[[]])
+@pytest.mark.quick(way=[[]])
 def test_labels_name_the_user_s_line_also_where_a_framework_makes_the_loader(
     way: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,7 @@ def place(browser: Page, micros: float) -> float:
     return left + (micros - low) / (high - low) * (right - left)
 
 
-@pytest.mark.thorough_but(width=1280, dark=False)
+@pytest.mark.quick(width=1280, dark=False)
 @pytest.mark.parametrize("recordings", [TWO, ODD], ids=["usual", "odd"])
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

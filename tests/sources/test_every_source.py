@@ -35,7 +35,7 @@ def start_writing(source, numbers):
     return writer
 
 
-@pytest.mark.thorough_but(source=["kafka", "redis", "tcp", "sqlite"], workers=2)
+@pytest.mark.quick(source=["kafka", "redis", "tcp", "sqlite"], workers=2)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_record_comes_once(source, workers):
     batches = iter(loader_of(open_source(source), num_workers=workers))
@@ -46,7 +46,7 @@ def test_each_record_comes_once(source, workers):
     assert sorted(flat(found)) == list(range(COUNT))
 
 
-@pytest.mark.thorough_but(source=["kafka", "tcp"])
+@pytest.mark.quick(source=["kafka", "tcp"])
 def test_a_resume_goes_on_with_the_next_batch(source):
     writer = start_writing(source, range(COUNT))
     loader = loader_of(open_source(source))
@@ -97,7 +97,7 @@ def test_a_state_of_another_kind_of_source_is_refused(request, source):
         read(loader)
 
 
-@pytest.mark.thorough_but(source=["kafka", "tcp"])
+@pytest.mark.quick(source=["kafka", "tcp"])
 def test_records_that_come_later(source):
     data = open_source(source, span=32, linger=0.5, until=64)
     batches = iter(loader_of(data, num_workers=1))
@@ -121,7 +121,7 @@ def test_the_first_batch_does_not_wait_for_the_span_to_fill(source):
     assert len(set(ids_of(first))) == 50
 
 
-@pytest.mark.thorough_but(source=["kafka", "tcp"])
+@pytest.mark.quick(source=["kafka", "tcp"])
 def test_nothing_shown_has_a_password(source):
     data = open_source(source)
     shown = f"{data!r}{loader_of(data)!r}{data.place}"

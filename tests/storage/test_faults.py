@@ -76,7 +76,7 @@ PASSING = {
 }
 
 
-@pytest.mark.thorough_but(read="range")
+@pytest.mark.quick(read="range")
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("kind", PASSING)
 def test_what_passes_is_asked_for_again(faulty_server: FaultyServer, store: Store, kind: str, read: str) -> None:
@@ -161,7 +161,7 @@ LASTING: dict[str, tuple[Fault, type[HeadraceError], str]] = {
 }
 
 
-@pytest.mark.thorough_but(read="range")
+@pytest.mark.quick(read="range")
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("kind", LASTING)
 def test_what_stays_is_an_error_at_once(faulty_server: FaultyServer, store: Store, kind: str, read: str) -> None:

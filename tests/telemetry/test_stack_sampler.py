@@ -170,7 +170,7 @@ def places_of(dataset: Any, **options: Any) -> tuple[Place, ...]:
     return loader.recording.places
 
 
-@pytest.mark.thorough_but(kind="read")
+@pytest.mark.quick(kind="read")
 @LINUX
 @pytest.mark.parametrize(
     ("dataset", "kind", "name"),

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, Dataset
 
 from headrace import DataLoader as OurLoader
 from headrace.testing import Hang, Kill, LeakError, descendants, no_leaks
@@ -141,6 +142,30 @@ def test_shared_memory_that_somebody_else_holds_is_not_ours() -> None:
     assert (mine, theirs) == ({path}, set())
 
 
+LOCKS_WHEN_TOLD = """
+import multiprocessing, sys
+sys.stdin.readline()
+lock = multiprocessing.get_context("spawn").Lock()
+print(lock._semlock.name, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_semaphore_of_another_program_is_not_ours() -> None:
+    # The shell ends at once: its child is none of ours.
+    command = ["sh", "-c", 'exec 3<&0; "$0" -c "$1" <&3 &', sys.executable, LOCKS_WHEN_TOLD]
+    shell = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert shell.stdin is not None
+    assert shell.stdout is not None
+    shell.wait()
+    with no_leaks():
+        shell.stdin.write("\n")
+        shell.stdin.flush()
+        name = shell.stdout.readline().strip().removeprefix("/")
+        assert (SHARED_MEMORY / f"sem.{name}").exists()
+    shell.communicate()
+
+
 def with_descendants(pids: list[int], before: Belongings) -> set[Path]:
     """Returns what shared memory is new if these are the own processes."""
     with pytest.MonkeyPatch.context() as patch:
@@ -198,6 +223,24 @@ def test_an_epoch_leaves_nothing(loader: type[DataLoader[int]], method: str) -> 
         iterator = iter(loader(range(64), batch_size=4, num_workers=2, multiprocessing_context=method))  # type: ignore[arg-type]
         assert next(iterator).tolist() == [0, 1, 2, 3]
         del iterator
+
+
+class Rows(Dataset[torch.Tensor]):
+    """Rows large enough to come through shared memory."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, key: int) -> torch.Tensor:
+        return torch.full((1 << 13,), float(key))
+
+
+def test_a_batch_that_is_held_keeps_nothing_of_another_loader() -> None:
+    loader = OurLoader(Rows(), batch_size=8, num_workers=1, multiprocessing_context="fork")
+    held = next(iter(loader))
+    with no_leaks():
+        assert len(list(OurLoader(Rows(), num_workers=1, multiprocessing_context="fork"))) == 16
+    assert held[:, 0].tolist() == list(range(8))
 
 
 @pytest.mark.thorough

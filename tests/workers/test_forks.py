@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -66,6 +67,29 @@ def test_persistent_workers_see_the_batches_that_their_data_set_holds_in_each_ep
         assert [batch[0, 0].item() for batch in second] == [4 * number for number in length]
         dataset.batches = []
         overwrite(first)
+
+
+def test_a_child_sees_batches_whose_loader_is_gone_also_when_its_parent_drops_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # So the pages of what comes back are given up at once, as those of very large batches are.
+    monkeypatch.setattr("headrace.shared_memory.leases.HUGE", 1 << 20)
+    loader = DataLoader(Photos(4, side=256), batch_size=4, num_workers=1, multiprocessing_context="fork")
+    images, _ = next(iter(loader))
+    seen = images[:, 0, 0, 0].tolist()
+    del loader
+    gc.collect()
+    reading_end, writing_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(reading_end, 1)
+        os._exit(images[:, 0, 0, 0].tolist() != seen)
+    del images
+    gc.collect()
+    os.write(writing_end, b"x")
+    os.close(reading_end)
+    os.close(writing_end)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def pages(loader: Any) -> int:

@@ -67,14 +67,15 @@ def test_writing_into_a_batch_changes_no_other(num_workers: int) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_small_part_of_a_batch_that_is_kept_keeps_only_itself(num_workers: int) -> None:
-    loader = DataLoader(Photos(200), batch_size=4, num_workers=num_workers)
+    # The sampler is the user's: behind a late batch, workers would make more ahead.
+    loader = DataLoader(Photos(200), batch_size=4, num_workers=num_workers, sampler=list(range(200)))
     addresses, labels = set(), []
     for images, batch_labels in loader:
         addresses.add(images.data_ptr())
         labels.append(batch_labels)
     assert torch.equal(torch.cat(labels), torch.arange(200))
-    # Of the 50 batches, those that workers hold at a time: some 16 MB beyond their prefetch_factor.
-    assert len(addresses) <= 24
+    # Of the 50 batches, only those that are under way at a time.
+    assert len(addresses) <= 8
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -155,7 +155,7 @@ class Deadly(Counting):
         return super().__getitem__(key)
 
 
-@pytest.mark.thorough_but(key=20)
+@pytest.mark.quick(key=20)
 @pytest.mark.parametrize("key", [0, 1, 20, 31, 59])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_the_state_of_a_data_set_goes_on(key: int, persistent: bool) -> None:
@@ -194,7 +194,7 @@ class Resumable:
         self.next = state["next"]
 
 
-@pytest.mark.thorough_but(at=13, seed=[None])
+@pytest.mark.quick(at=13, seed=[None])
 @pytest.mark.filterwarnings("ignore:.*cannot say where it was")
 @pytest.mark.parametrize("stateful", [True, False], ids=["stateful", "replayed"])
 @pytest.mark.parametrize("shard", [None, "auto"])
@@ -272,7 +272,7 @@ def test_the_fork_server_may_die_too() -> None:
     assert loader.faults.restarts == 1
 
 
-@pytest.mark.thorough_but(seed=[None])
+@pytest.mark.quick(seed=[None])
 @pytest.mark.parametrize("backend", ["thread", "process", "inline"])
 @pytest.mark.parametrize("seed", [None, 0])
 def test_a_sample_that_hangs_is_replaced(backend: Any, seed: int | None) -> None:

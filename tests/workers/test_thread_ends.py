@@ -200,7 +200,7 @@ def test_a_finished_epoch_ends_its_threads(worker_threads: Callable[[], list[str
     assert worker_threads() == []
 
 
-@pytest.mark.thorough_but(code=BUSY_AT_EXIT)
+@pytest.mark.quick(code=BUSY_AT_EXIT)
 @pytest.mark.parametrize("code", [BLOCKED_AT_EXIT, BUSY_AT_EXIT], ids=["blocked", "busy"])
 def test_the_interpreter_ends_in_the_middle_of_an_epoch(code: str) -> None:
     run = programs.run(["-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)})

@@ -24,9 +24,7 @@ class Arena:
         # Filled by finalizers, which may run in the very thread that holds the lock: they must not wait for it. A deque
         # needs none.
         self._idle: deque[InboundRegion] = deque()
-        self._regions: list[InboundRegion] = []
         self._lock = threading.Lock()
-        watch_forks(self)
 
     def borrow(self) -> InboundRegion:
         """Returns a region that no writer uses."""
@@ -39,28 +37,12 @@ class Arena:
                 self._in_file = 0
 
             self._backing.reserve(self._in_file + 1)
-            region = InboundRegion(self._backing, self._in_file)
             self._in_file += 1
-            self._regions.append(region)
-            return region
+            return InboundRegion(self._backing, self._in_file - 1)
 
     def give_back(self, region: InboundRegion) -> None:
         """Takes a region back whose writer will never write again. Finalizers may call it, at any moment."""
         self._idle.append(region)
-
-    def holds_batches(self) -> bool:
-        """See `Holder.holds_batches`."""
-        return any(region.holds_batches() for region in self._regions)
-
-    def keep_for(self, child: ForkedChild) -> None:
-        """See `Holder.keep_for`."""
-        for region in self._regions:
-            region.keep_for(child)
-
-    def leave_to_parent(self) -> None:
-        """See `Holder.leave_to_parent`."""
-        for region in self._regions:
-            region.leave_to_parent()
 
 
 class InboundRegion:
@@ -84,6 +66,10 @@ class InboundRegion:
         """Slots whose leases have ended, but that a child may still look at."""
         self._children: list[tuple[ForkedChild, frozenset[Slot]]] = []
         self._seen_by_children: frozenset[Slot] = frozenset()
+        # Any thread may fork while the iterator's thread forgets children: none that is added meanwhile may be lost.
+        self._children_change = threading.Lock()
+        # Not the arena: it may be gone before the batches that are leased here.
+        watch_forks(self)
 
     def lease(self, slot: Slot, nbytes: int) -> Bytes:
         """Returns an array over a slot that the writer has sent; the slot goes back when the array is collected."""
@@ -107,15 +93,17 @@ class InboundRegion:
         return Ticket(self._backing, self._region.index, sorted(self._known - taken), sorted(taken))
 
     def holds_batches(self) -> bool:
-        """Tells whether the user has batches here."""
+        """See `Holder.holds_batches`."""
         return bool(self._in_use)
 
     def keep_for(self, child: ForkedChild) -> None:
-        """Keeps what is in use now until the child is gone."""
-        self._forget_those_gone()
+        """See `Holder.keep_for`."""
+        self.forget_those_gone()
         # Not what waits in the return box: no lease of it is left for the child.
-        self._children.append((child, frozenset(self._in_use - self._returned.waiting())))
-        self._seen_by_children = _all_of(self._children)
+        seen = frozenset(self._in_use - self._returned.waiting())
+        with self._children_change:
+            self._children.append((child, seen))
+            self._seen_by_children = _all_of(self._children)
 
     def leave_to_parent(self) -> None:
         """See `Holder.leave_to_parent`."""
@@ -146,14 +134,16 @@ class InboundRegion:
 
     def _let_go(self) -> list[Slot]:
         """Returns the slots that were kept for children that are gone by now."""
-        self._forget_those_gone()
+        self.forget_those_gone()
         free = self._kept - self._seen_by_children
         self._kept -= free
         return sorted(free)
 
-    def _forget_those_gone(self) -> None:
-        self._children = [(child, slots) for child, slots in self._children if not child.gone]
-        self._seen_by_children = _all_of(self._children)
+    def forget_those_gone(self) -> None:
+        """See `Holder.forget_those_gone`."""
+        with self._children_change:
+            self._children = [(child, slots) for child, slots in self._children if not child.gone]
+            self._seen_by_children = _all_of(self._children)
 
 
 class Ticket:

@@ -58,6 +58,9 @@ class Holder(Protocol):
     def keep_for(self, child: ForkedChild) -> None:
         """Keeps what the child may look at until the child is gone."""
 
+    def forget_those_gone(self) -> None:
+        """Forgets children that are gone."""
+
     def leave_to_parent(self) -> None:
         """In the child: forgets other children. The memory is the parent's, and stays readable."""
 
@@ -74,6 +77,12 @@ def watch_forks(holder: Holder) -> None:
     if not _hooks_installed and hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
         _hooks_installed = True
+
+
+def forget_those_gone() -> None:
+    """Closes the pipes by which children were watched that are gone. Otherwise the next fork does it."""
+    for holder in list(_holders):
+        holder.forget_those_gone()
 
 
 def _before() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import filterfalse
 from multiprocessing import forkserver, resource_tracker
@@ -161,19 +162,25 @@ def _is_own(path: Path) -> bool:
 
 def _is_left(path: Path) -> bool:
     """Whether a file that was seen is still there, as semaphores are not, and nobody else's."""
-    return not _belongs_to_others(path) and path.exists()
+    try:
+        status = path.stat()
+    except OSError:
+        return False  # removed meanwhile
+    return not _belongs_to_others(status)
 
 
-def _belongs_to_others(path: Path) -> bool:
-    """Whether a process that is none of ours has the file open or mapped: somebody else runs on this machine."""
+def _belongs_to_others(status: os.stat_result) -> bool:
+    """Whether a process that is none of ours has a file open or mapped: somebody else runs on this machine.
+
+    A file goes by its number: what a semaphore's file was called when it was mapped is not its name any more.
+    """
     ours = {os.getpid(), *descendants()}
+    file = (status.st_dev, status.st_ino)
     for process in Path("/proc").glob("[0-9]*"):
         if int(process.name) in ours:
             continue
         try:
-            if f" {path}\n" in (process / "maps").read_text():
-                return True
-            if str(path) in map(_target, (process / "fd").iterdir()):
+            if file in _mapped_files(process) or file in map(_file_of, (process / "fd").iterdir()):
                 return True
         except OSError:
             continue  # it ended meanwhile, or is another user's
@@ -181,8 +188,18 @@ def _belongs_to_others(path: Path) -> bool:
     return False
 
 
-def _target(link: Path) -> str:
+def _mapped_files(process: Path) -> Iterator[tuple[int, int]]:
+    """Yields device and inode of each file that a process has mapped."""
+    for line in (process / "maps").read_text().splitlines():
+        device, inode = line.split(maxsplit=5)[3:5]
+        major, minor = device.split(":")
+        yield os.makedev(int(major, 16), int(minor, 16)), int(inode)
+
+
+def _file_of(descriptor: Path) -> tuple[int, int]:
+    """Returns device and inode of the file behind a descriptor; zeros if it was closed meanwhile."""
     try:
-        return str(link.readlink())
+        status = descriptor.stat()
     except OSError:
-        return ""
+        return 0, 0
+    return status.st_dev, status.st_ino

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from headrace.core.errors import explain
+from headrace.shared_memory.forks import forget_those_gone
 from headrace.testing.belongings import Belongings, command_of
 
 
@@ -39,10 +40,12 @@ def no_leaks(*, memory: int | None = None, timeout: float = 10.0) -> Iterator[No
     # Looking at the list of children waits for those that have ended: until then they are processes without memory.
     gc.collect()
     multiprocessing.active_children()
+    forget_those_gone()
     left = Belongings.now().beyond(before)
     if left.processes or left.threads:
         _wait(left, time.monotonic() + timeout)
         gc.collect()
+        forget_those_gone()
 
     left = Belongings.now(memory=memory is not None).beyond(before)
     lines = describe(left, memory)

@@ -63,7 +63,7 @@ def test_samples_are_the_same(twice: Make, name: str, place: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "workers", "place"), FORMS)
-@pytest.mark.thorough_but(name="webdataset", place="s3")
+@pytest.mark.quick(name="webdataset", place="s3")
 def test_a_shuffled_epoch_is_the_same_and_resumes_in_the_middle(
     twice: Make, name: str, place: str, workers: str
 ) -> None:
@@ -84,7 +84,7 @@ def test_a_shuffled_epoch_is_the_same_and_resumes_in_the_middle(
 
 
 @pytest.mark.parametrize(("name", "workers", "place"), FORMS)
-@pytest.mark.thorough_but(name="webdataset", place="s3")
+@pytest.mark.quick(name="webdataset", place="s3")
 def test_a_stream_is_the_same(twice: Make, name: str, place: str, workers: str) -> None:
     data = twice(name, place)
     expected = batches(data.local.stream(shuffle=20), workers)
@@ -98,7 +98,7 @@ CACHED = [(workers, name) for name in NAMES for workers in ("none", "fork")] + [
 
 @pytest.mark.parametrize("limit", [None, "1MB"])
 @pytest.mark.parametrize(("workers", "name"), CACHED)
-@pytest.mark.thorough_but(name="webdataset")
+@pytest.mark.quick(name="webdataset")
 def test_a_cache_changes_nothing(twice: Make, name: str, workers: str, limit: str | None, tmp_path: Path) -> None:
     data = twice(name, "s3", cache_dir=tmp_path / "cache", cache_limit=limit)
     expected = batches(data.local, shuffle=True)

@@ -27,7 +27,7 @@ def loader_of(dataset: Any, workers: int, seed: int) -> headrace.DataLoader[Any]
     return headrace.DataLoader(dataset, batch_size=8, seed=seed, shuffle=True, num_workers=workers, **words)
 
 
-@pytest.mark.thorough_but(same_dataset=True, cached=False, workers=(2, 2))
+@pytest.mark.quick(same_dataset=True, cached=False, workers=(2, 2))
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("workers", [(0, 0), (2, 2), (0, 2)])
 @pytest.mark.parametrize("same_dataset", [True, False])

@@ -34,7 +34,7 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", ["pt", "webdataset"])
-@pytest.mark.thorough_but(workers=0, name="webdataset")
+@pytest.mark.quick(workers=0, name="webdataset")
 def test_later_epochs_ask_for_nothing_and_announce_nothing(
     twice: Make, tmp_path: Path, faulty_server: FaultyServer, announced: list[int], workers: int, name: str
 ) -> None:

@@ -105,7 +105,7 @@ def in_environment(shared_seaweed: Seaweed, monkeypatch: pytest.MonkeyPatch) -> 
 # -- what is made ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough_but(format=["arrow", "memmap", "hdf5"])
+@pytest.mark.quick(format=["arrow", "memmap", "hdf5"])
 @pytest.mark.parametrize("format", NAMES)
 def test_a_pack_into_a_bucket_and_back_gives_the_same_bytes(bucket: Bucket, format: str) -> None:
     name = NAMES[format]

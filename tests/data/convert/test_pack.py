@@ -81,7 +81,7 @@ OFTEN = ("middle of a piece", "some pieces", "commit")
 """Moments that are tried each time; the others in longer runs."""
 
 
-@pytest.mark.thorough_but(moment="middle of a piece")
+@pytest.mark.quick(moment="middle of a piece")
 @MAINLY_ARROW
 @pytest.mark.parametrize(
     "moment", [one if one in OFTEN else pytest.param(one, marks=pytest.mark.stress) for one in STOPS]

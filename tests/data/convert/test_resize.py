@@ -32,7 +32,7 @@ def album(path: Path, images: list[bytes]) -> Path:
     return write("arrow", path, [Block(schema, columns)])
 
 
-@pytest.mark.thorough_but(workers=1)
+@pytest.mark.quick(workers=1)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_large_images_shrink_and_all_else_is_kept(tmp_path: Path, workers: int) -> None:
     sizes = [(64, 48), (40, 90), (20, 16), (16, 30), (300, 17)]
@@ -49,7 +49,7 @@ def test_large_images_shrink_and_all_else_is_kept(tmp_path: Path, workers: int) 
     assert made.columns["image"].values.nbytes < read(source).columns["image"].values.nbytes  # type: ignore[union-attr]
 
 
-@pytest.mark.thorough_but(workers=1)
+@pytest.mark.quick(workers=1)
 @pytest.mark.parametrize("shuffle", [None, 3])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_image_that_cannot_be_decoded_is_named(tmp_path: Path, workers: int, shuffle: int | None) -> None:

@@ -75,7 +75,7 @@ def numbers(found: Verified) -> list[int]:
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough_but(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
+@pytest.mark.quick(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
 def test_sound_data_are_sound(data: Path, format: str) -> None:
     found = verify(str(data))
     assert found.problems == []
@@ -84,7 +84,7 @@ def test_sound_data_are_sound(data: Path, format: str) -> None:
     assert found.checksums == found.files == len(files_of(data)) > 0
 
 
-@pytest.mark.thorough_but(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
+@pytest.mark.quick(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
 def test_data_without_a_manifest_are_read_all_the_same(data: Path, format: str) -> None:
     manifest_path(data).unlink()
     found = verify(str(data))
@@ -92,7 +92,7 @@ def test_data_without_a_manifest_are_read_all_the_same(data: Path, format: str) 
     assert (found.samples, found.checksums) == (20, 0)
 
 
-@pytest.mark.thorough_but(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
+@pytest.mark.quick(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
 def test_the_file_with_a_flipped_byte_is_named(data: Path) -> None:
     files = files_of(data)
     for place, file in enumerate(files[:4]):
@@ -105,7 +105,7 @@ def test_the_file_with_a_flipped_byte_is_named(data: Path) -> None:
     assert verify(str(data)).sound
 
 
-@pytest.mark.thorough_but(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
+@pytest.mark.quick(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
 def test_a_file_that_was_cut_off_is_named(data: Path) -> None:
     for file in files_of(data)[:3]:
         before = file.read_bytes()
@@ -114,7 +114,7 @@ def test_a_file_that_was_cut_off_is_named(data: Path) -> None:
         file.write_bytes(before)
 
 
-@pytest.mark.thorough_but(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
+@pytest.mark.quick(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
 def test_a_file_that_is_missing_is_named(data: Path, format: str) -> None:
     if format in IN_ONE_FILE:
         data.unlink()
@@ -139,7 +139,7 @@ def test_a_shard_that_is_missing_is_named(tmp_path: Path) -> None:
         assert shard.name in told(checked(target))
 
 
-@pytest.mark.thorough_but(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
+@pytest.mark.quick(format=["arrow", "memmap", "webdataset", "hdf5", "pt"])
 def test_a_file_that_does_not_belong_there_is_named(data: Path, format: str) -> None:
     if format in IN_ONE_FILE:
         pytest.skip("one file, beside which there may be others")

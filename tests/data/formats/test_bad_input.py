@@ -84,7 +84,7 @@ def test_a_file_of_something_else_is_refused(format: str, tmp_path: Path) -> Non
             refused(path, tmp_path, format)
 
 
-@pytest.mark.thorough_but(keep=True, format=["arrow", "memmap", "npz", "webdataset"])
+@pytest.mark.quick(keep=True, format=["arrow", "memmap", "npz", "webdataset"])
 @pytest.mark.parametrize("keep", [True, False], ids=["with manifest", "without manifest"])
 @pytest.mark.parametrize("format", FORMATS)
 def test_files_that_were_cut_off_are_refused_or_hold_what_they_held(format: str, keep: bool, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_files_that_were_cut_off_are_refused_or_hold_what_they_held(format: str,
             shutil.rmtree(room)
 
 
-@pytest.mark.thorough_but(seed=0)
+@pytest.mark.quick(seed=0)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("format", FORMATS)
 def test_random_damage_ends_in_a_helpful_error_or_in_data(format: str, seed: int, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ FEW = settings(
 MORE = settings(FEW, max_examples=15)
 
 
-@pytest.mark.thorough_but(one="arrow")
+@pytest.mark.quick(one="arrow")
 @FEW
 @given(data=st.data())
 @pytest.mark.parametrize(("one", "other"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
@@ -71,7 +71,7 @@ def test_what_two_formats_can_hold_goes_through_both_unchanged(one: str, other: 
         assert_same(block, read(second))
 
 
-@pytest.mark.thorough_but(format=["arrow", "memmap", "hdf5", "webdataset", "pt"])
+@pytest.mark.quick(format=["arrow", "memmap", "hdf5", "webdataset", "pt"])
 @MORE
 @given(data=st.data())
 @pytest.mark.parametrize("format", FORMATS)
@@ -198,7 +198,7 @@ SPAWNED = [
 ]
 
 
-@pytest.mark.thorough_but(format=["arrow", "memmap", "hdf5", "webdataset", "pt"])
+@pytest.mark.quick(format=["arrow", "memmap", "hdf5", "webdataset", "pt"])
 @pytest.mark.parametrize(("format", "start"), [*((format, "fork") for format in FORMATS), *SPAWNED])
 def test_workers_deliver_what_is_delivered_without_them(format: str, start: str, tmp_path: Path) -> None:
     path = write(format, path_of(format, tmp_path), halves(usual(format, 40)))
@@ -212,7 +212,7 @@ def test_workers_deliver_what_is_delivered_without_them(format: str, start: str,
     assert len(alone) == 6
 
 
-@pytest.mark.thorough_but(format=["arrow", "memmap", "hdf5", "webdataset", "pt"])
+@pytest.mark.quick(format=["arrow", "memmap", "hdf5", "webdataset", "pt"])
 @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.stress)])
 @pytest.mark.parametrize("format", FORMATS)
 def test_workers_deliver_each_sample_of_a_stream_once(format: str, start: str, tmp_path: Path) -> None:

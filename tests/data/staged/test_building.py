@@ -83,7 +83,7 @@ STOPS = {
 """Where a process is stopped, before which call; how many pieces are complete then."""
 
 
-@pytest.mark.thorough_but(moment="assembling")
+@pytest.mark.quick(moment="assembling")
 @pytest.mark.parametrize("moment", STOPS)
 def test_a_build_that_is_killed_goes_on_where_it_was(tmp_path: Path, start: Start, moment: str) -> None:
     where, at, complete = STOPS[moment]
@@ -101,7 +101,7 @@ def test_a_build_that_is_killed_goes_on_where_it_was(tmp_path: Path, start: Star
     assert_whole(tmp_path)
 
 
-@pytest.mark.thorough_but(workers=2, number=[signal.SIGKILL, signal.SIGINT])
+@pytest.mark.quick(workers=2, number=[signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_signal_in_the_middle_of_a_piece_costs_that_piece(

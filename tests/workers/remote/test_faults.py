@@ -80,7 +80,7 @@ def test_an_exception_reaches_the_loop_with_the_text_of_the_worker(hosts: HostsH
     assert came == 4
 
 
-@pytest.mark.thorough_but(kind="map", local=1)
+@pytest.mark.quick(kind="map", local=1)
 @pytest.mark.filterwarnings("ignore:.* cannot say where it was:UserWarning")
 @pytest.mark.parametrize(
     ("kind", "local"),
