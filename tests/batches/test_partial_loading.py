@@ -49,6 +49,23 @@ def test_a_slow_sample_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -
     assert [place for place, _ in partial.slow] == [2]
 
 
+@pytest.mark.parametrize("seconds", [[0.05], [0.001, 0.05], [0.05, 0.05]])
+def test_a_slow_sample_is_told_also_in_a_part_that_has_few_others(
+    seconds: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = PartialLoading(private_activity())
+    load(partial, 8 * [0.001], monkeypatch)
+    load(partial, seconds, monkeypatch)
+    assert [place for place, _ in partial.slow] == [place for place, each in enumerate(seconds) if each == 0.05]
+
+
+def test_samples_that_all_take_long_are_not_slow_however_few_a_batch_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = PartialLoading(private_activity())
+    for _ in range(10):
+        load(partial, [0.05], monkeypatch)
+        assert list(partial.slow) == []
+
+
 def test_of_a_batch_whose_samples_were_not_looked_at_the_slowest_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     partial = PartialLoading(private_activity())
     load(partial, [0.001, 0.002], monkeypatch)

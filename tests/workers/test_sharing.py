@@ -301,36 +301,37 @@ def test_tasks_behind_one_that_is_slow_are_made_by_others() -> None:
     assert same(batches, epochs(Gated(64, {}), batch_size=8))
 
 
-class Noted(Dataset[int]):
-    """Samples that note in which order they are begun; the one with key `slow` takes long."""
+class SlowOne(Dataset[int]):
+    """Samples of which the one with key `slow` takes long. Those from `gate` on wait until it is begun, if told to."""
 
-    def __init__(self, length: int, slow: int) -> None:
+    def __init__(self, length: int, slow: int, gate: int) -> None:
         context = multiprocessing.get_context("fork")
         self.length = length
         self.slow = slow
-        self.begun = context.Value("q", 0)
-        self.places = context.Array("q", [-1] * length)
+        self.gate = gate
+        self.waits = context.Event()
+        self.begun = context.Event()
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, key: int) -> int:
-        with self.begun.get_lock():
-            self.places[key] = self.begun.value
-            self.begun.value += 1
-        time.sleep(0.05 if key == self.slow else 0.001)
+        if key == self.slow:
+            self.begun.set()
+            time.sleep(0.2)
+        elif key >= self.gate and self.waits.is_set() and not self.begun.wait(WAITING):
+            raise TimeoutError(f"sample {self.slow} was not begun before sample {key}")
+        time.sleep(0.001)
         return key
 
 
 def test_a_sample_that_was_slow_is_begun_early_in_the_next_epoch() -> None:
-    dataset = Noted(160, 150)
+    dataset = SlowOne(160, slow=150, gate=100)
     loader = headrace.DataLoader(dataset, batch_size=8, num_workers=2, persistent_workers=True, seed=1)
-    for epoch in range(2):
-        dataset.begun.value = 0
+    for _ in range(2):
         assert [key for batch in loader for key in batch.tolist()] == list(range(160))
-        if epoch == 0:
-            assert dataset.places[150] >= 100
-    assert dataset.places[150] < 40
+        dataset.begun.clear()
+        dataset.waits.set()
 
 
 class Mixed(Dataset[Any]):

@@ -13,12 +13,18 @@ WORTH = 20e-6
 """Seconds for each sample from which on they are looked at one by one: that costs 0.2 us for each."""
 
 
+LOOKED_BACK = 8
+"""Samples that say how long one usually takes: those of the batch, and of the ones before where it has fewer. Half of a
+part of a batch may be the very sample that is slow."""
+
+
 class PartialLoading:
     """What one worker notices while it loads samples one by one. Used in its thread."""
 
     def __init__(self, activity: Activity) -> None:
         self._activity = activity
         self._usual = WORTH
+        self._times: list[float] = []
         self.rows = -1
         """How many samples of the last batch were loaded; -1: all."""
         self.slow: Sequence[tuple[int, float]] = ()
@@ -66,9 +72,9 @@ class PartialLoading:
     def _note(self, times: list[float]) -> None:
         if not times:
             return
-        usual = sorted(times)[len(times) // 2]
-        self._usual = usual
+        self._times = [*self._times, *times][-max(len(times), LOOKED_BACK) :]
+        self._usual = sorted(self._times)[len(self._times) // 2]
         self.slowest = max(times)
-        limit = max(SLOW, MUCH * usual)
+        limit = max(SLOW, MUCH * self._usual)
         if self.slowest > limit:
             self.slow = [(place, seconds) for place, seconds in enumerate(times) if seconds > limit]
