@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -40,7 +41,7 @@ KINDS = ["generator", "seed", "shard", "deferred", "stateful", "stream", "own st
 
 WRONG: list[Any] = [
     None, True, False, -1, 0, 7, 10**9, 10**30, 2.5, math.nan, math.inf, "", "no", "zzz", [], [1], [[1]], [[0, 1, 2]],
-    {}, {"count": 10**9}, [None], [["a", 1]], b"bytes",
+    {}, {"count": 10**9}, [None], [["a", 1]], b"bytes", torch.tensor(4), torch.tensor([4, 3]), np.array([4, 3]),
 ]  # fmt: skip
 
 
@@ -103,6 +104,22 @@ def test_any_other_value_in_any_place_is_a_state_error(kind: str, data: Any) -> 
     assert [batch.tolist() for batch in fresh] == [batch.tolist() for batch in loader(kind)], "nothing was taken of it"
     with pytest.raises(StateError):
         headrace.merge_states([damaged])
+
+
+@pytest.mark.parametrize("name", ["batch_size", "seed", "length", "dataset", "samplers", "version"])
+@pytest.mark.parametrize("value", [torch.tensor([4, 3]), np.array([4, 3]), [torch.tensor([4, 3])]], ids=repr)
+def test_an_array_in_the_place_of_a_plain_value_is_a_state_error(name: str, value: Any) -> None:
+    damaged = {**STATES["seed"], name: value}
+    with pytest.raises(StateError, match=r"(?s)damaged|another version"):
+        loader("seed").load_state_dict(damaged)
+    with pytest.raises(StateError):
+        headrace.merge_states([damaged, damaged])
+
+
+@pytest.mark.parametrize("state", [torch.tensor([4, 3]), np.array([4, 3]), [], None, "state"], ids=repr)
+def test_what_is_no_dictionary_is_no_state(state: Any) -> None:
+    with pytest.raises(StateError, match="no state of a headrace"):
+        loader("seed").load_state_dict(state)
 
 
 @pytest.mark.parametrize("kind", KINDS)

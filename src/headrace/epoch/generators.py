@@ -54,7 +54,7 @@ def decoded(given: Any) -> OrderStates | None:
         own = [_tensor(state) for state in given["own"]]
         states = OrderStates(GlobalStates(python, numpy, _tensor(given["torch"])), own)
         _try_out(states)
-    except (TypeError, KeyError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+    except (TypeError, LookupError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         message = explain(
             "this state is damaged",
             place="load_state_dict",

@@ -86,18 +86,18 @@ def parts_of(state: object) -> list[Any]:
     if not isinstance(state, dict):
         return [state]
 
-    parts = state.get("ranks") or [state]
+    parts = state.get("ranks", [])
     if not isinstance(parts, list):
         _refuse("this state is damaged", f"ranks={_shown(parts)}", "a list of the states of all ranks")
-    return list(parts)
+    return list(parts) or [state]
 
 
 def _check_whole(part: Any, fingerprint: Mapping[str, Any] | None = None) -> None:
     """Raises `StateError` unless a state has all its parts, each is what it may be, and it belongs to the loader."""
-    if not isinstance(part, dict) or part.get("format") != FORMAT:
+    if not _has_format(part):
         _refuse("this is no state of a headrace.DataLoader", _found_instead(part), "what its state_dict() returned")
 
-    if part.get("version") != VERSION:
+    if not _is_count(part.get("version")) or part["version"] != VERSION:
         _refuse("this state was saved by another version", f"version {part.get('version')}", f"version {VERSION}")
     if missing := sorted({*KEYS, *FINGERPRINT, "checksum"} - {*part}):
         _refuse("this state is not whole", f"no {', '.join(missing)}", "what its state_dict() returned")
@@ -127,6 +127,11 @@ def _check_whole(part: Any, fingerprint: Mapping[str, Any] | None = None) -> Non
         )
 
 
+def _has_format(part: object) -> bool:
+    # In a damaged state it may be an array, which cannot be compared with a text.
+    return isinstance(part, dict) and isinstance(part.get("format"), str) and part["format"] == FORMAT
+
+
 def _found_instead(part: object) -> str:
     if isinstance(part, dict):
         return f"the keys {sorted(map(str, part))[:6]}"
@@ -135,6 +140,15 @@ def _found_instead(part: object) -> str:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_whole(value: object) -> bool:
+    """Tells whether a value is a whole number, or None."""
+    return value is None or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
 
 
 def _is_draws(value: object) -> bool:
@@ -185,6 +199,12 @@ WORDS = {"samplers": "kind of sampler"}
 """What an error calls a part of the fingerprint, where it is not its name."""
 
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "dataset": (lambda value: isinstance(value, str), "the name of a class"),
+    "length": (_is_whole, "a whole number, or None"),
+    "seed": (_is_whole, "a whole number, or None"),
+    "batch_size": (_is_whole, "a whole number, or None"),
+    "samplers": (_is_names, "a list of names of classes"),
+    "checksum": (_is_count, "a whole number that is not negative"),
     "finished": (lambda value: isinstance(value, bool), "True or False"),
     "elastic": (lambda value: isinstance(value, bool), "True or False"),
     "draws": (_is_draws, f"up to {MOST_DRAWS} letters, each i, s or p"),
@@ -232,7 +252,7 @@ def merge_states(states: Sequence[Snapshot]) -> Snapshot:
         _refuse_merge("cannot merge states", _shown(states), "a list with the state of each rank")
 
     parts = [part for state in states for part in parts_of(state)]
-    if not parts or any(not isinstance(part, dict) or part.get("format") != FORMAT for part in parts):
+    if not parts or not all(map(_has_format, parts)):
         found = "no state"
         if parts:
             found = "one that is no state of a headrace.DataLoader"
