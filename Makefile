@@ -27,7 +27,7 @@ LOWEST_STAMP := $(LOWEST)/.installed
 CLIENTS := .venv-clients
 CLIENTS_STAMP := $(CLIENTS)/.installed
 
-.PHONY: help demo test test-part test-all test-clients test-matrix test-lowest test-trixie stress check check-part lint types contracts bench tables clean install
+.PHONY: help demo test test-part test-all test-clients test-touched-clients test-matrix test-lowest test-trixie stress check check-part lint types contracts bench tables clean install
 
 # The first target, so that `make` alone prints it. A command is listed by the words behind its `##`.
 help:
@@ -63,11 +63,13 @@ ALONE = $(sort $(shell grep -rl --include='test_*.py' 'mark\.alone' tests))
 # Pytest and each program that a test starts would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# $(call run-tests,marks,options)
+# $(call run-tests,marks,options): all rounds, also where one has failed.
 define run-tests
-@$(BIN)/python -m pytest -n 2 $(2) -m "not alone and $(1)" $(LIGHT)
-@$(BIN)/python -m pytest -n 2 $(2) -m "not alone and $(1)" $(OTHERS)
-@$(BIN)/python -m pytest $(2) -m "alone and $(1)" $(ALONE)
+@failed=; \
+$(BIN)/python -m pytest -n 2 $(2) -m "not alone and $(1)" $(LIGHT) || failed=yes; \
+$(BIN)/python -m pytest -n 2 $(2) -m "not alone and $(1)" $(OTHERS) || failed=yes; \
+$(BIN)/python -m pytest $(2) -m "alone and $(1)" $(ALONE) || failed=yes; \
+test -z "$$failed"
 endef
 
 test: $(STAMP)  ## the quick tests, which show each ability once; under five minutes
@@ -83,6 +85,13 @@ test-all: $(STAMP)  ## all tests, with the slowest ones listed; half an hour
 # Real frameworks with torch's loader, with ours, and under `headrace run`; they have an environment of their own.
 test-clients: $(CLIENTS_STAMP)  ## real frameworks, in an environment of their own; six minutes
 	@$(CLIENTS)/bin/python -m pytest -m clients -v tests/clients
+	@.ci/clients --passed
+
+# Only those that a change can touch: .ci/clients.passed says with which code they passed last.
+test-touched-clients:
+	@touched="$$(.ci/clients)"; \
+	if [ -z "$$touched" ]; then echo "No change since the last run can touch a framework: these tests are left out."; \
+	else $(MAKE) --no-print-directory $(CLIENTS_STAMP) && $(CLIENTS)/bin/python -m pytest -m clients -v $$touched; fi
 
 $(CLIENTS_STAMP): pyproject.toml constraints.txt
 	@echo "Installing the frameworks into $(CLIENTS) (a few minutes) ..."
