@@ -98,7 +98,6 @@ class InboundRegion:
 
     def keep_for(self, child: ForkedChild) -> None:
         """See `Holder.keep_for`."""
-        self.forget_those_gone()
         # Not what waits in the return box: no lease of it is left for the child.
         seen = frozenset(self._in_use - self._returned.waiting())
         with self._children_change:
@@ -141,6 +140,8 @@ class InboundRegion:
 
     def forget_those_gone(self) -> None:
         """See `Holder.forget_those_gone`."""
+        if not self._children:
+            return
         with self._children_change:
             self._children = [(child, slots) for child, slots in self._children if not child.gone]
             self._seen_by_children = _all_of(self._children)

@@ -80,13 +80,14 @@ def watch_forks(holder: Holder) -> None:
 
 
 def forget_those_gone() -> None:
-    """Closes the pipes by which children were watched that are gone. Otherwise the next fork does it."""
+    """Closes the pipes by which children were watched that are gone. Each fork does it as well."""
     for holder in list(_holders):
         holder.forget_those_gone()
 
 
 def _before() -> None:
     _forking.writing_end = None
+    forget_those_gone()
     holders = [holder for holder in list(_holders) if holder.holds_batches()]
     if not holders:
         return
