@@ -19,7 +19,6 @@ from tests.observe.chromium import CHROMIUM, chromium
 WITHOUT_PHOTOGRAPHS = importlib.util.find_spec("skimage") is None or importlib.util.find_spec("sklearn") is None
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.skipif(WITHOUT_PHOTOGRAPHS, reason="the photographs come with scikit-image and scikit-learn"),
 ]
 

@@ -13,8 +13,6 @@ import pytest
 from headrace import load_quarantine
 from tests import programs
 
-pytestmark = pytest.mark.alone
-
 PLAIN_SCRIPT = """
 import sys
 import torch

@@ -247,7 +247,6 @@ def test_placement_ends_by_itself_while_a_child_of_the_trainer_goes_on(on_ray: R
     assert process.returncode == 0
 
 
-@pytest.mark.alone
 @pytest.mark.thorough
 def test_the_epoch_goes_on_after_the_death_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
@@ -262,7 +261,6 @@ def test_the_epoch_goes_on_after_the_death_of_the_head(monkeypatch: pytest.Monke
         assert expected_of(SlowRows(400, 0), seed=0, shuffle=True) == found
 
 
-@pytest.mark.alone
 @pytest.mark.thorough
 def test_without_the_head_a_lost_worker_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")

@@ -29,7 +29,6 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 120
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.thorough,
     pytest.mark.timeout(400),
     pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo"),

@@ -86,7 +86,6 @@ def test_a_warning_comes_once() -> None:
 
 
 @pytest.mark.quick(kind="auto")
-@pytest.mark.alone
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
 @pytest.mark.parametrize(
     ("kind", "expected"),

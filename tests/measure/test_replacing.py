@@ -11,8 +11,6 @@ import pytest
 
 from tests import programs
 
-pytestmark = pytest.mark.alone
-
 WAYS = [[], ["--plain"]]
 both_ways = pytest.mark.parametrize("way", WAYS, ids=["run", "plain"])
 

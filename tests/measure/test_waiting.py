@@ -23,8 +23,6 @@ from headrace.telemetry.batch_size import batch_length
 from headrace.telemetry.recorder import Recorder
 from headrace.telemetry.recording import Setting
 
-pytestmark = pytest.mark.alone
-
 
 class Steps:
     """A clock that goes on by what it is told."""

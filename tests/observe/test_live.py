@@ -306,7 +306,6 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.mark.thorough
-@pytest.mark.alone
 def test_prints_of_the_script_and_its_workers_are_whole_above_the_view(script: Path) -> None:
     status, written = run_on_terminal(command(script, "--live"))
     assert status == 1
@@ -327,7 +326,6 @@ def test_prints_of_the_script_and_its_workers_are_whole_above_the_view(script: P
 
 
 @pytest.mark.thorough
-@pytest.mark.alone
 def test_where_errors_go_to_a_file_nothing_is_drawn(script: Path, tmp_path: Path) -> None:
     outputs = []
     for options in (("--live",), ()):
@@ -340,7 +338,6 @@ def test_where_errors_go_to_a_file_nothing_is_drawn(script: Path, tmp_path: Path
 
 
 @pytest.mark.thorough
-@pytest.mark.alone
 def test_a_small_terminal_keeps_half_of_its_lines(script: Path) -> None:
     _, written = run_on_terminal(command(script, "--live"), columns=30, lines=7)
     screen, after_the_first = Screen(30, 7), written.index("\x1b8", written.index(" samples/s")) + 2
@@ -372,7 +369,6 @@ live.close()
 """
 
 
-@pytest.mark.alone
 def test_a_forked_process_does_not_draw() -> None:
     status, written = run_on_terminal([sys.executable, "-c", FORKED])
     assert status == 0

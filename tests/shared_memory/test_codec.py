@@ -19,8 +19,6 @@ from headrace.shared_memory.codec import decode, dumps, encode
 from headrace.shared_memory.leases import SMALL, WriterMemory
 from headrace.shared_memory.memory import Bytes
 
-pytestmark = pytest.mark.alone
-
 LARGE = SMALL // 4 + 100
 """Elements of four bytes that do not fit in a header."""
 

@@ -19,8 +19,6 @@ from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.leases import KEEP, LocalMemory, ReturnBox
 from headrace.shared_memory.memory import FileBacking, Region, Slot
 
-pytestmark = pytest.mark.alone
-
 MEGABYTE = 1 << 20
 
 

@@ -6,11 +6,7 @@ import gc
 import os
 import weakref
 
-import pytest
-
 from headrace.core.per_process import PerProcess
-
-pytestmark = pytest.mark.alone
 
 
 class Thing:

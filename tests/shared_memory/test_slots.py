@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.shared_memory.memory import FIRST_CHUNK, Slot
 from headrace.shared_memory.slots import KEPT, PAGE, PATIENCE, SlotPool, capacity_for
-
-pytestmark = pytest.mark.alone
 
 sizes = st.one_of(st.integers(1, 5 * PAGE), st.integers(1, 3 * FIRST_CHUNK))
 histories = st.lists(st.tuples(sizes, st.integers(0, 5)), min_size=1, max_size=60)

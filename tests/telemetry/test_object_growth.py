@@ -16,8 +16,6 @@ import headrace
 from headrace.telemetry import object_growth as objects
 from headrace.telemetry.object_growth import large_collections, warn_of_objects
 
-pytestmark = pytest.mark.alone
-
 COUNT = 3000
 
 

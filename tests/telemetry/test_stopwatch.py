@@ -93,7 +93,6 @@ def test_a_thread_counts_its_own_cores_and_a_process_all_of_its_threads(monkeypa
 
 
 @LINUX
-@pytest.mark.alone
 def test_who_shares_a_core_is_seen_to_wait_for_it() -> None:
     """Two processes on one core that both spin: each waits while the other runs."""
     cores = os.sched_getaffinity(0)
@@ -136,7 +135,6 @@ def test_short_batches_do_not_ask_the_kernel() -> None:
 
 
 @LINUX
-@pytest.mark.alone
 def test_the_kernels_account_is_closed_with_the_watch() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - as many as there are
     watch = Stopwatch(private_activity())

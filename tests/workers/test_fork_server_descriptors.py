@@ -16,7 +16,7 @@ import torch.multiprocessing
 
 from headrace.workers.processes.fork_server import ForkServer
 
-pytestmark = [pytest.mark.alone, pytest.mark.skipif(sys.platform != "linux", reason="needs pidfds")]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pidfds")
 
 WORDS = "Too many open files. Communication with the workers is no longer possible. .*`ulimit -n`"
 

@@ -29,7 +29,6 @@ from tests.workers.fork_server_data import (
 )
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.skipif(not fork_servers_exist(), reason="needs pidfds and descriptors over sockets"),
 ]
 

@@ -15,7 +15,7 @@ import torch
 from headrace import DataLoader
 from tests.workers.datasets import Photos
 
-pytestmark = [pytest.mark.alone, pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc")]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc")
 
 
 class Holding(torch.utils.data.Dataset[torch.Tensor]):

@@ -27,8 +27,6 @@ from headrace.workers.processes import pool as pool
 from tests import programs
 from tests.workers.datasets import Photos
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parents[2]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -16,8 +16,6 @@ from torch.utils.data import default_collate
 from headrace import DataLoader
 from tests.workers.datasets import Nested, Photos, collate_twice
 
-pytestmark = pytest.mark.alone
-
 shapes = st.lists(st.integers(0, 40), max_size=3).map(tuple)
 dtypes = st.sampled_from(["uint8", "int16", "int64", "float16", "float32", "float64", "bool"])
 specs = st.recursive(

@@ -19,7 +19,6 @@ from headrace import DataLoader
 from tests.workers.datasets import Photos
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.skipif(sys.platform != "linux", reason="needs pidfds"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]

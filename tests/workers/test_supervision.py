@@ -62,7 +62,6 @@ def flattened(batches: Any) -> list[int]:
     return [key for batch in batches for key in batch]
 
 
-@pytest.mark.alone
 @methods
 @deadly
 @pytest.mark.parametrize("times", [1, 2])

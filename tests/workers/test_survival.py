@@ -27,7 +27,6 @@ from tests.workers.corrupt_photos import WAYS, CorruptPhotos
 from tests.workers.datasets import Photos
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 

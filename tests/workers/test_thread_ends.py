@@ -23,8 +23,6 @@ from tests.workers.thread_data import (
     threads,
 )
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parents[2]
 
 BLOCKED_AT_EXIT = """

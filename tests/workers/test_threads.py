@@ -29,8 +29,6 @@ from tests.workers.thread_data import (
     threads,
 )
 
-pytestmark = pytest.mark.alone
-
 # -- what an epoch delivers ------------------------------------------------------------------------------------------
 
 

@@ -16,8 +16,6 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 from headrace import DataLoader
 from tests.workers.datasets import Photos
 
-pytestmark = pytest.mark.alone
-
 
 def wrong_batches(loader: DataLoader[Any], epochs: int = 3) -> list[int]:
     """Returns the numbers of the batches that are not as `Photos` makes them, batches of four."""

@@ -97,7 +97,6 @@ def test_bad_images_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("then", ["local", "ray"])
 def test_after_a_kill_of_the_command_either_side_goes_on(case: Case, number: int, then: str) -> None:

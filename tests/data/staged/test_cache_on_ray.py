@@ -101,7 +101,6 @@ def test_an_error_of_a_step_is_the_users_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.alone
 def test_a_piece_whose_process_is_killed_is_made_again(tmp_path: Path) -> None:
     gate = gated(tmp_path)
     killed = []

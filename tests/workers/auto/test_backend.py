@@ -18,8 +18,6 @@ import headrace
 from headrace.core.machine import cores
 from headrace.workers.auto.backend import Run, judged
 
-pytestmark = pytest.mark.alone
-
 
 class Cheap(Dataset[int]):
     opened = False

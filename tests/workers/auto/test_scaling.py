@@ -193,7 +193,6 @@ def killing(loader: Any, every: int) -> Iterator[torch.Tensor]:
             running[number % len(running)].kill()
 
 
-@pytest.mark.alone
 def test_workers_that_are_killed_while_others_come_and_go_cost_nothing() -> None:
     dataset = Drawing(400)
     expected = list(fixed(dataset))
@@ -214,7 +213,6 @@ def test_a_sample_that_kills_its_worker_once_is_made_again() -> None:
 # -- what is left ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.alone
 @methods
 def test_nothing_is_left_behind(method: str) -> None:
     list(auto(multiprocessing_context=method))  # what libraries open once and keep
@@ -226,7 +224,6 @@ def test_nothing_is_left_behind(method: str) -> None:
         del loader, iterator, kept
 
 
-@pytest.mark.alone
 def test_workers_end_with_the_loader_at_once() -> None:
     before = set(descendants())
     gc.disable()
@@ -240,7 +237,6 @@ def test_workers_end_with_the_loader_at_once() -> None:
         gc.enable()
 
 
-@pytest.mark.alone
 def test_workers_that_are_retired_have_ended_when_they_are() -> None:
     loader = auto(script=(4, 1))
     iterator = iter(loader)
@@ -255,7 +251,6 @@ def test_workers_that_are_retired_have_ended_when_they_are() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.alone
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
 def test_coming_and_going_takes_no_further_descriptors_or_memory() -> None:
     def taken() -> tuple[int, int]:

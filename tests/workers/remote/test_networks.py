@@ -11,7 +11,7 @@ from tests.servers.hosts import HostsHere, placed_on
 from tests.servers.networks import networks
 from tests.workers.remote.data import Rows, SlowRows, expected_of, flat, remote_loader
 
-pytestmark = [pytest.mark.alone, pytest.mark.thorough]
+pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("seconds", [2.0, 10.0])
