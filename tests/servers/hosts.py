@@ -135,9 +135,19 @@ class HostsHere:
 
     def wait_until_idle(self) -> None:
         """Waits until no proxy has a host any more: those of a loader that is gone may take a moment to end."""
-        places = self._places
-        with places._changed:
-            assert places._changed.wait_for(lambda: not any(places._doors.values()), 60)
+        self._wait_until(lambda: not any(self._places._doors.values()))
+
+    def wait_until_started(self) -> None:
+        """Waits until all hosts are there that were asked for: an epoch may be over before they are."""
+        self._wait_until(lambda: self._places._starting == 0)
+
+    def wait_for(self, count: int) -> None:
+        """Waits until so many hosts have come."""
+        self._wait_until(lambda: len(self.hosts) >= count)
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        with self._places._changed:
+            assert self._places._changed.wait_for(is_so, 60)
 
     def close(self) -> None:
         for host in self.hosts:

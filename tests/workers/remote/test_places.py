@@ -128,6 +128,21 @@ def test_a_door_that_has_closed_leaves_its_host_to_the_next(provider: SlowHosts)
     assert provider.started == 1
 
 
+def test_a_host_that_its_proxy_tells_is_lost_is_not_given_to_the_next(provider: SlowHosts) -> None:
+    provider.may_answer.set()
+    provider.may_start.release(2)
+    places = Places(provider)
+    first = ask(places)
+    answer(first)
+    with places._changed:  # the thread of the first door cannot act before the second one is there
+        first.send(("failed", None))
+        first.close()
+        second = ask(places)
+
+    assert answer(second) == ("place", Place("127.0.0.1", 1, b""))
+    assert provider.hosts[0].ended.wait(LIMIT)
+
+
 @pytest.fixture
 def half_an_epoch(provider: SlowHosts, monkeypatch: pytest.MonkeyPatch) -> tuple[Places, Connection, Connection]:
     """Places, a door that has a host, and one whose host is still being started. No door looks again by itself."""

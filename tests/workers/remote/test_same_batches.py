@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import time
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -101,73 +100,71 @@ def test_a_remote_batch_belongs_to_the_user(hosts: HostsHere) -> None:
     ]
 
 
-@pytest.mark.thorough
-def test_the_next_epoch_has_the_same_hosts_and_the_dataset_does_not_travel_again() -> None:
-    loader = remote_loader(Rows(), seed=0, num_workers=2)
-    own = HostsHere()
-    with placed_on(loader, own):
-        for _ in range(3):
-            assert len(list(loader)) == 15
-
-    own.close()
-    assert len(own.hosts) == 2
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("machines", [1, 2])
-def test_the_dataset_travels_to_each_machine_once(
-    machines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    travels = tmp_path / "travels"
+@pytest.fixture
+def travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a letter for each time that a dataset is sent."""
+    file = tmp_path / "travels"
     send_spec = proxy._Proxy._send_spec
 
-    def counted(self: Any) -> None:
-        with travels.open("a") as file:
-            file.write("x")
+    def noted(self: Any) -> None:
+        with file.open("a") as stream:
+            stream.write("x")
         send_spec(self)
 
-    monkeypatch.setattr(proxy._Proxy, "_send_spec", counted)
+    monkeypatch.setattr(proxy._Proxy, "_send_spec", noted)
+    return file
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.parametrize("machines", [1, 2])
+def test_the_next_epoch_has_the_same_hosts_and_the_dataset_travels_to_each_machine_once(
+    machines: int, travels: Path
+) -> None:
+    """Without `seed=` each worker has batches of its own: no epoch ends without any of the hosts."""
+    expected = batches_with_torch_seed(Rows(), num_workers=4)
     own = HostsHere(MACHINES[:machines])
-    loader = remote_loader(Rows(), seed=0, shuffle=True, num_workers=4)
+    loader = remote_loader(Rows(), num_workers=4)
     with placed_on(loader, own):
-        assert expected_of(Rows(), seed=0, shuffle=True) == [flat(batch) for batch in loader]
-        for _ in loader:
-            pass
+        for _ in range(3):
+            assert expected == with_torch_seed(loader)
+            own.wait_until_started()
+            assert len(own.hosts) == 4
+
     own.close()
     assert travels.read_text() == machines * "x"
 
 
 @pytest.mark.thorough
-def test_a_host_that_dies_while_others_wait_for_its_dataset_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_dies_while_others_wait_for_its_dataset_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy of the first host tells its port, and sends nothing before that host is dead."""
-    told, killed = tmp_path / "port", tmp_path / "killed"
+    context = get_context("fork")
+    is_first, told, killed = context.Lock(), context.SimpleQueue(), context.Event()
     send_spec = proxy._Proxy._send_spec
 
     def once_killed(self: Any) -> None:
-        with contextlib.suppress(FileExistsError), told.open("x") as file:
-            file.write(self._wire.peer.rpartition(":")[2] + "\n")
-        while not killed.exists():
-            time.sleep(0.01)
+        if is_first.acquire(block=False):
+            told.put(int(self._wire.peer.rpartition(":")[2]))
+        killed.wait()
         send_spec(self)
 
     monkeypatch.setattr(proxy._Proxy, "_send_spec", once_killed)
     own = HostsHere()
 
     def kill() -> None:
-        while not (told.exists() and told.read_text().endswith("\n") and len(own.hosts) == 2):
-            time.sleep(0.01)
-        next(host for host in own.hosts if host.place.port == int(told.read_text())).kill()
-        killed.touch()
+        port = told.get()
+        own.wait_for(2)
+        next(host for host in own.hosts if host.place.port == port).kill()
+        killed.set()
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    loader = remote_loader(Rows(), seed=0, shuffle=True, num_workers=2)
+    loader = remote_loader(Rows(), num_workers=2)  # without seed= nobody else does the work of either worker
     with placed_on(loader, own):
-        assert expected_of(Rows(), seed=0, shuffle=True) == [flat(batch) for batch in loader]
+        assert batches_with_torch_seed(Rows(), num_workers=2) == with_torch_seed(loader)
     killer.join()
     own.close()
+    assert len(own.hosts) == 3
 
 
 class Counted(list[Any]):

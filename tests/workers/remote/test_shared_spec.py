@@ -9,13 +9,18 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
+from multiprocessing.connection import Pipe
 
 import pytest
 
 from headrace.core.descriptors import nameless_file
 from headrace.shared_memory.by_value import TravellingManifest
 from headrace.workers.remote import shared_spec
+from headrace.workers.remote.host import Host
+from headrace.workers.remote.messages import HostConfig
 from headrace.workers.remote.shared_spec import NobodyOffersError, Offer
+from headrace.workers.remote.wire import LostError, Wire
+from tests.workers.remote.test_wire import connected
 
 NOBODY = 65534
 """The number of a user who is not this one."""
@@ -114,6 +119,26 @@ def test_a_child_does_not_hold_the_name(name: bytes, offer: Offer) -> None:
         for fd in (told, end, is_there, there):
             os.close(fd)
         assert os.waitpid(pid, 0) == (pid, 0)
+
+
+@pytest.mark.parametrize("gone", ["proxy", "starter"])
+def test_a_host_that_waits_for_a_spec_does_not_ask_for_it_where_nobody_needs_it(gone: str) -> None:
+    """The proxy is gone, or the process that has started the host, with which it is to end."""
+    config = HostConfig(secrets.token_bytes(32), "127.0.0.1", "machine", "/", [])
+    with contextlib.ExitStack() as stack:
+        control, starter = map(stack.enter_context, Pipe(duplex=True))
+        host = Host(config, control)
+        stack.enter_context(host._listener)
+        offered = shared_spec.offer(shared_spec.name_of(config.key, config.name, "digest"))
+        assert offered is not None
+        stack.callback(offered.close)
+        here, proxy = connected()
+        stack.enter_context(proxy)
+        wire = Wire(here)
+        stack.callback(wire.close)
+        {"proxy": proxy, "starter": starter}[gone].close()
+        with pytest.raises(LostError):
+            host._from_another_host(wire, "digest")
 
 
 @contextlib.contextmanager

@@ -158,6 +158,8 @@ class Host:
                 with shared_spec.ask(name) as asking:
                     if self._wait_for(asking, wire, deadline):
                         return shared_spec.take(asking)
+            except LostError:
+                raise  # it is an OSError as well
             except shared_spec.NobodyOffersError:
                 continue  # this host may offer it now
             except OSError:

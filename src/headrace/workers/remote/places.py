@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -85,9 +86,10 @@ class Places:
     def serve(self, door: Connection) -> None:
         """Serves a door in a thread of its own, until the other end closes."""
         with self._changed:
-            # A proxy that has ended has closed its door already, even if the thread of that has not noticed yet.
+            # A proxy that has ended has closed its door already, even if the thread of that has not noticed yet. If a
+            # message waits there, it says that the host is lost: the thread ends it.
             for other in list(self._doors):
-                if _is_closed(other):
+                if _is_closed(other) and not _has_message(other):
                     self._give_back(other)
             self._doors[door] = None
 
@@ -96,20 +98,26 @@ class Places:
     def _answer(self, door: Connection) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                asked, failed = door.recv()
+                door.poll(None)
+                # Whatever it says, the host that it has had is lost. Under the lock: to nobody else may that be given.
+                with self._changed:
+                    asked, _ = door.recv()
+                    before = self._doors[door]
+                    self._doors[door] = None
+
+                if before is not None:
+                    before.end()
                 if asked == "place":
-                    self._give_place(door, failed)
-                else:
-                    self._end_host(door)
+                    self._give_place(door)
 
         with self._changed:
             self._give_back(door)
             self._doors.pop(door, None)
             door.close()
+            self._changed.notify_all()
 
-    def _give_place(self, door: Connection, failed: Place | None) -> None:
-        """Sends a door a place, or why there is none. failed: the one it had, whose host did not answer."""
-        self._end_host(door)
+    def _give_place(self, door: Connection) -> None:
+        """Sends a door a place, or why there is none."""
         try:
             host = self._next_host(door)
         except ClusterError as error:
@@ -255,3 +263,10 @@ def _is_closed(door: Connection) -> bool:
     poll = select.poll()
     poll.register(door.fileno(), 0)
     return bool(poll.poll(0))
+
+
+def _has_message(door: Connection) -> bool:
+    """Tells whether something waits to be read from a door that the other end has closed."""
+    with socket.fromfd(door.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as view, contextlib.suppress(OSError):
+        return bool(view.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    return False

@@ -115,6 +115,8 @@ class _Proxy:
         self._returned: deque[Slot] = deque()
         self._wire: Wire
         self._clock = 0.0
+        self._is_over = False
+        """Whether the host has been told that nobody needs its worker any longer."""
         self._reader = threading.Thread(target=self._read_wire, daemon=True)
 
     # -- finding a host ------------------------------------------------------------------------------------------------
@@ -243,6 +245,9 @@ class _Proxy:
 
         request: Request = message  # type: ignore[assignment]  # an `InSlot` holds one
         if request.stop:
+            # Before the message: the host ends the connection at it, and the other thread may see that before this one
+            # has ended the process. Such a host is not lost: the next proxy gets it, with the dataset that it has.
+            self._is_over = True
             with contextlib.suppress(LostError):
                 self._wire.send("stop")
             raise _StoppedError
@@ -266,7 +271,13 @@ class _Proxy:
             self.give_up(lost)
 
     def give_up(self, lost: LostError) -> NoReturn:
-        """Tells that the host is lost, and ends: the trainer, and the process that finds places."""
+        """Ends this process; tells that the host is lost, the trainer and the process that finds places.
+
+        Tells nothing if the host was to end the connection.
+        """
+        if self._is_over:
+            os._exit(0)
+
         self.tell("lost", str(lost))
         with contextlib.suppress(OSError):
             self._door.send(("failed", None))
