@@ -265,7 +265,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         terms = session.terms(self, None)
         sampler = resumable(self._index_sampler)
         state: Snapshot | None = None
-        if not (isinstance(state_dict, dict) and not state_dict):
+        if not isinstance(state_dict, dict) or state_dict:
             checked(state_dict, terms.fingerprint)
             state = part_for(state_dict, terms.world)
             batches = None

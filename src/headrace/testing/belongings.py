@@ -161,12 +161,12 @@ def _is_own(path: Path) -> bool:
 
 
 def _is_left(path: Path) -> bool:
-    """Whether a file that was seen is still there, as semaphores are not, and nobody else's."""
+    """Whether a file that was seen is nobody else's, and still there afterwards, as semaphores are not."""
     try:
-        status = path.stat()
-    except OSError:
-        return False  # removed meanwhile
-    return not _belongs_to_others(status)
+        is_theirs = _belongs_to_others(path.stat())
+    except FileNotFoundError:
+        return False
+    return not is_theirs and path.exists()
 
 
 def _belongs_to_others(status: os.stat_result) -> bool:
