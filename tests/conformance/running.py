@@ -19,7 +19,9 @@ forked_only = pytest.mark.forked_only
 
 with_and_without_workers = pytest.mark.parametrize("num_workers", [0, 2], ids=["inline", "two_workers"])
 
-small_and_large = pytest.mark.parametrize("width", [3, 60_000], ids=["small", "large"])
+WIDTHS = [3, 60_000]
+
+small_and_large = pytest.mark.parametrize("width", WIDTHS, ids=["small", "large"])
 """Of samples: a batch may travel one way if it has few bytes and another way if it has many."""
 
 

@@ -9,6 +9,8 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from tests.pairs import in_turn
+
 from .batches import (
     Box,
     CountingDict,
@@ -26,7 +28,16 @@ from .batches import (
     unboxed,
 )
 from .equality import assert_same
-from .running import failure_of, forked, forked_only, processes_only, small_and_large, told, with_and_without_workers
+from .running import (
+    WIDTHS,
+    failure_of,
+    forked,
+    forked_only,
+    processes_only,
+    small_and_large,
+    told,
+    with_and_without_workers,
+)
 from .torches import error_of_a_cast
 
 pytestmark = with_and_without_workers
@@ -45,8 +56,8 @@ INTEGERS = [
 OTHERS = [torch.bool, torch.complex64, torch.complex128]
 
 
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def name_of(value: Any) -> str:
+    return str(value).removeprefix("torch.")
 
 
 def batch_of(Loader: Any, samples: list[Any], num_workers: int, **options: Any) -> Any:
@@ -63,8 +74,7 @@ def refusal_of(Loader: Any, samples: list[Any], num_workers: int, error: type[Ex
     return text
 
 
-@small_and_large
-@pytest.mark.parametrize("dtype", FLOATS + INTEGERS + OTHERS, ids=name_of)
+@pytest.mark.parametrize(("dtype", "width"), in_turn(FLOATS + INTEGERS + OTHERS, WIDTHS), ids=name_of)
 def test_tensors_of_any_dtype_are_stacked(Loader: Any, num_workers: int, dtype: torch.dtype, width: int) -> None:
     row = torch.tensor([[1, 0, 3], [0, 5, 6]]).repeat(1, width)
     samples = [row.add(number).to(dtype) for number in range(3)]
@@ -184,10 +194,10 @@ def test_tensors_that_require_a_gradient_are_stacked_in_the_main_process_only(Lo
         assert "don't support automatic differentiation, but one of the arguments requires grad" in text
 
 
-@pytest.mark.parametrize(
-    "dtype", ["uint8", "int16", "int64", "uint16", "float16", "float32", "float64", "bool", "complex64"]
-)
-@small_and_large
+ARRAYS = ["uint8", "int16", "int64", "uint16", "float16", "float32", "float64", "bool", "complex64"]
+
+
+@pytest.mark.parametrize(("dtype", "width"), in_turn(ARRAYS, WIDTHS))
 def test_arrays_become_tensors_of_their_dtype(Loader: Any, num_workers: int, width: int, dtype: str) -> None:
     samples = [(np.arange(2 * width) % 1000).reshape(width, 2).astype(dtype), np.ones((width, 2), dtype=dtype)]
     assert_same(torch.from_numpy(np.stack(samples)), batch_of(Loader, samples, num_workers))

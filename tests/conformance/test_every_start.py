@@ -176,24 +176,40 @@ TABLE: list[tuple[Callable[[Make], Any], Any]] = [
     (nothing_at_all, ([], 0)),
 ]
 
+SLOW = [("torch.utils.data", "spawn"), ("torch.utils.data", "forkserver")]
 STARTS = [
     ("torch.utils.data", "fork"),
-    *(
-        pytest.param(("torch.utils.data", method), marks=pytest.mark.stress) for method in ("spawn", "forkserver")
-    ),  # slow
+    *SLOW,
     *(("headrace", method) for method in ("fork", "spawn", "forkserver")),
     (f"{__package__}.threads", None),
 ]
 
+SPAWNED = {named_tuples, split_streams, after_an_error, told_to_workers}
+"""What spawned workers of headrace do: classes, errors and functions of the user travel there by their names. The rest
+is a stress test, since each start takes seconds; workers of a fork server, which get all in the same way, do it all."""
 
-@pytest.fixture(params=STARTS, ids=lambda start: f"{start[0].removesuffix('.utils.data').split('.')[-1]}-{start[1]}")
+
+def name_of(start: tuple[str, str | None]) -> str:
+    return f"{start[0].removesuffix('.utils.data').split('.')[-1]}-{start[1]}"
+
+
+def case(start: tuple[str, str | None], *row: Any) -> Any:
+    """Returns a parameter, which is a stress test if it takes seconds."""
+    spared = start in SLOW or (start == ("headrace", "spawn") and row and row[0] not in SPAWNED)
+    name = "-".join([name_of(start), *(behaviour.__name__ for behaviour in row[:1])])
+    return pytest.param(start, *row, id=name, marks=pytest.mark.stress if spared else ())
+
+
+@pytest.fixture(params=[case(start) for start in STARTS])
 def make(request: pytest.FixtureRequest) -> Make:
     """Makes a loader with two workers that are started in one of the ways."""
     module, method = request.param
     return partial(importlib.import_module(module).DataLoader, num_workers=2, multiprocessing_context=method)
 
 
-@pytest.mark.parametrize(("behaviour", "expected"), TABLE, ids=[behaviour.__name__ for behaviour, _ in TABLE])
+@pytest.mark.parametrize(
+    ("make", "behaviour", "expected"), [case(start, *row) for start in STARTS for row in TABLE], indirect=["make"]
+)
 def test_workers_behave_alike_however_they_are_started(make: Make, behaviour: Any, expected: Any) -> None:
     assert behaviour(make) == expected
 

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
+from tests.pairs import in_turn
+
 from .running import forked, with_and_without_workers
 
 
@@ -52,8 +54,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("dataset", [Endless, Refusing])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "dataset"), in_turn(WAYS, [Endless, Refusing]))
 @with_and_without_workers
 def test_a_length_that_nobody_needs_is_not_asked_for(Loader: Any, dataset: Any, way: Any, num_workers: int) -> None:
     loader = Loader(dataset(), **forked(num_workers), **way)

@@ -17,6 +17,8 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.worker import _generate_state
 
+from tests.pairs import in_turn
+
 from .datasets import Drawing, EagerShuffle, Numbers, Witness, tag_with_seed
 from .running import forked, processes_only, with_and_without_workers
 
@@ -139,22 +141,14 @@ def sampled(dataset_size: int, kind: str) -> dict[str, Any]:
     return options[kind]
 
 
+KINDS = [
+    *("sequence", "shuffle", "generator", "generator_only", "replacement"),
+    *("subset", "weighted", "distributed", "eager"),
+]
+
+
 @with_and_without_workers
-@pytest.mark.parametrize("batch_size", [3, None])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "sequence",
-        "shuffle",
-        "generator",
-        "generator_only",
-        "replacement",
-        "subset",
-        "weighted",
-        "distributed",
-        "eager",
-    ],
-)
+@pytest.mark.parametrize(("kind", "batch_size"), in_turn(KINDS, [3, None]))
 def test_order_and_global_generator_are_those_of_the_original(
     Loader: Any, num_workers: int, kind: str, batch_size: int | None
 ) -> None:

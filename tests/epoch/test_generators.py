@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 import headrace
+from tests.pairs import pairwise
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot say where it was")
 
@@ -167,11 +168,17 @@ def as_is(batch: Any) -> Any:
 
 
 @pytest.mark.quick(dataset="DrawingStream", epoch=1)
-@pytest.mark.parametrize("own", [True, False], ids=["generator", "global generator"])
-@pytest.mark.parametrize("dataset", [DrawingStream, ShuffledStream])
-@pytest.mark.parametrize(("epoch", "stop"), [(0, 0), (1, 3), (1, None)])
+@pytest.mark.parametrize(
+    ("epoch", "stop", "dataset", "own"),
+    [
+        (epoch, stop, dataset, own)
+        for (epoch, stop), dataset, own in pairwise(
+            [(0, 0), (1, 3), (1, None)], [DrawingStream, ShuffledStream], [True, False]
+        )
+    ],
+)
 def test_workers_of_a_stream_get_the_base_seeds_of_a_run_without_interruption(
-    dataset: Any, own: bool, epoch: int, stop: int | None
+    epoch: int, stop: int | None, dataset: Any, own: bool
 ) -> None:
     """A stream without a state that is read again draws its order and its samples again, from the same seeds."""
 
@@ -224,16 +231,14 @@ INLINE: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("restored", [True, False])
 @pytest.mark.parametrize("made", INLINE)
 @pytest.mark.parametrize(("epoch", "stop"), [(0, 0), (0, 1), (1, 0), (1, 2), (1, 6), (1, None)])
 def test_without_workers_the_global_generator_is_where_the_uninterrupted_run_had_it(
-    made: str, epoch: int, stop: int | None, restored: bool
+    made: str, epoch: int, stop: int | None
 ) -> None:
     """What a dataset draws or sets while it is resumed must not shift what is drawn after it.
 
-    `restored`: whether the user puts the global generator back as well, as checkpoints do. Otherwise only the rest
-    of the epoch is promised.
+    Checkpoints put the global generator back as well. Where the user does not, only the rest of the epoch is promised.
     """
 
     def loader() -> Any:
@@ -244,16 +249,18 @@ def test_without_workers_the_global_generator_is_where_the_uninterrupted_run_had
     torch.manual_seed(3)
     taken = Taken(loader(), epoch, stop)
     torch.manual_seed(1000)
-    if restored:
-        torch.set_rng_state(taken.generator)
+    torch.set_rng_state(taken.generator)
+    resumed = loader()
+    resumed.load_state_dict(copy.deepcopy(taken.state))
+    assert [list(resumed) for _ in taken.rest] == taken.rest
+
+    if stop == 0 and made == "stream without a state draws at its first sample":
+        return  # nothing was drawn that a state could hold
+    torch.manual_seed(1000)
     resumed = loader()
     resumed.load_state_dict(taken.state)
-    rest = taken.rest
-    if stop == 0 and made == "stream without a state draws at its first sample" and not restored:
-        return  # nothing was drawn that a state could hold
-    if not restored:
-        rest = taken.rest[: int(stop is not None and stop < len(taken.epochs[epoch]))]
-    assert [list(resumed) for _ in rest] == rest
+    rest = taken.rest[: int(stop is not None and stop < len(taken.epochs[epoch]))]
+    assert [list(resumed) for _ in rest] == rest, "without the global generator"
 
 
 def test_a_resumed_iterator_that_draws_leaves_the_generators_of_the_user_alone() -> None:

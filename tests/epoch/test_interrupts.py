@@ -155,11 +155,11 @@ def test_an_epoch_whose_beginning_is_interrupted_has_not_begun(
     """It begins when the loader is iterated again, or a loader that was given the state."""
     step = 111 if options.get("num_workers") else 9
     interrupted = 0
+    with_seed = {"shuffle": True, "seed": seed} if seed is not None else {}
+    straight = headrace.DataLoader(Counting(), batch_size=4, **with_seed, **options)
+    first, second = ([batch.tolist() for batch in straight] for _ in range(2))
     for line in range(1, 2000, step):
-        with_seed = {"shuffle": True, "seed": seed} if seed is not None else {}
         loader = headrace.DataLoader(Counting(), batch_size=4, **with_seed, **options)
-        straight = headrace.DataLoader(Counting(), batch_size=4, **with_seed, **options)
-        first, second = ([batch.tolist() for batch in straight] for _ in range(2))
         epoch = line % 2
         if epoch:
             assert [batch.tolist() for batch in loader] == first

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import headrace
+from tests.pairs import pairwise
 
 from .datasets import StatefulIterator
 
@@ -21,7 +22,6 @@ WORKERS = [0, 2]
 pytestmark = [
     pytest.mark.quick(Loader="DataLoader"),  # torchdata does not change from one edit to the next
     pytest.mark.parametrize("Loader", LOADERS, ids=["torchdata", "headrace"]),
-    pytest.mark.parametrize("workers", WORKERS),
     pytest.mark.filterwarnings("ignore:.*cannot say where it was"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
 ]
@@ -77,6 +77,7 @@ class Table(Dataset[int]):
 
 DATA = [StatefulRange, StatefulIterators, Plain, Table]
 every_data = pytest.mark.parametrize("dataset", DATA)
+with_and_without_workers = pytest.mark.parametrize("workers", WORKERS)
 
 
 def made(Loader: Any, dataset: Any, workers: int, **options: Any) -> Any:
@@ -88,8 +89,7 @@ def plain(batches: Any) -> list[list[int]]:
 
 
 @pytest.mark.quick(stop=3)
-@every_data
-@pytest.mark.parametrize("stop", [0, 1, 3, 6])
+@pytest.mark.parametrize(("dataset", "stop", "workers"), pairwise(DATA, [0, 1, 3, 6], WORKERS))
 def test_the_rest_of_the_epoch_and_the_next_one_come(Loader: Any, workers: int, dataset: Any, stop: int) -> None:
     loader = made(Loader, dataset, workers)
     iterator = iter(loader)
@@ -104,6 +104,7 @@ def test_the_rest_of_the_epoch_and_the_next_one_come(Loader: Any, workers: int, 
 
 
 @pytest.mark.quick(dataset="StatefulIterators")
+@with_and_without_workers
 @every_data
 def test_after_the_end_comes_a_new_epoch(Loader: Any, workers: int, dataset: Any) -> None:
     loader = made(Loader, dataset, workers)
@@ -115,6 +116,7 @@ def test_after_the_end_comes_a_new_epoch(Loader: Any, workers: int, dataset: Any
 
 
 @pytest.mark.quick(dataset="StatefulIterators")
+@with_and_without_workers
 @every_data
 def test_a_state_before_the_first_batch_is_the_beginning(Loader: Any, workers: int, dataset: Any) -> None:
     loader = made(Loader, dataset, workers)
@@ -126,6 +128,7 @@ def test_a_state_before_the_first_batch_is_the_beginning(Loader: Any, workers: i
 
 
 @pytest.mark.quick(dataset="StatefulIterators")
+@with_and_without_workers
 @every_data
 def test_a_loaded_state_can_be_saved_again_at_once(Loader: Any, workers: int, dataset: Any) -> None:
     if dataset is Plain and Loader is StatefulDataLoader:
@@ -142,6 +145,7 @@ def test_a_loaded_state_can_be_saved_again_at_once(Loader: Any, workers: int, da
     assert plain(resumed) == rest
 
 
+@with_and_without_workers
 @pytest.mark.parametrize("dataset", DATA[:3])
 def test_the_state_of_a_stream_passes_through_json(Loader: Any, workers: int, dataset: Any) -> None:
     loader = made(Loader, dataset, workers)
@@ -154,6 +158,7 @@ def test_the_state_of_a_stream_passes_through_json(Loader: Any, workers: int, da
     assert plain(resumed) == rest
 
 
+@with_and_without_workers
 def test_a_shuffled_order_goes_on(Loader: Any, workers: int) -> None:
     loader = made(Loader, Table, workers, shuffle=True)
     iterator = iter(loader)
@@ -167,6 +172,7 @@ def test_a_shuffled_order_goes_on(Loader: Any, workers: int) -> None:
     assert plain(resumed) == rest
 
 
+@with_and_without_workers
 def test_persistent_workers_take_a_state(Loader: Any, workers: int) -> None:
     options = {"persistent_workers": True} if workers else {}
     loader = made(Loader, StatefulIterators, workers, **options)
@@ -179,6 +185,7 @@ def test_persistent_workers_take_a_state(Loader: Any, workers: int) -> None:
     assert plain(loader) == rest
 
 
+@with_and_without_workers
 def test_a_state_of_other_worker_counts(Loader: Any, workers: int) -> None:
     """Where torchdata demands equal worker counts, ours goes on."""
     loader = made(Loader, StatefulIterators, workers)

@@ -1,7 +1,9 @@
-"""The tools of the tests: programs in copies of one process, which cases run when, and what is left of a failed one."""
+"""The tools of the tests: programs in copies of one process, which cases are made and run when, and what a failed one
+leaves."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import programs
+from tests.pairs import in_turn, pairwise
 from tests.selection import has_all, starts_slowly
 
 pytest_plugins = ["pytester"]
@@ -73,6 +76,32 @@ def test_a_case_is_quick_if_all_its_parameters_are_wanted(wanted: dict[str, Any]
 def test_start_methods_that_import_torch_anew_are_slow(value: Any) -> None:
     assert starts_slowly([1, value])
     assert not starts_slowly([1, "fork", {"num_workers": 2}])
+
+
+def test_values_in_turn_come_all_and_the_last_ones_come_last() -> None:
+    assert in_turn("abc", [1, 2]) == [("a", 2), ("b", 1), ("c", 2)]
+    assert in_turn([1, 2], "abc") == [(2, "a"), (1, "b"), (2, "c")]
+    letters, numbers, signs = zip(*in_turn("abc", range(5), "xy"), strict=True)
+    assert (set(letters), numbers, set(signs)) == (set("abc"), tuple(range(5)), set("xy"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most"), [((3, 2), 6), ((2, 2, 2), 4), ((3, 3, 3, 3), 9), ((6, 4, 2), 24), ((2, 16, 2), 32), ((1, 1), 1)]
+)
+def test_each_two_values_are_in_one_of_the_pairs(sizes: tuple[int, ...], most: int) -> None:
+    cases = pairwise(*map(range, sizes))
+    assert len(cases) <= most
+    assert cases == sorted(set(cases))
+    assert cases[-1] == tuple(size - 1 for size in sizes)
+    for one, other in itertools.combinations(range(len(sizes)), 2):
+        found = {(case[one], case[other]) for case in cases}
+        assert found == set(itertools.product(range(sizes[one]), range(sizes[other])))
+
+
+def test_values_that_pairs_leave_open_take_turns() -> None:
+    cases = pairwise(range(16), ["none", "fork"], ["s3", "http"])
+    for workers in ("none", "fork"):
+        assert [case[1:] for case in cases].count((workers, "s3")) == 8
 
 
 CASES = """

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, RandomSampler
 import headrace
 from headrace.core.errors import UsageError
 from tests.epoch.datasets import Drawing, DrawingEverywhere, Epochs, Stream
+from tests.pairs import pairwise
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -60,21 +61,26 @@ class Together(Drawing):
         return [torch.tensor(pair) for pair in zip(keys, numbers, strict=True)]
 
 
-@pytest.mark.parametrize("resources", CREWS[1:], ids=str)
+EPOCHS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "shuffled": (Drawing(61), {"shuffle": True}),
+    "single": (Drawing(61), {"shuffle": True, "batch_size": None}),
+    "sampler": (Drawing(61), {"sampler": list(range(60, 0, -3))}),
+    "getitems": (Together(61), {"shuffle": True}),
+    "collate": (Drawing(61), {"collate_fn": NoisyCollate()}),
+    "everywhere": (DrawingEverywhere(61), {"shuffle": True}),
+    "stream": (Stream(61), {"shard": "auto"}),
+}
+SPAWNED = ("collate", "everywhere", "stream")
+"""What spawned workers load, too; each start takes seconds. They draw with functions of the user in all ways."""
+
+
 @pytest.mark.parametrize(
-    ("dataset", "options"),
-    [
-        (Drawing(61), {"shuffle": True}),
-        (Drawing(61), {"shuffle": True, "batch_size": None}),
-        (Drawing(61), {"collate_fn": NoisyCollate()}),
-        (DrawingEverywhere(61), {"shuffle": True}),
-        (Together(61), {"shuffle": True}),
-        (Drawing(61), {"sampler": list(range(60, 0, -3))}),
-        (Stream(61), {"shard": "auto"}),
-    ],
-    ids=["shuffled", "single", "collate", "everywhere", "getitems", "sampler", "stream"],
+    ("epoch", "resources"),
+    [(epoch, crew) for epoch in EPOCHS for crew in CREWS[1:] if "spawn" not in crew or epoch in SPAWNED],
+    ids=str,
 )
-def test_an_epoch_is_byte_identical_whoever_loads_it(resources: Any, dataset: Any, options: dict[str, Any]) -> None:
+def test_an_epoch_is_byte_identical_whoever_loads_it(epoch: str, resources: Any) -> None:
+    dataset, options = EPOCHS[epoch]
     expected = as_bytes(made(dataset, **options))
     assert as_bytes(made(dataset, resources, **options)) == expected
     assert len(set(expected)) == len(expected), "numbers repeat"
@@ -189,9 +195,11 @@ class DrawingLater(Drawing):
         return torch.tensor([float(index), drawn], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("source", ["python", "numpy", "torch", "headrace"])
-@pytest.mark.parametrize("resources", CREWS, ids=str)
-@pytest.mark.parametrize("loop_draws", [False, True])
+@pytest.mark.parametrize(
+    ("resources", "source", "loop_draws"),
+    pairwise(CREWS, ["python", "numpy", "torch", "headrace"], [False, True]),
+    ids=str,
+)
 def test_a_data_set_that_begins_to_draw_later_gets_its_seeds(resources: Any, source: str, loop_draws: bool) -> None:
     """In every backend. Threads share generators with a loop that draws, too: there it takes a few batches."""
 

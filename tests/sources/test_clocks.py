@@ -36,8 +36,10 @@ pathlib.Path(__file__).with_name(f"jumps-{{os.getpid()}}").touch()
 
 _NUMBERS = itertools.count()
 
-# With one partition, records lie in the same order in every run, also while they come.
+# With one partition, records lie in the same order in every run, also while they come. All databases are followed by
+# the same code.
 KINDS = {**SOURCES, "kafka": functools.partial(kafka, partitions=1)}
+del KINDS["sqlite"], KINDS["mariadb"]
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def test_spans_and_epochs_do_not_end_before_their_time(source, tmp_path, jumping
 
 @pytest.mark.parametrize("jumping", [BACKWARDS], indirect=True)
 def test_spans_and_epochs_end_in_their_time(source, tmp_path, jumping):
-    opened = {**source.opened, "span": 1000, "linger": 0.5, "idle": 3.0}
+    opened = {**source.opened, "span": 1000, "linger": 0.5, "idle": 1.5}
     training = Training.of(tmp_path / "training", source.uri, opened)
     writer = threading.Thread(target=source.write, args=(range(COUNT),))
     writer.start()

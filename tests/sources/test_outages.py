@@ -25,7 +25,7 @@ SILENT_FOR = 60
 
 SAID = r"has been away for|no broker answers|has not answered for"
 
-SECONDS = [2, pytest.param(SILENT_FOR, marks=pytest.mark.stress)]
+SECONDS = [1, pytest.param(SILENT_FOR, marks=pytest.mark.stress)]
 
 SECRETS = ("secret-of-redis", "guest:guest", "swordfish")
 

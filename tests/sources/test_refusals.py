@@ -9,6 +9,7 @@ import pytest
 
 import headrace
 from headrace.core.errors import UsageError
+from tests.pairs import in_turn
 
 SECRET = "geheim42"
 
@@ -113,18 +114,26 @@ STREAM = ("amqp://host/queue", {"stream": True})
 SOCKET = ("tcp://host:9000", {"journal": "never-made"})
 TABLE = ("postgresql:///db", {"table": "t", "key": "k", "follow": True})
 
+WITH_TIMES = [KAFKA, REDIS, STREAM]
+WITHOUT_TIMES = [QUEUE, SOCKET, TABLE]
 
-@pytest.mark.parametrize("source", [KAFKA, REDIS, QUEUE, STREAM, SOCKET, TABLE], ids=lambda source: source[0])
+WRONG_TIMES = [
+    *("yesterday", "first", "", "2026-13-01", "2026-11-01T25:00", b"earliest"),
+    *(None, True, -1, float("nan"), float("inf"), 1e12, 5j, [0, 5], (0,)),
+]
+WRONG_POSITIONS = [{}, {0: -1}, {-1: 0}, {"0": 5}, {0: "5"}, {0: 1.5}, {0: True}, {0: None}, {0: 1 << 63}]
+
+
 @pytest.mark.parametrize(
-    "start",
+    ("start", "source"),
     [
-        *("yesterday", "first", "", "2026-13-01", "2026-11-01T25:00", b"earliest"),
-        *(None, True, -1, float("nan"), float("inf"), 1e12, 5j, [0, 5], (0,)),
-        *({}, {0: -1}, {-1: 0}, {"0": 5}, {0: "5"}, {0: 1.5}, {0: True}, {0: None}, {0: 1 << 63}),
+        *in_turn(WRONG_TIMES, WITH_TIMES),
+        *in_turn(["yesterday", None, -1], WITHOUT_TIMES),
+        *in_turn(WRONG_POSITIONS, WITH_TIMES + WITHOUT_TIMES),
     ],
-    ids=repr,
+    ids=lambda value: value[0] if isinstance(value, tuple) and len(value) > 1 else repr(value),
 )
-def test_a_wrong_start_is_refused_at_once(source, start):
+def test_a_wrong_start_is_refused_at_once(start, source):
     uri, live = source
     with pytest.raises(UsageError, match=r"headrace.open\(start=\)") as raised:
         headrace.open(uri, start=start, **live)
@@ -139,7 +148,7 @@ def test_a_start_in_other_partitions_than_the_one_is_refused_at_once(source, sta
         headrace.open(uri, start=start, **live)
 
 
-@pytest.mark.parametrize("source", [QUEUE, SOCKET, TABLE], ids=lambda source: source[0])
+@pytest.mark.parametrize("source", WITHOUT_TIMES, ids=lambda source: source[0])
 @pytest.mark.parametrize("start", ["2026-11-01T12:00", 1.7e9, datetime.datetime(2026, 11, 1)], ids=repr)
 def test_a_time_is_refused_at_once_by_sources_without_times(source, start):
     uri, live = source
@@ -147,7 +156,7 @@ def test_a_time_is_refused_at_once_by_sources_without_times(source, start):
         headrace.open(uri, start=start, **live)
 
 
-@pytest.mark.parametrize("source", [KAFKA, REDIS, STREAM], ids=lambda source: source[0])
+@pytest.mark.parametrize("source", WITH_TIMES, ids=lambda source: source[0])
 @pytest.mark.parametrize("start", ["2026-11-01T12:00", 0, 1.7e9, datetime.datetime(2026, 11, 1)], ids=repr)
 def test_a_time_is_taken_by_the_others(source, start):
     uri, live = source

@@ -19,6 +19,7 @@ from headrace.core.errors import HeadraceError, ObjectChangedError, ObjectNotFou
 from headrace.storage.locations import Location, parse
 from headrace.storage.objects import Store, open_store
 from headrace.storage.retrying import RetryLimits
+from tests.pairs import pairwise
 from tests.servers.faulty import Fault, FaultyServer, etag_of, secured
 
 DATA = os.urandom(200_000)
@@ -32,7 +33,10 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.storage.access.RetryLimits", partial(RetryLimits, first_wait=0.01, longest_wait=0.05))
 
 
-@pytest.fixture(params=["http", "s3"])
+SCHEMES = ["http", "s3"]
+
+
+@pytest.fixture(params=SCHEMES)
 def store(faulty_server: FaultyServer, request: pytest.FixtureRequest) -> Store:
     faulty_server.put("b", "k", DATA)
     return opened(faulty_server, request.param)
@@ -77,8 +81,7 @@ PASSING = {
 
 
 @pytest.mark.quick(read="range")
-@pytest.mark.parametrize("read", READS)
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize(("store", "read", "kind"), pairwise(SCHEMES, READS, PASSING), indirect=["store"])
 def test_what_passes_is_asked_for_again(faulty_server: FaultyServer, store: Store, kind: str, read: str) -> None:
     fault, told = PASSING[kind]
     kinds: list[str] = []
@@ -90,8 +93,9 @@ def test_what_passes_is_asked_for_again(faulty_server: FaultyServer, store: Stor
     assert 5 == len(faulty_server.requests)
 
 
-@pytest.mark.parametrize("read", READS)
-@pytest.mark.parametrize("kind", ["stall", "stall in body"])
+@pytest.mark.parametrize(
+    ("store", "read", "kind"), pairwise(SCHEMES, READS, ["stall", "stall in body"]), indirect=["store"]
+)
 def test_a_server_that_stalls_is_asked_again(faulty_server: FaultyServer, store: Store, kind: str, read: str) -> None:
     impatient = opened(faulty_server, store.location.scheme, **IMPATIENT)
     kinds: list[str] = []
@@ -162,8 +166,7 @@ LASTING: dict[str, tuple[Fault, type[HeadraceError], str]] = {
 
 
 @pytest.mark.quick(read="range")
-@pytest.mark.parametrize("read", READS)
-@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize(("store", "read", "kind"), pairwise(SCHEMES, READS, LASTING), indirect=["store"])
 def test_what_stays_is_an_error_at_once(faulty_server: FaultyServer, store: Store, kind: str, read: str) -> None:
     fault, error, words = LASTING[kind]
     faulty_server.always = fault

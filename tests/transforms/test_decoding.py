@@ -15,6 +15,7 @@ from PIL import Image
 from headrace.core.errors import MissingExtraError, SampleError, UsageError
 from headrace.transforms import decode, decoders, size_of
 from headrace.transforms.headers import is_complete, read_header
+from tests.pairs import pairwise
 from tests.transforms.pictures import by_pillow, difference, encoded, smooth
 
 PICTURE = smooth(75, 101)
@@ -274,9 +275,10 @@ def test_only_faults_in_pixels_count_as_damage() -> None:
     assert decoders.damage_in(JPEG) is decoders.damage_in(PNG) is None
 
 
-@pytest.mark.parametrize("missing", [(), ("simplejpeg",), ("simplejpeg", "cv2")])
-@pytest.mark.parametrize("mode", ["RGB", "CMYK", "L"])
-@pytest.mark.parametrize("side", range(1, 9))
+@pytest.mark.parametrize(
+    ("side", "mode", "missing"),
+    pairwise(range(1, 9), ["RGB", "CMYK", "L"], [(), ("simplejpeg",), ("simplejpeg", "cv2")]),
+)
 def test_the_smallest_jpegs_are_reduced_alike_by_all(
     side: int, mode: str, missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ class Rows(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         if index >= 100:
-            time.sleep(3)
+            time.sleep(1.5)
         return torch.tensor(index)
 
 def begun(**options):
@@ -77,10 +77,18 @@ OPTIONS = {
     "thread": "backend='thread'",
 }
 
+SPAWNED = ("module globals", "reference cycle", "daemon thread")
+"""Places of iterators over spawned workers; each takes seconds. With the others this is a stress test."""
+
+CASES = [
+    pytest.param(place, options, marks=pytest.mark.stress if options == "spawn" and place not in SPAWNED else ())
+    for place in PLACES
+    for options in OPTIONS
+]
+
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("place", "options"), CASES)
 def test_python_exits_in_silence_while_an_iterator_lives(place: str, options: str, tmp_path: Path) -> None:
     fresh = place == "reference cycle"  # one place in a Python that was started for it
     script = tmp_path / "script.py"

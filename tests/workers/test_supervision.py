@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import os
 import random
@@ -20,6 +21,7 @@ import headrace
 from headrace import DataLoader
 from headrace.core.errors import SampleTimeoutError
 from headrace.testing import Attempts, Exit, Faulty, FaultyCall, FaultyStream, Hang, Kill, Raise, Segfault, no_leaks
+from tests.pairs import in_turn
 
 DEADLY = [Kill(), Segfault(), Exit(3)]
 deadly = pytest.mark.parametrize("fault", DEADLY, ids=["killed", "segfault", "exit"])
@@ -193,12 +195,14 @@ class Resumable:
         self.next = state["next"]
 
 
-@pytest.mark.quick(at=13, seed=[None])
+WAYS_OF_STREAMS = list(itertools.product([True, False], [None, "auto"], [None, 3]))
+
+
+@pytest.mark.quick(at=13)
 @pytest.mark.filterwarnings("ignore:.*cannot say where it was")
-@pytest.mark.parametrize("stateful", [True, False], ids=["stateful", "replayed"])
-@pytest.mark.parametrize("shard", [None, "auto"])
-@pytest.mark.parametrize("seed", [None, 3])
-@pytest.mark.parametrize("at", [0, 13, 29])
+@pytest.mark.parametrize(
+    ("stateful", "shard", "seed", "at"), [(*way, at) for way, at in in_turn(WAYS_OF_STREAMS, [0, 29, 13])]
+)
 def test_a_stream_goes_on_where_it_was(stateful: bool, shard: Any, seed: int | None, at: int) -> None:
     def batches(dataset: Any) -> list[torch.Tensor]:
         torch.manual_seed(7)

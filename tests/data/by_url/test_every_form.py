@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import pickle
 import tempfile
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import torch
 
 import headrace
 from tests.data.by_url.conftest import NAMES, PLACES, ROWS, Twice
+from tests.pairs import pairwise
 from tests.servers.faulty import FaultyServer
 
 Make = Callable[..., Twice]
@@ -27,7 +27,7 @@ SPAWNED = ("webdataset", "parquet")
 """The forms of which spawned workers read epochs; each start takes seconds. With the others this is a stress test."""
 
 FORMS = [
-    *itertools.product(NAMES, ("none", "fork"), PLACES),
+    *pairwise(NAMES, ("none", "fork"), PLACES),
     *(pytest.param(name, "spawn", "http", marks=[] if name in SPAWNED else pytest.mark.stress) for name in NAMES),
 ]
 
@@ -63,7 +63,7 @@ def test_samples_are_the_same(twice: Make, name: str, place: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "workers", "place"), FORMS)
-@pytest.mark.quick(name="webdataset", place="s3")
+@pytest.mark.quick(name="webdataset", workers=["none", "fork"])
 def test_a_shuffled_epoch_is_the_same_and_resumes_in_the_middle(
     twice: Make, name: str, place: str, workers: str
 ) -> None:
@@ -84,7 +84,7 @@ def test_a_shuffled_epoch_is_the_same_and_resumes_in_the_middle(
 
 
 @pytest.mark.parametrize(("name", "workers", "place"), FORMS)
-@pytest.mark.quick(name="webdataset", place="s3")
+@pytest.mark.quick(name="webdataset", workers=["none", "fork"])
 def test_a_stream_is_the_same(twice: Make, name: str, place: str, workers: str) -> None:
     data = twice(name, place)
     expected = batches(data.local.stream(shuffle=20), workers)
@@ -93,11 +93,10 @@ def test_a_stream_is_the_same(twice: Make, name: str, place: str, workers: str) 
     assert all(map(same, found, expected))
 
 
-CACHED = [(workers, name) for name in NAMES for workers in ("none", "fork")] + [("spawn", "parquet")]
+CACHED = [*pairwise(NAMES, ("none", "fork"), (None, "1MB")), ("parquet", "spawn", None)]
 
 
-@pytest.mark.parametrize("limit", [None, "1MB"])
-@pytest.mark.parametrize(("workers", "name"), CACHED)
+@pytest.mark.parametrize(("name", "workers", "limit"), CACHED)
 @pytest.mark.quick(name="webdataset")
 def test_a_cache_changes_nothing(twice: Make, name: str, workers: str, limit: str | None, tmp_path: Path) -> None:
     data = twice(name, "s3", cache_dir=tmp_path / "cache", cache_limit=limit)

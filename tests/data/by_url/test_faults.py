@@ -179,7 +179,7 @@ def test_secrets_are_in_no_state_repr_or_error(twice: Make, faulty_server: Fault
     loader = loader_of(dataset)
     next(iter(loader))
     told = [repr(dataset), str(loader.state_dict()), repr(dataset.reader), dataset.fingerprint(), str(loader.stats)]
-    faulty_server.always = Fault("status", 403)
+    faulty_server.always = Fault("status", 403, "AccessDenied")
     with pytest.raises(StorageError) as caught:
         headrace.open("s3://b/samples", options=options)
     told.append(str(caught.value))

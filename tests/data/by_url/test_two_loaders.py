@@ -16,6 +16,7 @@ from headrace.storage.endpoint import endpoint
 from headrace.storage.fetcher import PER_RANGE, Fetcher
 from tests.data.by_url.conftest import Twice
 from tests.data.by_url.test_every_form import same
+from tests.pairs import pairwise
 
 Make = Callable[..., Twice]
 
@@ -28,9 +29,9 @@ def loader_of(dataset: Any, workers: int, seed: int) -> headrace.DataLoader[Any]
 
 
 @pytest.mark.quick(same_dataset=True, cached=False, workers=(2, 2))
-@pytest.mark.parametrize("cached", [False, True])
-@pytest.mark.parametrize("workers", [(0, 0), (2, 2), (0, 2)])
-@pytest.mark.parametrize("same_dataset", [True, False])
+@pytest.mark.parametrize(
+    ("cached", "workers", "same_dataset"), pairwise([True, False], [(0, 0), (0, 2), (2, 2)], [False, True])
+)
 def test_both_get_their_batches(
     twice: Make, tmp_path: Any, workers: tuple[int, int], cached: bool, same_dataset: bool
 ) -> None:

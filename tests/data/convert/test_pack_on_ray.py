@@ -20,9 +20,9 @@ from tests.data.formats.samples import usual, write
 
 pytestmark = pytest.mark.usefixtures("small_pieces", "on_ray")
 
-NAMES = {
-    "arrow": "data", "webdataset": "data", "parquet": "data", "memmap": "data", "npz": "data.npz", "hdf5": "data.h5",
-}  # fmt: skip
+NAMES = {"arrow": "data", "parquet": "data", "hdf5": "data.h5"}
+"""Formats of the kinds that there are for Ray: it makes pieces in the format of the target, or as Arrow, which are put
+together here."""
 
 
 @pytest.fixture

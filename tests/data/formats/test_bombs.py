@@ -19,6 +19,7 @@ from headrace.core.errors import FormatError
 from headrace.data.formats.guards import limits
 from tests.data.formats import bombs, table_bombs
 from tests.data.formats.bombs import GIGA, HUGE, MEGA
+from tests.pairs import in_turn
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux tells it")
 
@@ -45,8 +46,8 @@ def ask() -> Iterator[Callable[[Path], dict[str, Any]]]:
         assert process.wait(30) == 0
 
 
-SHAPES = ("(1000000000000,)", "(9223372036854775808,)", "(-5,)", "(-1, -1)", "(4611686018427387904, 4)")
-MANY_EMPTY = "(1000000000000, 0)"
+MANY = "(1000000000000,)"
+SHAPES = ("(9223372036854775808,)", "(-5,)", "(-1, -1)", "(4611686018427387904, 4)", "(1000000000000, 0)")
 
 
 def npz_of_head(room: Path, shape: str) -> Path:
@@ -55,19 +56,21 @@ def npz_of_head(room: Path, shape: str) -> Path:
     return path
 
 
+def npy_in_tar(room: Path, shape: str) -> Path:
+    return bombs.tar(room, {"0.npy": bombs.npy_head(shape) + bytes(80)})
+
+
+NPY = {"npy in tar": npy_in_tar, "npy": bombs.npy, "memmap": bombs.memmap, "npz": npz_of_head}
+"""What holds .npy files: one function reads the heads of all."""
+
+
 def cases() -> dict[str, Callable[[Path], Path]]:
     """Returns what writes each of the bad data."""
     found: dict[str, Callable[[Path], Path]] = {}
     for kind in bombs.IMAGES:
         found[f"image, {kind}"] = lambda room, kind=kind: bombs.image_in_folder(room, kind)
-    for shape in (*SHAPES, MANY_EMPTY):
-        found[f"npy {shape}"] = lambda room, shape=shape: bombs.npy(room, shape)
-        found[f"memmap {shape}"] = lambda room, shape=shape: bombs.memmap(room, shape)
-        found[f"npz {shape}"] = lambda room, shape=shape: npz_of_head(room, shape)
-    for shape in SHAPES:
-        found[f"npy in tar {shape}"] = lambda room, shape=shape: bombs.tar(
-            room, {"0.npy": bombs.npy_head(shape) + bytes(80)}
-        )
+    for form, shape in [*((form, MANY) for form in NPY), *in_turn(NPY, SHAPES)]:
+        found[f"{form} {shape}"] = lambda room, form=form, shape=shape: NPY[form](room, shape)
     for size in (b"77777777777\0", b"\x80\0\0\0" + HUGE.to_bytes(8, "big"), b"\xff" * 12):
         found[f"tar of {size!r}"] = lambda room, size=size: bombs.tar_of_size(room, size)
     for change in (bombs.no_more, bombs.far_away, bombs.many_samples):

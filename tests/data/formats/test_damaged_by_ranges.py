@@ -78,7 +78,7 @@ def test_damaged_arrow_files_are_errors_that_name_them(form: str, faulty_server:
     sound = (faulty_server.folder / "bucket" / name).read_bytes()
     random = np.random.default_rng(9)
     refused = 0
-    for _ in range(40):
+    for _ in range(15):
         data = bytearray(sound)
         for at in random.integers(0, len(data), 4).tolist():
             data[at] = int(random.integers(256))

@@ -34,6 +34,7 @@ from tests.data.formats.samples import (
     usual,
     write,
 )
+from tests.pairs import in_turn
 
 # -- NumPy -------------------------------------------------------------------------------------------------------------
 
@@ -59,8 +60,7 @@ def test_a_folder_of_npy_files_made_with_numpy_is_read(tmp_path: Path) -> None:
     assert batch[0]["value"].tolist() == [VALUES[3]] * 2
 
 
-@pytest.mark.parametrize("dtype", [*NUMBERS, np.dtype(">i4"), np.dtype(">f8")], ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("dtype", "shape"), in_turn([*NUMBERS, np.dtype(">i4"), np.dtype(">f8")], SHAPES), ids=str)
 def test_npy_files_of_every_type_are_read_and_written(
     dtype: np.dtype[Any], shape: tuple[int, ...], tmp_path: Path
 ) -> None:

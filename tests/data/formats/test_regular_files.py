@@ -17,6 +17,7 @@ from headrace.data.convert.verify import verify
 from headrace.data.formats.manifest import manifest_path
 from headrace.data.formats.registry import MODULES
 from tests.data.formats.samples import FORMATS, path_of, usual, write
+from tests.pairs import in_turn
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -38,8 +39,10 @@ NO_FILES: dict[str, Callable[[Path], None]] = {"a pipe": pipe, "a link to an end
 BAD_SIDE_FILES = NO_FILES | {"a file that is too large": huge}
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".jsonl", ".tar", ".parquet", ".arrow", ".h5", ".mdb", ""])
-@pytest.mark.parametrize("kind", NO_FILES)
+SUFFIXES = [".npy", ".npz", ".csv", ".jsonl", ".tar", ".parquet", ".arrow", ".h5", ".mdb", ""]
+
+
+@pytest.mark.parametrize(("suffix", "kind"), in_turn(SUFFIXES, NO_FILES))
 def test_data_that_are_no_regular_file_are_refused(suffix: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"data{suffix}"
     NO_FILES[kind](path)
@@ -55,8 +58,7 @@ def test_no_named_format_waits_for_a_pipe(format: str, tmp_path: Path) -> None:
         headrace.open(tmp_path / "data", format=format)
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("kind", BAD_SIDE_FILES)
+@pytest.mark.parametrize(("format", "kind"), in_turn(FORMATS, BAD_SIDE_FILES))
 def test_a_side_file_that_is_none_is_refused_in_every_format(format: str, kind: str, tmp_path: Path) -> None:
     path = path_of(format, tmp_path)
     write(format, path, [usual(format)])

@@ -15,6 +15,7 @@ from headrace.core.errors import SampleError, UsageError
 from headrace.data.staged import build, staged
 from tests.data.staged import building
 from tests.data.staged.building import COUNT, GATE
+from tests.pairs import pairwise
 
 
 class Odd(Exception):
@@ -36,12 +37,15 @@ RAISED: dict[str, tuple[Callable[[], BaseException], type[BaseException]]] = {
 }
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("what", RAISED)
-@pytest.mark.parametrize(("where", "number"), [("folder", GATE), ("memory", GATE), ("folder", COUNT - 1)])
+@pytest.mark.parametrize(
+    ("what", "place", "workers"),
+    pairwise(RAISED, [("folder", GATE), ("memory", GATE), ("folder", COUNT - 1)], [1, 2]),
+    ids=str,
+)
 def test_what_a_step_raises_keeps_its_type_its_text_and_the_sample(
-    tmp_path: Path, workers: int, what: str, where: str, number: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, what: str, place: tuple[str, int], workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    where, number = place
     for module, name in ((build, "plan_work"), (staged, "plan_work"), (build, "cores"), (build, "ALONE")):
         monkeypatch.setattr(module, name, getattr(module, name))
     building.small_pieces(workers, crowd=workers > 1)
