@@ -1,12 +1,14 @@
 """What holds for all tests."""
 
 import gc
+import multiprocessing
 import signal
 import traceback
 from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.belongings import Children
 from tests.selection import QUICK_EXAMPLES, is_of_part, is_quick, mark_thorough, parse_part
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -87,6 +89,13 @@ def little_to_collect() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def children() -> Children:
+    """Tells which child processes were started since the test began and still run."""
+    before = set(multiprocessing.active_children())
+    return lambda: [child for child in multiprocessing.active_children() if child not in before]
 
 
 @pytest.fixture

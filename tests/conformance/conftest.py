@@ -2,7 +2,6 @@
 
 import gc
 import importlib
-import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
@@ -59,13 +58,6 @@ def is_for_longer_runs(item: pytest.Item) -> bool:
 def is_for_thorough_runs(item: pytest.Item) -> bool:
     """Torch does not change from one edit to the next."""
     return parameters_of(item).get("Loader") == "torch"
-
-
-@pytest.fixture
-def children() -> Callable[[], list[BaseProcess]]:
-    """Tells which child processes were started since the test began and still run."""
-    before = set(multiprocessing.active_children())
-    return lambda: [child for child in multiprocessing.active_children() if child not in before]
 
 
 @pytest.fixture(autouse=True)

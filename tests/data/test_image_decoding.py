@@ -15,8 +15,8 @@ from headrace import ImageFolder
 from headrace.core.errors import MissingExtraError, SampleError
 from headrace.data.image_folder import load_rgb
 from headrace.transforms import decoders, decoding
+from tests.belongings import open_files
 from tests.data.pictures import ORANGE, save
-from tests.open_files import open_files
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from headrace import DataLoader
 from headrace.workers.processes.fork_server import fork_servers_exist
 from tests import programs
+from tests.belongings import Children
 from tests.workers.datasets import Failing, Photos
 from tests.workers.fork_server_data import (
     Breaking,
@@ -225,7 +226,7 @@ def test_workers_outlive_their_fork_server(method: str) -> None:
 @METHODS
 @pytest.mark.parametrize("broken_off", [False, True])
 def test_a_deleted_loader_leaves_no_process_and_no_descriptor(
-    method: str, broken_off: bool, surroundings: Callable[[], set[int]]
+    children: Children, method: str, broken_off: bool, surroundings: Callable[[], set[int]]
 ) -> None:
     counts = []
     for _ in range(3):
@@ -245,7 +246,7 @@ def test_a_deleted_loader_leaves_no_process_and_no_descriptor(
         assert not any(Path(f"/proc/{pid}").exists() for pid in came if method == "spawn")  # nor as a zombie
         counts.append(descriptors())
     assert counts[1:] == [counts[1]] * 2
-    assert multiprocessing.active_children() == []
+    assert children() == []
 
 
 @pytest.mark.thorough

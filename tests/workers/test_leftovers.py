@@ -19,12 +19,13 @@ import pytest
 import torch
 
 from headrace import DataLoader
-from headrace.core.memory import tree_memory
 from headrace.shared_memory.leases import KEEP
 from headrace.shared_memory.memory import FileBacking
 from headrace.shared_memory.slots import KEPT
+from headrace.testing.belongings import Belongings
 from headrace.workers.processes import pool as pool
 from tests import programs
+from tests.belongings import Children, own_memory
 from tests.workers.datasets import Photos
 
 ROOT = Path(__file__).parents[2]
@@ -81,13 +82,13 @@ def kill_and_see_the_workers_end(parent: programs.Program) -> None:
 @LINUX
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_killing_the_parent_leaves_no_process_file_or_shared_memory(method: str, tmp_path: Path) -> None:
-    before = set(Path("/dev/shm").iterdir())
+    before = Belongings.now()
     script = tmp_path / "half_an_epoch.py"
     script.write_text(HALF_AN_EPOCH)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     with programs.Program([script, method], env=environment) as parent:
         kill_and_see_the_workers_end(parent)
-    assert set(Path("/dev/shm").iterdir()) == before
+    assert Belongings.now().beyond(before).shared == frozenset()
     assert list(tmp_path.iterdir()) == [script]
 
 
@@ -122,7 +123,7 @@ def test_descriptors_and_memory_are_flat_over_fifty_epochs(persistent: bool) -> 
     for _ in range(50):
         for images, _ in loader:
             assert images.shape[0] == 8
-        figures.append((descriptors(), tree_memory(os.getpid())))
+        figures.append((descriptors(), own_memory()))
     files, memory = zip(*figures, strict=True)
     assert set(files[5:]) == {files[5]}
     assert max(memory[25:]) <= max(memory[5:25]) + (4 << 20)
@@ -241,7 +242,9 @@ class Trainer:
 
 @LINUX
 @pytest.mark.parametrize("options", [{}, {"prefetch_factor": "auto"}], ids=["fixed", "auto"])
-def test_a_loader_in_a_reference_cycle_leaves_nothing(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_in_a_reference_cycle_leaves_nothing(
+    children: Children, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The collector finalizes old things first: here pipes before the iterator that is to stop the workers."""
     trouble: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", trouble.append)
@@ -261,4 +264,4 @@ def test_a_loader_in_a_reference_cycle_leaves_nothing(options: Any, monkeypatch:
         counts.append(descriptors())
     assert trouble == []
     assert counts[1:] == [counts[1]] * 2
-    assert multiprocessing.active_children() == []
+    assert children() == []

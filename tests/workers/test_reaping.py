@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 from headrace import DataLoader
+from tests.belongings import Children
 from tests.workers.datasets import Photos
 
 pytestmark = [
@@ -42,7 +42,7 @@ def foreign_reaping(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @METHODS
 @pytest.mark.usefixtures("foreign_reaping")
-def test_memory_and_descriptors_stay_flat_where_exit_codes_are_lost(method: str) -> None:
+def test_memory_and_descriptors_stay_flat_where_exit_codes_are_lost(children: Children, method: str) -> None:
     # The sampler is the user's: behind a late batch, workers would make more ahead.
     loader = DataLoader(
         Photos(64), batch_size=8, num_workers=2, multiprocessing_context=method, sampler=list(range(64))
@@ -53,7 +53,7 @@ def test_memory_and_descriptors_stay_flat_where_exit_codes_are_lost(method: str)
         assert loader._session.arena is not None
         figures.append((loader._session.arena._in_file, len(list(Path("/proc/self/fd").iterdir()))))
     assert figures[1:] == [figures[1]] * 4
-    assert multiprocessing.active_children() == []
+    assert children() == []
 
 
 @METHODS
@@ -107,12 +107,12 @@ def test_the_death_of_a_worker_is_noticed_while_a_child_of_it_lives(method: str,
 
 
 @METHODS
-def test_an_epoch_ends_while_children_of_its_workers_live(method: str, forking: Forking) -> None:
+def test_an_epoch_ends_while_children_of_its_workers_live(children: Children, method: str, forking: Forking) -> None:
     loader = DataLoader(forking, batch_size=4, num_workers=2, multiprocessing_context=method)
     for _ in range(2):
         assert len(list(loader)) == 16
     assert len(forking.children()) == 4
-    assert multiprocessing.active_children() == []
+    assert children() == []
 
 
 class Neighbour:

@@ -23,6 +23,7 @@ import torch
 from headrace import DataLoader, OnError
 from headrace.testing import Attempts, descendants
 from headrace.testing.belongings import Belongings
+from tests.belongings import own_memory
 from tests.workers.corrupt_photos import WAYS, CorruptPhotos
 from tests.workers.datasets import Photos
 
@@ -112,18 +113,6 @@ class SlowPhotos(Photos):
 def possessions() -> tuple[int, int, int]:
     """Returns how many descriptors, children and threads there are."""
     return len(list(Path("/proc/self/fd").iterdir())), len(descendants()), threading.active_count()
-
-
-def own_memory() -> int:
-    """Returns the bytes of this process and its children, without files: their pages are shared with other programs."""
-    found = 0
-    for pid in (os.getpid(), *descendants()):
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue  # it was killed
-        found += sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
-    return found
 
 
 def epochs_under_fire(persistent: bool, epochs: int) -> Iterator[tuple[tuple[int, int, int], int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from headrace import DataLoader
+from tests.belongings import Children
 from tests.workers.datasets import Photos
 
 
@@ -87,7 +87,7 @@ def test_a_data_set_may_collate_in_threads_of_its_own() -> None:
         assert all(bool((tensor == tensor[0, 0]).all()) for tensor in item)
 
 
-def test_a_loader_may_be_used_in_a_thread_that_ends() -> None:
+def test_a_loader_may_be_used_in_a_thread_that_ends(children: Children) -> None:
     loader = DataLoader(Photos(16), batch_size=4, num_workers=1, persistent_workers=True)
     found: list[Any] = []
 
@@ -101,7 +101,7 @@ def test_a_loader_may_be_used_in_a_thread_that_ends() -> None:
     assert found == [[], []]
     del loader, thread
     gc.collect()
-    assert multiprocessing.active_children() == []
+    assert children() == []
 
 
 class Outer(Dataset[tuple[int, int]]):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.storage.cache import DiskCache
-from tests.open_files import open_files
+from tests.belongings import open_files
 
 Opener = Callable[..., DiskCache]
 

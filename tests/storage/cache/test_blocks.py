@@ -15,7 +15,7 @@ from headrace.core.errors import UsageError
 from headrace.storage.cache import DiskCache
 from headrace.storage.cache.evictor import Evictor
 from headrace.storage.cache.taking import take_blocks, take_file
-from tests.open_files import open_files
+from tests.belongings import open_files
 from tests.storage.cache.conftest import Opener
 from tests.storage.cache.processes import BLOCK, content, disk_use, file_of, fork, read, status_of
 
