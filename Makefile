@@ -63,11 +63,13 @@ ALONE = $(sort $(shell grep -rl --include='test_*.py' 'mark\.alone' tests))
 # Pytest and each program that a test starts would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
+# How many tests run at a time.
+JOBS ?= 2
 # $(call run-tests,marks,options): all rounds, also where one has failed.
 define run-tests
 @failed=; \
-$(BIN)/python -m pytest -n 2 $(2) -m "not alone and $(1)" $(LIGHT) || failed=yes; \
-$(BIN)/python -m pytest -n 2 $(2) -m "not alone and $(1)" $(OTHERS) || failed=yes; \
+$(BIN)/python -m pytest -n $(JOBS) $(2) -m "not alone and $(1)" $(LIGHT) || failed=yes; \
+$(BIN)/python -m pytest -n $(JOBS) $(2) -m "not alone and $(1)" $(OTHERS) || failed=yes; \
 $(BIN)/python -m pytest $(2) -m "alone and $(1)" $(ALONE) || failed=yes; \
 test -z "$$failed"
 endef
