@@ -85,6 +85,34 @@ def test_a_child_that_nobody_waited_for_is_a_leak() -> None:
     os.waitpid(pid, 0)
 
 
+SLOW_PARENT = """
+import os, sys, time
+sys.stdin.readline()
+child = os.fork()
+if child == 0:
+    os._exit(0)
+os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+print(child, flush=True)
+time.sleep(0.3)
+os.waitpid(child, 0)
+sys.stdin.read()
+"""
+
+
+def test_a_grandchild_that_has_ended_is_left_to_its_parent() -> None:
+    command = [sys.executable, "-S", "-c", SLOW_PARENT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        with no_leaks():
+            parent.stdin.write("\n")
+            parent.stdin.flush()
+            grandchild = int(parent.stdout.readline())
+            assert grandchild in descendants()
+        assert grandchild not in descendants()
+        parent.communicate()
+
+
 def test_a_thread_is_named() -> None:
     event = threading.Event()
     thread = threading.Thread(target=event.wait, name="reader of photos", daemon=True)

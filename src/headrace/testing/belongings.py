@@ -103,15 +103,30 @@ def command_of(pid: int) -> str:
     return b" ".join(words).decode(errors="replace").strip() or f"{name}, ended, but nobody has waited for it"
 
 
+def parent_of(pid: int) -> int | None:
+    """Returns the number of a process's parent; None once the process is gone."""
+    fields = _status_of(pid)
+    if fields is None:
+        return None
+    return int(fields[1])
+
+
+def _status_of(pid: int) -> list[str] | None:
+    """Returns what the kernel says of a process, from its state on; None once it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The name of a program may have spaces and parentheses: fields are counted from behind it.
+    return text.rpartition(")")[2].split()
+
+
 def _identified(pids: list[int]) -> list[Process]:
     found = []
     for pid in pids:
-        # The name of a program may have spaces and parentheses: fields are counted from behind it.
-        try:
-            behind_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile
-        found.append((pid, behind_name[19]))
+        fields = _status_of(pid)
+        if fields is not None:
+            found.append((pid, fields[19]))
 
     return found
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 
 from headrace.core.errors import explain
 from headrace.shared_memory.forks import forget_those_gone
-from headrace.testing.belongings import Belongings, command_of
+from headrace.testing.belongings import Belongings, command_of, parent_of
 
 
 class LeakError(AssertionError):
@@ -80,6 +80,7 @@ def _wait(left: Belongings, until: float) -> None:
     """Returns once these children and threads have ended, or at `until` on the monotonic clock."""
     for pid, _ in left.processes:
         _wait_for_process(pid, until)
+        _wait_for_its_parent(pid, until)
     multiprocessing.active_children()
     for thread in left.threads - {threading.current_thread()}:
         thread.join(max(0.0, until - time.monotonic()))
@@ -97,3 +98,10 @@ def _wait_for_process(pid: int, until: float) -> None:
         poll.poll(max(0.0, until - time.monotonic()) * 1000)
     finally:
         os.close(pidfd)
+
+
+def _wait_for_its_parent(pid: int, until: float) -> None:
+    """Waits until a child's child, which has ended, is gone: its own parent takes note of that, and the kernel tells
+    nobody else."""
+    while parent_of(pid) not in (None, os.getpid()) and time.monotonic() < until:
+        time.sleep(0.005)
