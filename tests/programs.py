@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
+import faulthandler
 import functools
 import gc
 import importlib
@@ -31,8 +32,16 @@ from typing import Any
 
 import numpy
 
+from headrace.core.memory import process_tree
+
 ROOT = Path(__file__).parents[1]
 LARGEST_REQUEST = 1 << 20
+
+TELL_STACKS = signal.SIGRTMIN + 9
+"""The signal at which programs write down their stacks."""
+
+WRITING = 2.0
+"""Seconds that they have for that."""
 
 PRELOADED = (
     "numpy",
@@ -145,28 +154,49 @@ class Program:
     def communicate(self, input: str = "", timeout: float = 100) -> tuple[str, str]:
         """Writes `input`, reads both streams to their ends, waits for the program, and returns what it wrote.
 
-        A stream ends when the last process has closed it that has inherited it.
+        A stream ends when the last process has closed it that has inherited it. After `timeout` seconds, kills the
+        program, and raises `subprocess.TimeoutExpired` with the Python stacks of the program and its children.
         """
         self.write(input)
         self._stdin.close()
         deadline = time.monotonic() + timeout
+        late: list[str] = []
         said = {self._stdout: b"", self._stderr: b""}
         with selectors.DefaultSelector() as selector:
             for stream in said:
                 selector.register(stream, selectors.EVENT_READ)
             while selector.get_map():
                 ready = selector.select(max(deadline - time.monotonic(), 0))
+                if not ready and late:
+                    break
                 if not ready:
-                    self.kill()
-                    raise subprocess.TimeoutExpired(f"program {self.pid}", timeout, *said.values())
+                    late = self._ask_for_stacks()
+                    deadline = time.monotonic() + WRITING
                 for stream in (key.fileobj for key, _ in ready):
                     assert isinstance(stream, io.FileIO)
                     data = stream.read(1 << 16)
                     said[stream] += data
                     if not data:
                         selector.unregister(stream)
+        if late:
+            self.kill()
+            stacks = said[self._stderr].decode(errors="replace")
+            raise subprocess.TimeoutExpired("\n".join([f"program {self.pid}", *late, stacks]), timeout, *said.values())
         self.wait()
         return said[self._stdout].decode(), said[self._stderr].decode()
+
+    def _ask_for_stacks(self) -> list[str]:
+        """Has the program and its children write their stacks to the standard error; returns a line for each of them.
+
+        One that has become another program by `exec` ends.
+        """
+        lines = []
+        for pid in process_tree(self.pid):
+            with contextlib.suppress(OSError):
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                lines.append(f"process {pid}, state {state}: {Path(f'/proc/{pid}/cmdline').read_text()}")
+                os.kill(pid, TELL_STACKS)
+        return lines or ["no process of it is left, but somebody has its streams open"]
 
 
 # -- the server ------------------------------------------------------------------------------------------------------
@@ -201,6 +231,7 @@ def serve(number: int) -> Callable[[], None]:
     """
     for module in PRELOADED:
         importlib.import_module(module)
+    faulthandler.register(TELL_STACKS)
     gc.freeze()  # a copy need not collect what all share
     requests = socket.socket(fileno=number)
     while True:

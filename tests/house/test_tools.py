@@ -48,9 +48,14 @@ def test_a_program_reads_lines_and_is_told_apart_by_its_signal() -> None:
     assert program.wait() == -signal.SIGKILL
 
 
-def test_a_program_that_does_not_end_is_killed() -> None:
-    with pytest.raises(subprocess.TimeoutExpired):
-        programs.run(["-c", "import signal; signal.pause()"], timeout=0.1)
+FORKED = "import os, signal\ndef hang(): signal.pause()\nos.fork()\nhang()"
+
+
+def test_a_program_that_does_not_end_is_killed_and_tells_where_it_was() -> None:
+    with pytest.raises(subprocess.TimeoutExpired) as caught:
+        programs.run(["-c", FORKED], timeout=0.5)
+    assert str(caught.value).count("line 2 in hang\n") == 2
+    assert str(caught.value).count(", state S: ") == 2
 
 
 def test_programs_draw_numbers_of_their_own() -> None:
