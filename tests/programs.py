@@ -196,6 +196,8 @@ class Program:
                 state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
                 lines.append(f"process {pid}, state {state}: {Path(f'/proc/{pid}/cmdline').read_text()}")
                 os.kill(pid, TELL_STACKS)
+                # One after the other: they write to the same stream, line by line, and nothing tells when one is done.
+                time.sleep(0.2)
         return lines or ["no process of it is left, but somebody has its streams open"]
 
 

@@ -85,8 +85,14 @@ def name_of_test(item: pytest.Item) -> str:
 
 
 def is_named(item: pytest.Item) -> bool:
-    """Whether a case has the values that its marks `quick` name."""
-    return all(has_all(parameters_of(item), mark.kwargs) for mark in item.iter_markers("quick"))
+    """Whether a case has the values that its marks `quick` name. Raises `UsageError` if it has no such parameters."""
+    parameters = parameters_of(item)
+    marks = list(item.iter_markers("quick"))
+    for mark in marks:
+        if mark.args or not mark.kwargs.keys() <= parameters.keys():
+            known = ", ".join(f"{name}=..." for name in parameters) or "none: it has no parameters"
+            raise pytest.UsageError(f"{name_of_test(item)}: its mark quick names values of parameters, such as {known}")
+    return all(has_all(parameters, mark.kwargs) for mark in marks)
 
 
 def parameters_of(item: pytest.Item) -> dict[str, Any]:

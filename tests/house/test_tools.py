@@ -48,14 +48,23 @@ def test_a_program_reads_lines_and_is_told_apart_by_its_signal() -> None:
     assert program.wait() == -signal.SIGKILL
 
 
-FORKED = "import os, signal\ndef hang(): signal.pause()\nos.fork()\nhang()"
+FORKED = """
+import os, signal
+def hang():
+    print("there", flush=True)
+    signal.pause()
+os.fork()
+hang()
+"""
 
 
 def test_a_program_that_does_not_end_is_killed_and_tells_where_it_was() -> None:
-    with pytest.raises(subprocess.TimeoutExpired) as caught:
-        programs.run(["-c", FORKED], timeout=0.5)
-    assert str(caught.value).count("line 2 in hang\n") == 2
-    assert str(caught.value).count(", state S: ") == 2
+    with programs.Program(["-c", FORKED]) as program:
+        assert [program.read_line() for _ in range(2)] == ["there\n"] * 2
+        with pytest.raises(subprocess.TimeoutExpired) as caught:
+            program.communicate(timeout=0.1)
+    assert str(caught.value).count("line 5 in hang\n") == 2
+    assert str(caught.value).count(f"process {program.pid}, state ") == 1
 
 
 def test_programs_draw_numbers_of_their_own() -> None:
@@ -191,6 +200,17 @@ def test_a_part_that_makes_no_sense_is_refused(pytester: pytest.Pytester, part: 
     result = pytester.runpytest_subprocess("--part", part, "-p", "no:cacheprovider")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*--part {part}*: expected for example 2/3, the second of three parts*"])
+
+
+@pytest.mark.usefixtures("_finds_the_tools")
+@pytest.mark.parametrize("mark", ["quick(size=1)", "quick(1)"])
+def test_a_mark_that_names_no_parameter_is_refused_with_its_test(pytester: pytest.Pytester, mark: str) -> None:
+    pytester.makeconftest("pytest_plugins = ['tests.conftest']")
+    parameters = "@pytest.mark.parametrize('number', [1, 2])"
+    pytester.makepyfile(f"import pytest\n@pytest.mark.{mark}\n{parameters}\ndef test_marked(number): pass")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*::test_marked: its mark quick names values of parameters, such as number=*"])
 
 
 FAILING = """
