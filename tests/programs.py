@@ -17,6 +17,7 @@ import gc
 import importlib
 import io
 import json
+import multiprocessing
 import os
 import runpy
 import selectors
@@ -24,6 +25,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +37,8 @@ import numpy
 from headrace.core.memory import process_tree
 
 ROOT = Path(__file__).parents[1]
+ENVIRONMENT = dict(os.environ)
+"""What all programs are copies of has this one, rather than that of the test that comes first."""
 LARGEST_REQUEST = 1 << 20
 
 TELL_STACKS = signal.SIGRTMIN + 9
@@ -213,6 +217,7 @@ def _server() -> socket.socket:
         process = subprocess.Popen(
             [sys.executable, "-c", code],
             cwd=ROOT,
+            env=ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
@@ -278,6 +283,9 @@ def _prepared(request: dict[str, Any]) -> Callable[[], None]:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     sys.path[1:1] = [entry for entry in request["env"].get("PYTHONPATH", "").split(os.pathsep) if entry]
+    # Where temporary files lie was asked, and kept, in the environment of this process.
+    tempfile.tempdir = None
+    multiprocessing.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]
     numpy.random.seed()  # the copies would draw the same numbers otherwise
     arguments = list(request["arguments"])
     while arguments[0] in ("-u", "-W"):

@@ -67,6 +67,16 @@ def test_a_program_that_does_not_end_is_killed_and_tells_where_it_was() -> None:
     assert str(caught.value).count(f"process {program.pid}, state ") == 1
 
 
+def test_a_program_has_its_temporary_files_where_its_own_environment_says(tmp_path: Path) -> None:
+    told = (
+        "import tempfile; from multiprocessing.util import get_temp_dir; print(tempfile.gettempdir(), get_temp_dir())"
+    )
+    ended = programs.run(["-c", told], env={**os.environ, "TMPDIR": str(tmp_path)})
+    folder, of_multiprocessing = ended.stdout.split()
+    assert folder == str(tmp_path)
+    assert Path(of_multiprocessing).parent == tmp_path
+
+
 def test_programs_draw_numbers_of_their_own() -> None:
     drawn = {programs.run(["-c", "import numpy; print(numpy.random.rand())"]).stdout for _ in range(2)}
     assert len(drawn) == 2
