@@ -20,7 +20,6 @@ MATRIX_TESTS := \
 	tests/storage/test_nginx.py tests/storage/test_seaweed.py tests/transforms/test_adapters.py tests/shared_memory/test_codec.py \
 	tests/sources/test_kafka.py tests/sources/test_decoding.py tests/sources/test_every_source.py \
 	tests/observe/test_writers.py tests/cli/test_inspect.py tests/cli/test_run.py tests/cli/test_wrong_calls.py
-MATRIX_MARKS = $(QUICK)
 LOWEST := .venv-matrix/lowest
 LOWEST_STAMP := $(LOWEST)/.installed
 
@@ -106,7 +105,7 @@ $(CLIENTS_STAMP): pyproject.toml constraints.txt
 test-matrix: test-lowest test-trixie  ## other versions: the next two
 
 test-lowest: $(LOWEST_STAMP)  ## a part of the tests with the lowest versions that pyproject.toml allows
-	@$(LOWEST)/bin/python -m pytest -n 2 -q -m "$(MATRIX_MARKS)" $(MATRIX_TESTS)
+	@$(LOWEST)/bin/python -m pytest -n 2 -q -m "$(QUICK)" $(MATRIX_TESTS)
 
 # torch stays as it is pinned: of its lowest version, PyPI has builds with CUDA only. Debian's is that version.
 $(LOWEST_STAMP): pyproject.toml constraints.txt
@@ -118,7 +117,7 @@ $(LOWEST_STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 test-trixie:  ## the same part on Debian trixie: Python 3.13, torch 2.6 (needs root and debootstrap)
-	@.ci/trixie -n 2 -q -m "$(MATRIX_MARKS)" $(MATRIX_TESTS)
+	@.ci/trixie -n 2 -q -m "$(QUICK)" $(MATRIX_TESTS)
 
 stress: $(STAMP)  ## further cases of the tests, and damaged files for five minutes; SEED=... SECONDS=...
 	@$(BIN)/python -m pytest -m stress tests

@@ -35,6 +35,7 @@ from typing import Any
 import numpy
 
 from headrace.core.memory import process_tree
+from headrace.testing.belongings import command_of, status_of
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = dict(os.environ)
@@ -196,9 +197,11 @@ class Program:
         """
         lines = []
         for pid in process_tree(self.pid):
-            with contextlib.suppress(OSError):
-                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-                lines.append(f"process {pid}, state {state}: {Path(f'/proc/{pid}/cmdline').read_text()}")
+            status = status_of(pid)
+            if status is None:
+                continue
+            lines.append(f"process {pid}, state {status[0]}: {command_of(pid)}")
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, TELL_STACKS)
                 # One after the other: they write to the same stream, line by line, and nothing tells when one is done.
                 time.sleep(0.2)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
+from headrace.testing.belongings import parent_of
 from headrace.workers.processes.fork_server import MAX_DESCRIPTORS
 from tests.workers.datasets import Photos
 
@@ -157,10 +158,6 @@ def descendants(pid: int) -> set[int]:
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def ends(pid: int) -> bool:

@@ -105,13 +105,13 @@ def command_of(pid: int) -> str:
 
 def parent_of(pid: int) -> int | None:
     """Returns the number of a process's parent; None once the process is gone."""
-    fields = _status_of(pid)
+    fields = status_of(pid)
     if fields is None:
         return None
     return int(fields[1])
 
 
-def _status_of(pid: int) -> list[str] | None:
+def status_of(pid: int) -> list[str] | None:
     """Returns what the kernel says of a process, from its state on; None once it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
@@ -124,7 +124,7 @@ def _status_of(pid: int) -> list[str] | None:
 def _identified(pids: list[int]) -> list[Process]:
     found = []
     for pid in pids:
-        fields = _status_of(pid)
+        fields = status_of(pid)
         if fields is not None:
             found.append((pid, fields[19]))
 
