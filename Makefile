@@ -67,10 +67,14 @@ JOBS ?= 2
 # $(call run-tests,marks,options): all rounds, also where one has failed.
 define run-tests
 @failed=; \
-$(BIN)/python -m pytest -n $(JOBS) $(2) -m "not alone and $(1)" $(LIGHT) || failed=yes; \
-$(BIN)/python -m pytest -n $(JOBS) $(2) -m "not alone and $(1)" $(OTHERS) || failed=yes; \
-$(BIN)/python -m pytest $(2) -m "alone and $(1)" $(ALONE) || failed=yes; \
-test -z "$$failed"
+echo "1 of 3: orders, batches and workers ..."; \
+$(BIN)/python -m pytest -n $(JOBS) $(2) -m "not alone and $(1)" $(LIGHT) || failed="$$failed 1"; \
+echo "2 of 3: data, sources, commands and the rest ..."; \
+$(BIN)/python -m pytest -n $(JOBS) $(2) -m "not alone and $(1)" $(OTHERS) || failed="$$failed 2"; \
+echo "3 of 3: what runs alone ..."; \
+$(BIN)/python -m pytest $(2) -m "alone and $(1)" $(ALONE) || failed="$$failed 3"; \
+if [ -n "$$failed" ]; then echo "Failed:$$failed of 3. The tests that failed stand above."; exit 1; fi; \
+echo "All 3 passed."
 endef
 
 test: $(STAMP)  ## the quick tests, which show each ability once; under five minutes

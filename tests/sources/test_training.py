@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import threading
 
 import pytest
@@ -96,3 +97,16 @@ def test_whatever_is_killed_each_sample_comes_once(request, tmp_path, kind, roun
             training = Training.of(tmp_path / str(number), source.uri, opened(source), step_seconds=0.02)
             training.run_with_kills(rng, KILLS, source.hurt)
             assert training.trained() == whole, f"SEED={seed + number}: {training.log}"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_training_killed_behind_the_checkpoint_of_its_last_batch_is_through(request, tmp_path, workers):
+    with SOURCES["sqlite"](request, "of_last_batch") as source:
+        whole = undisturbed(source)
+        training = Training.of(tmp_path / "last", source.uri, opened(source), killed_behind=len(whole))
+        process = training.start(workers=workers)
+        assert training.wait(process) == -signal.SIGKILL
+        assert training.trained() == whole
+        training.run(workers=workers)
+        assert training.trained() == whole

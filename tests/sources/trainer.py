@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -45,12 +46,13 @@ def train(settings: dict[str, object], folder: Path) -> None:
         saved = json.loads(checkpoint.read_text())
         trained = saved["trained"]
         loader.load_state_dict(saved["state"])
-        if saved["through"]:
-            # It was killed behind its last checkpoint. Another epoch would begin here.
-            finish(folder, rank)
-            return
 
     batches = iter(loader)
+    if loader.state_dict()["epoch"] > 0:
+        # It was killed behind the checkpoint of its last batch: another epoch begins here.
+        finish(folder, rank)
+        return
+
     pids = [worker.pid for worker in getattr(batches, "_workers", [])]
     write(folder / f"pids-{rank}.json", {"trainer": os.getpid(), "workers": pids, "io": IO_PROCESS.get().pid})
     every = settings["checkpoint_every"]
@@ -59,8 +61,10 @@ def train(settings: dict[str, object], folder: Path) -> None:
         time.sleep(settings.get("step_seconds", 0))
         if step % every == 0:
             save(checkpoint, loader, trained, rank, ranks, commit=settings.get("commit", True))
+            if step == settings.get("killed_behind"):
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    save(checkpoint, loader, trained, rank, ranks, through=True)
+    save(checkpoint, loader, trained, rank, ranks)
     finish(folder, rank)
 
 
@@ -90,7 +94,6 @@ def save(
     ranks: int,
     *,
     commit: bool = True,
-    through: bool = False,
 ) -> None:
     state = loader.state_dict()
     if ranks > 1:
@@ -98,7 +101,7 @@ def save(
         dist.all_gather_object(states, state)
         state = headrace.merge_states(states)
     if rank == 0:
-        write(checkpoint, {"state": state, "trained": trained, "through": through})
+        write(checkpoint, {"state": state, "trained": trained})
         if commit:
             loader.commit(state)
 
