@@ -171,6 +171,28 @@ def test_the_pages_that_a_child_sees_are_not_given_up_in_a_flood_of_returns() ->
     assert [int(region.lease(slot, 1)[0]) for slot in slots] == [1, 1]
 
 
+@pytest.mark.parametrize("dropped", ["while the child lives", "when it has ended"])
+def test_what_a_child_saw_gives_its_pages_up_in_a_flood_of_returns_once_it_has_ended(dropped: str) -> None:
+    arena = Arena()
+    region = arena.borrow()
+    slots = [Slot(4, index * 100 * MEGABYTE, 100 * MEGABYTE) for index in range(8)]
+    leases = [region.lease(slot, 1) for slot in slots]
+    for lease in leases:
+        lease[0] = 1
+    del lease
+    region.hand_over(slots)
+    child = Child()
+    if dropped == "while the child lives":
+        leases.clear()
+        assert region.returned() == []
+        assert [resident(region._region, slot) for slot in slots] == [True] * 8
+    child.end()
+    while leases:
+        leases.pop(0)
+    assert sorted(region.returned()) == slots
+    assert [resident(region._region, slot) for slot in slots] == [True] * 4 + [False] * 4
+
+
 def test_a_grandchild_keeps_batches_too() -> None:
     arena = Arena()
     region = arena.borrow()

@@ -112,31 +112,37 @@ class InboundRegion:
 
     def _release(self, slot: Slot) -> None:
         """Takes a slot back whose lease has ended. Called by finalizers."""
-        self._returned.put(slot, keep_pages=slot in self._seen_by_children)
+        self._returned.put(slot, keep_pages=self._is_seen(slot))
+
+    def _is_seen(self, slot: Slot) -> bool:
+        """Whether a child may still look at a slot. Takes no lock: finalizers may run while this thread holds it."""
+        if slot not in self._seen_by_children:
+            return False
+        # A list of children only grows; where some are forgotten, another list takes its place.
+        return any(slot in slots and not child.gone for child, slots in self._children)
 
     def _settle(self) -> list[Slot]:
         """Sorts what has come back since the last call; returns the slots that nobody sees any more."""
+        if self._children or self._kept:
+            self._let_go()
         back = self._returned.empty()
         if back:
             self._leased.difference_update(back)
             self._in_use.difference_update(back)
 
-        if not self._children and not self._kept:
+        # A fork in another thread may add a child right here. It does not see these slots: their leases had ended.
+        if not self._children:
             return back
 
-        # A fork in another thread may add a child right here. It does not see these slots: their leases had ended.
         self._kept.update(slot for slot in back if slot in self._seen_by_children)
-        free = [slot for slot in back if slot not in self._kept]
-        if self._kept:
-            free += self._let_go()
-        return free
+        return [slot for slot in back if slot not in self._kept]
 
-    def _let_go(self) -> list[Slot]:
-        """Returns the slots that were kept for children that are gone by now."""
+    def _let_go(self) -> None:
+        """Has the slots come back that were kept for children that are gone by now."""
         self.forget_those_gone()
-        free = self._kept - self._seen_by_children
-        self._kept -= free
-        return sorted(free)
+        for slot in sorted(self._kept - self._seen_by_children):
+            self._kept.discard(slot)
+            self._returned.put(slot)
 
     def forget_those_gone(self) -> None:
         """See `Holder.forget_those_gone`."""
