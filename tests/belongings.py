@@ -7,7 +7,9 @@ import os
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
+from headrace import DataLoader
 from headrace.core.memory import process_tree
 
 Children = Callable[[], list[BaseProcess]]
@@ -25,6 +27,12 @@ def open_files(folder: Path) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
             targets.append(str(entry.readlink()))
     return [target for target in targets if target.startswith(f"{folder}/")]
+
+
+def shared_memory(loader: DataLoader[Any]) -> int:
+    """Returns the bytes of shared memory that hold batches of a loader, also those that no process maps any more."""
+    assert loader._session.arena is not None
+    return os.fstat(loader._session.arena._backing.fd).st_blocks * 512
 
 
 def own_memory() -> int:

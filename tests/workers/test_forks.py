@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from headrace import DataLoader
+from tests.belongings import shared_memory
 from tests.workers.datasets import Photos
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc")
@@ -92,11 +93,6 @@ def test_a_child_sees_batches_whose_loader_is_gone_also_when_its_parent_drops_th
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def pages(loader: Any) -> int:
-    """Returns the bytes of shared memory that exist."""
-    return os.fstat(loader._session.arena._backing.fd).st_blocks * 512
-
-
 def forked() -> int:
     """Forks a child that waits for a signal."""
     pid = os.fork()
@@ -119,7 +115,7 @@ def test_memory_that_a_forked_child_sees_comes_back_when_it_has_ended() -> None:
                 assert images[0, 0, 0, 0] == 4 * number
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-        sizes.append(pages(loader))
+        sizes.append(shared_memory(loader))
         files.append(len(list(Path("/proc/self/fd").iterdir())))
     assert max(sizes) <= sizes[1] + (8 << 20)
     assert max(files[2:]) <= files[1]
@@ -136,6 +132,6 @@ def test_workers_that_are_forked_in_each_epoch_let_no_memory_pile_up() -> None:
     for _ in range(8):
         for images, _ in loader:
             kept = images
-        sizes.append(pages(loader))
+        sizes.append(shared_memory(loader))
     assert kept is not None
     assert max(sizes) <= sizes[2] + (1 << 20)

@@ -22,10 +22,11 @@ from headrace import DataLoader
 from headrace.shared_memory.leases import KEEP
 from headrace.shared_memory.memory import FileBacking
 from headrace.shared_memory.slots import KEPT
+from headrace.testing import Attempts
 from headrace.testing.belongings import Belongings
 from headrace.workers.processes import pool as pool
 from tests import programs
-from tests.belongings import Children, own_memory
+from tests.belongings import Children, own_memory, shared_memory
 from tests.workers.datasets import Photos
 
 ROOT = Path(__file__).parents[2]
@@ -97,9 +98,11 @@ import sys, time, torch
 from headrace import DataLoader
 from headrace.testing import Faulty, Hang
 if __name__ == "__main__":
-    iterator = iter(DataLoader(Faulty(range(40), {5: Hang()}), batch_size=4, num_workers=2,
-                               multiprocessing_context=sys.argv[1]))
+    dataset = Faulty(range(40), {5: Hang()})
+    iterator = iter(DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=sys.argv[1]))
     next(iterator)
+    while not dataset.attempts.of(5):
+        time.sleep(0.001)
     print(*[process.pid for process in iterator._workers], flush=True)
     sys.stdin.read()
 """
@@ -110,7 +113,7 @@ if __name__ == "__main__":
 def test_killing_the_parent_ends_workers_in_the_middle_of_a_sample(method: str, tmp_path: Path) -> None:
     script = tmp_path / "hanging.py"
     script.write_text(HANGING)
-    with programs.Program([script, method]) as parent:
+    with programs.Program([script, method], env={**os.environ, "TMPDIR": str(tmp_path)}) as parent:
         kill_and_see_the_workers_end(parent)
 
 
@@ -127,6 +130,7 @@ def test_descriptors_and_memory_are_flat_over_fifty_epochs(persistent: bool) -> 
     files, memory = zip(*figures, strict=True)
     assert set(files[5:]) == {files[5]}
     assert max(memory[25:]) <= max(memory[5:25]) + (4 << 20)
+    assert shared_memory(loader) < 40 << 20
 
 
 @LINUX
@@ -147,15 +151,11 @@ def test_a_broken_off_epoch_leaves_no_descriptor_and_no_child() -> None:
 def test_memory_of_batches_that_were_kept_comes_back_when_they_go() -> None:
     loader = DataLoader(Photos(1200, side=256), batch_size=8, num_workers=2)
 
-    def pages() -> int:
-        assert loader._session.arena is not None
-        return os.fstat(loader._session.arena._backing.fd).st_blocks * 512
-
     kept = list(loader)
-    full = pages()
+    full = shared_memory(loader)
     del kept
     assert full >= 900 << 20
-    assert pages() <= 2 * (KEEP + KEPT) + (64 << 20)
+    assert shared_memory(loader) <= 2 * (KEEP + KEPT) + (64 << 20)
 
 
 def in_tiny_shm(code: str) -> subprocess.CompletedProcess[str]:
@@ -181,20 +181,25 @@ def test_an_epoch_is_delivered_with_64_kib_of_dev_shm_where_torch_fails() -> Non
 
 @pytest.mark.thorough
 def test_a_worker_that_outstays_its_welcome_is_ended() -> None:
-    loader = DataLoader(Sleeper(), batch_size=1, num_workers=1)
-    iterator = iter(loader)
-    next(iterator)
-    (worker,) = iterator._workers
-    began = time.monotonic()
-    del iterator
+    with Attempts() as attempts:
+        iterator = iter(DataLoader(Sleeper(attempts), batch_size=1, num_workers=1))
+        next(iterator)
+        (worker,) = iterator._workers
+        while not attempts.of(1):
+            time.sleep(0.001)
+        del iterator
     assert not worker.is_alive()
-    assert time.monotonic() - began < 60
 
 
 class Sleeper(Photos):
     """Item 1 sleeps until a signal comes."""
 
+    def __init__(self, attempts: Attempts) -> None:
+        super().__init__(64)
+        self.attempts = attempts
+
     def __getitem__(self, index: int) -> tuple[object, int]:  # type: ignore[override]
+        self.attempts.count(index)
         if index == 1:
             signal.pause()
         return super().__getitem__(index)

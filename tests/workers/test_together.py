@@ -90,15 +90,18 @@ def test_a_data_set_may_collate_in_threads_of_its_own() -> None:
 def test_a_loader_may_be_used_in_a_thread_that_ends(children: Children) -> None:
     loader = DataLoader(Photos(16), batch_size=4, num_workers=1, persistent_workers=True)
     found: list[Any] = []
+    workers = set()
 
     def run(it: DataLoader[Any]) -> None:
         found.append(wrong_batches(it, epochs=1))
+        workers.update(worker.pid for worker in it._iterator._workers)
 
     for _ in range(2):
         thread = threading.Thread(target=run, args=(loader,))
         thread.start()
         thread.join()
     assert found == [[], []]
+    assert len(workers) == 1  # it has not ended with the thread
     del loader, thread
     gc.collect()
     assert children() == []

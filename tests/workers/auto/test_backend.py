@@ -38,6 +38,13 @@ class Meeting(Cheap):
         return index
 
 
+class Computing(Cheap):
+    """Samples that hold the interpreter's lock all the time."""
+
+    def __getitem__(self, index: int) -> Any:
+        return sum(number * number for number in range(20_000)) and index
+
+
 class Drawing(Meeting):
     def __getitem__(self, index: int) -> Any:
         super().__getitem__(index)
@@ -139,6 +146,7 @@ def prepare(worker: int) -> None:
         (DrawingCheap(), {}, "process", "global random generators"),
         (Meeting(), {}, "thread", "times as much done as one"),
         (Meeting(), {"batch_size": None}, "thread", "times as much done as one"),
+        (Computing(), {}, "process", "times as much done as one"),
         (DrawingOwn(), {}, "thread", "times as much done as one"),
         (Drawing(), {}, "process", "global random generators"),
         (Unsafe(), {}, "process", "come out differently"),
@@ -169,7 +177,7 @@ def test_the_choice_follows_from_the_samples(
     assert why in caplog.text
     assert len(caplog.records) == 1
     in_order = {"sampler", "shuffle"}.isdisjoint(options)
-    if type(dataset) in (Cheap, Meeting) and in_order and options.get("batch_size", 8):
+    if type(dataset) in (Cheap, Meeting, Computing) and in_order and options.get("batch_size", 8):
         assert torch.cat(delivered).tolist() == [*range(64)] * 2
 
 
