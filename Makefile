@@ -73,7 +73,7 @@ echo "2 of 3: data, sources, commands and the rest ..."; \
 $(BIN)/python -m pytest -n $(JOBS) $(2) -m "not alone and $(1)" $(OTHERS) || failed="$$failed 2"; \
 echo "3 of 3: what runs alone ..."; \
 $(BIN)/python -m pytest $(2) -m "alone and $(1)" $(ALONE) || failed="$$failed 3"; \
-if [ -n "$$failed" ]; then echo "Failed:$$failed of 3. The tests that failed stand above."; exit 1; fi; \
+if [ -n "$$failed" ]; then echo "Of the 3 rounds, these failed (see above):$$failed"; exit 1; fi; \
 echo "All 3 passed."
 endef
 

@@ -21,7 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets Hypothesis take its time for an example: a test has a limit of its own."""
+    """Refuses a part that makes no sense. Lets Hypothesis take its time for an example: a test has a limit anyway."""
+    if config.option.part is not None:
+        parse_part(config.option.part)
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import settings
 

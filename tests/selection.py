@@ -90,8 +90,11 @@ def is_named(item: pytest.Item) -> bool:
     marks = list(item.iter_markers("quick"))
     for mark in marks:
         if mark.args or not mark.kwargs.keys() <= parameters.keys():
-            known = ", ".join(f"{name}=..." for name in parameters) or "none: it has no parameters"
-            raise pytest.UsageError(f"{name_of_test(item)}: its mark quick names values of parameters, such as {known}")
+            found = ", ".join([*map(repr, mark.args), *mark.kwargs])
+            known = ", ".join(f"{name}=..." for name in parameters) or "no parameters: it has none"
+            raise pytest.UsageError(
+                f"{name_of_test(item)}: its mark quick names {found}; expected are names of its parameters: {known}"
+            )
     return all(has_all(parameters, mark.kwargs) for mark in marks)
 
 

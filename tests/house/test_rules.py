@@ -25,7 +25,7 @@ OF_OTHERS = {
 """Attributes of objects that Python, torch and other libraries define."""
 OF_HEADRACE = {
     "SUFFIXES", "as_source", "backend", "imgs", "indices", "inner", "memory", "of_a_step", "packed", "ragged", "shard",
-    "source", "writing_end",
+    "source",
 }  # fmt: skip
 """Attributes that headrace gives to objects of its own, or says in `protocols.py` in words."""
 CALLED_AS_METHODS = {"commit", "dtype", "fetch_batch", "into"}

@@ -422,10 +422,10 @@ def test_the_work_of_all_workers_is_recorded_of_batches_that_they_share() -> Non
     first = recording.batches[0]
     assert (recording.setting.shares, recording.setting.could_share) == (True, True)
     assert first["slowest"] > 0
-    assert first["others"] >= first["slowest"]  # four samples, of which none is quicker by so much
+    assert first["others"] >= 1e-3  # at least one sample is the other worker's
     (work,) = workload_of(recording).epochs  # type: ignore[union-attr]  # there are batches
     made = first["loaded"] - first["begun"]
-    assert work.wait[0] + work.cpu[0] + first["queued"] > made + first["slowest"]
+    assert work.wait[0] + work.cpu[0] + first["queued"] > made + first["others"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from headrace.shared_memory import leases
 from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.leases import KEEP, LocalMemory, ReturnBox
 from headrace.shared_memory.memory import FileBacking, Region, Slot
+from tests import programs
 
 MEGABYTE = 1 << 20
 
@@ -171,8 +172,68 @@ def test_the_pages_that_a_child_sees_are_not_given_up_in_a_flood_of_returns() ->
     assert [int(region.lease(slot, 1)[0]) for slot in slots] == [1, 1]
 
 
+WHILE_IT_FORKS = """
+import os, signal, sys
+hooks = {"before": [], "after": []}
+def run(when):
+    while hooks[when]:
+        hooks[when].pop()()
+# Registered before headrace's, they run between those and the fork.
+os.register_at_fork(before=lambda: run("before"), after_in_parent=lambda: run("after"))
+
+from headrace.shared_memory.arena import Arena
+
+class Case:
+    def __init__(self):
+        self.region = Arena().borrow()
+        self.slot, _ = self.region.ticket().writer().take(1 << 20)
+        self.lease = self.region.lease(self.slot, 1 << 20)
+
+    def hand_over(self):
+        self.region.hand_over([self.slot])
+
+    def drop(self):
+        del self.lease
+        assert self.region.returned() == []
+
+    def made_now(self):
+        self.__init__()
+        self.hand_over()
+
+case = Case()
+exec(sys.argv[1])
+pid = os.fork()
+if pid == 0:
+    signal.pause()
+if hasattr(case, "lease"):
+    case.drop()
+assert case.region.returned() == []
+os.kill(pid, signal.SIGKILL)
+os.waitpid(pid, 0)
+assert case.region.returned() == [case.slot]
+assert case.region.returned() == []
+"""
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        "hooks['before'] = [case.hand_over]",
+        "hooks['before'] = [case.hand_over]; hooks['after'] = [case.drop]",
+        "case.hand_over(); hooks['after'] = [case.drop]",
+        "hooks['before'] = [case.made_now]",
+        "hooks['before'] = [case.made_now]; hooks['after'] = [case.drop]",
+    ],
+)
+def test_what_happens_to_a_batch_while_a_child_is_forked_is_known_for_the_child(hooks: str) -> None:
+    """Other threads may do so at any moment; here other hooks do."""
+    run = programs.run(["-c", WHILE_IT_FORKS, hooks], fresh=True)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("looked", ["while the child lives", "when it has ended"])
 @pytest.mark.parametrize("dropped", ["while the child lives", "when it has ended"])
-def test_what_a_child_saw_gives_its_pages_up_in_a_flood_of_returns_once_it_has_ended(dropped: str) -> None:
+def test_what_a_child_saw_gives_its_pages_up_in_a_flood_of_returns_once_it_has_ended(dropped: str, looked: str) -> None:
     arena = Arena()
     region = arena.borrow()
     slots = [Slot(4, index * 100 * MEGABYTE, 100 * MEGABYTE) for index in range(8)]
@@ -184,7 +245,8 @@ def test_what_a_child_saw_gives_its_pages_up_in_a_flood_of_returns_once_it_has_e
     child = Child()
     if dropped == "while the child lives":
         leases.clear()
-        assert region.returned() == []
+        if looked == "while the child lives":
+            assert region.returned() == []
         assert [resident(region._region, slot) for slot in slots] == [True] * 8
     child.end()
     while leases:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from dataclasses import dataclass, field
 
 from headrace.shared_memory.forks import ForkedChild, watch_forks
 from headrace.shared_memory.leases import ReturnBox, WriterMemory, lease
@@ -45,29 +46,47 @@ class Arena:
         self._idle.append(region)
 
 
+@dataclass
+class View:
+    """Which slots of a region a forked child may look at."""
+
+    handed_over: set[Slot] = field(default_factory=set)
+    """Those that the user got while it was being forked."""
+    unseen: frozenset[Slot] = frozenset()
+    """Those whose leases had ended when the fork began."""
+    seen: frozenset[Slot] | None = None
+    """Those that it may look at; None: it is being forked, and may come to see any."""
+
+    def has(self, slot: Slot) -> bool:
+        """Whether the child may look at a slot."""
+        return self.seen is None or slot in self.seen
+
+
 class InboundRegion:
     """A region as its reader sees it: leases over what the writer has sent.
 
     A slot is leased from its arrival on. It is *in use* once its batch was handed to the user. A child that is forked
     then may look at it, also after the lease has ended here, so it is *kept* until that child is gone.
 
-    A lease may end at any moment, in any thread: a finalizer only drops the slot into the return box. What has come
-    back is sorted by `_settle`, in the thread of the iterator to which the region was lent.
+    A lease may end at any moment, in any thread: a finalizer only drops the slot into the return box, or beside it
+    where a child may look at it. What has come back is sorted by `_settle`, in the thread of the iterator to which the
+    region was lent.
     """
 
     def __init__(self, backing: FileBacking, index: int) -> None:
         self._region = Region(backing, index)
         self._backing = backing
         self._returned = ReturnBox(self._region)
+        self._held_back: deque[Slot] = deque()
+        """Slots whose leases have ended, but that a child may still look at, and that are not sorted yet."""
         self._known: set[Slot] = set()
         self._leased: set[Slot] = set()
         self._in_use: set[Slot] = set()
         self._kept: set[Slot] = set()
-        """Slots whose leases have ended, but that a child may still look at."""
-        self._children: list[tuple[ForkedChild, frozenset[Slot]]] = []
-        self._seen_by_children: frozenset[Slot] = frozenset()
-        # Any thread may fork while the iterator's thread forgets children: none that is added meanwhile may be lost.
-        self._children_change = threading.Lock()
+        """The same, once they are sorted."""
+        # Any thread may fork, and finalizers may read it, at any moment: each change is one step for the interpreter,
+        # and so is the copy that loops go over.
+        self._views: dict[ForkedChild, View] = {}
         # Not the arena: it may be gone before the batches that are leased here.
         watch_forks(self)
 
@@ -80,6 +99,9 @@ class InboundRegion:
     def hand_over(self, slots: list[Slot]) -> None:
         """Notes that the user gets what lies in these slots, whose leases must be alive."""
         self._in_use.update(slots)
+        for view in self._views.copy().values():
+            if view.seen is None:
+                view.handed_over.update(slots)
 
     def returned(self) -> list[Slot]:
         """Returns the slots that nobody sees any more, since the last call; the caller tells the writer."""
@@ -92,65 +114,71 @@ class InboundRegion:
         taken = self._leased | self._kept
         return Ticket(self._backing, self._region.index, sorted(self._known - taken), sorted(taken))
 
+    def keep_all_for(self, child: ForkedChild) -> None:
+        """See `Holder.keep_all_for`."""
+        view = self._views[child] = View()
+        # From here on, whatever comes back is kept. What had come back before can be used again, and be handed over.
+        view.unseen = frozenset({*self._returned.waiting(), *self._held_back.copy(), *self._kept})
+
+    def keep_seen_for(self, child: ForkedChild) -> None:
+        """See `Holder.keep_seen_for`."""
+        view = self._views.setdefault(child, View())  # it may be missing where a signal handler has raised
+        # In this order: what the iterator's thread sorts meanwhile is kept before it counts as not in use.
+        candidates = {*self._in_use, *self._held_back.copy(), *self._kept}
+        view.seen = frozenset((candidates - view.unseen) | view.handed_over)
+        if not view.seen:
+            del self._views[child]
+
     def holds_batches(self) -> bool:
         """See `Holder.holds_batches`."""
         return bool(self._in_use)
 
-    def keep_for(self, child: ForkedChild) -> None:
-        """See `Holder.keep_for`."""
-        # Not what waits in the return box: no lease of it is left for the child.
-        seen = frozenset(self._in_use - self._returned.waiting())
-        with self._children_change:
-            self._children.append((child, seen))
-            self._seen_by_children = _all_of(self._children)
-
     def leave_to_parent(self) -> None:
         """See `Holder.leave_to_parent`."""
-        for child, _ in self._children:
+        for child in self._views:
             child.forget()
-        self._children = []
+        self._views.clear()
+
+    def forget_those_gone(self) -> None:
+        """See `Holder.forget_those_gone`."""
+        for child, view in self._views.copy().items():
+            if view.seen is not None and child.gone:
+                self._views.pop(child, None)
 
     def _release(self, slot: Slot) -> None:
-        """Takes a slot back whose lease has ended. Called by finalizers."""
-        self._returned.put(slot, keep_pages=self._is_seen(slot))
+        """Takes a slot back whose lease has ended. Called by finalizers, so it takes no lock."""
+        for child, view in self._views.copy().items():
+            if view.has(slot) and not child.gone:
+                self._held_back.append(slot)
+                return
 
-    def _is_seen(self, slot: Slot) -> bool:
-        """Whether a child may still look at a slot. Takes no lock: finalizers may run while this thread holds it."""
-        if slot not in self._seen_by_children:
-            return False
-        # A list of children only grows; where some are forgotten, another list takes its place.
-        return any(slot in slots and not child.gone for child, slots in self._children)
+        self._returned.put(slot)
 
     def _settle(self) -> list[Slot]:
         """Sorts what has come back since the last call; returns the slots that nobody sees any more."""
-        if self._children or self._kept:
+        while self._held_back:
+            slot = self._held_back.popleft()
+            self._kept.add(slot)
+            self._leased.discard(slot)
+            self._in_use.discard(slot)
+
+        if self._kept:
             self._let_go()
+
         back = self._returned.empty()
         if back:
             self._leased.difference_update(back)
             self._in_use.difference_update(back)
-
-        # A fork in another thread may add a child right here. It does not see these slots: their leases had ended.
-        if not self._children:
-            return back
-
-        self._kept.update(slot for slot in back if slot in self._seen_by_children)
-        return [slot for slot in back if slot not in self._kept]
+        return back
 
     def _let_go(self) -> None:
         """Has the slots come back that were kept for children that are gone by now."""
         self.forget_those_gone()
-        for slot in sorted(self._kept - self._seen_by_children):
-            self._kept.discard(slot)
-            self._returned.put(slot)
-
-    def forget_those_gone(self) -> None:
-        """See `Holder.forget_those_gone`."""
-        if not self._children:
-            return
-        with self._children_change:
-            self._children = [(child, slots) for child, slots in self._children if not child.gone]
-            self._seen_by_children = _all_of(self._children)
+        for slot in sorted(self._kept):
+            # Where a fork begins meanwhile, its child does not see these slots: their leases had ended.
+            if not any(view.has(slot) for view in self._views.copy().values()):
+                self._kept.discard(slot)
+                self._returned.put(slot)
 
 
 class Ticket:
@@ -169,7 +197,3 @@ class Ticket:
     def reader(self) -> Region:
         """Opens the region for reading messages."""
         return Region(self._backing, self._region)
-
-
-def _all_of(children: list[tuple[ForkedChild, frozenset[Slot]]]) -> frozenset[Slot]:
-    return frozenset(slot for _, slots in children for slot in slots)

@@ -50,68 +50,112 @@ class ForkedChild:
 
 
 class Holder(Protocol):
-    """Has memory that a forked child may look at. All is called in the forking thread, around the fork."""
+    """Has memory that a forked child may look at. All but the last is called in the forking thread, around the fork.
+
+    Other threads may go on until the fork itself, and again before the parent's side of it is through: hooks of others
+    run in between. So all that is in use meanwhile is kept first, and afterwards what the child may really look at.
+    """
+
+    def keep_all_for(self, child: ForkedChild) -> None:
+        """Keeps all that is in use from here on, for a child that will be forked now."""
+
+    def keep_seen_for(self, child: ForkedChild) -> None:
+        """The child is there: keeps what it may look at, until it is gone."""
 
     def holds_batches(self) -> bool:
-        """Tells whether a child that is forked now would see any batch."""
-
-    def keep_for(self, child: ForkedChild) -> None:
-        """Keeps what the child may look at until the child is gone."""
-
-    def forget_those_gone(self) -> None:
-        """Forgets children that are gone."""
+        """In the child: tells whether it may look at any batch."""
 
     def leave_to_parent(self) -> None:
         """In the child: forgets other children. The memory is the parent's, and stays readable."""
 
+    def forget_those_gone(self) -> None:
+        """Forgets children that are gone. Any thread may call it."""
+
+
+class _Forking(threading.local):
+    """The child that this thread forks now, and the writing end of its pipe."""
+
+    child: ForkedChild | None = None
+    writing_end: int | None = None
+
 
 _holders: weakref.WeakSet[Holder] = weakref.WeakSet()
-_forking = threading.local()
+# Any thread may make a holder while another one forks. Reentrant, for signal handlers that fork.
+_holders_change = threading.RLock()
+_begun: set[ForkedChild] = set()
+"""Children that are being forked."""
+_forking = _Forking()
 _hooks_installed = False
 
 
 def watch_forks(holder: Holder) -> None:
-    """Tells a holder of all forks from here on, for as long as it exists."""
+    """Tells a holder of all forks from here on, and of those that have begun, for as long as it exists."""
     global _hooks_installed
-    _holders.add(holder)
-    if not _hooks_installed and hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
-        _hooks_installed = True
+    with _holders_change:
+        _holders.add(holder)
+        if not _hooks_installed and hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+            _hooks_installed = True
+        for child in _begun:
+            holder.keep_all_for(child)
 
 
 def forget_those_gone() -> None:
     """Closes the pipes by which children were watched that are gone. Each fork does it as well."""
-    for holder in list(_holders):
+    with _holders_change:
+        holders = list(_holders)
+    for holder in holders:
         holder.forget_those_gone()
 
 
 def _before() -> None:
+    _forking.child = None
     _forking.writing_end = None
     forget_those_gone()
-    holders = [holder for holder in list(_holders) if holder.holds_batches()]
-    if not holders:
-        return
-
     reading_end = None
     # Where no descriptor is left, the child cannot be watched, and the memory is kept for ever.
     with contextlib.suppress(OSError):
         reading_end, _forking.writing_end = os.pipe()
 
-    child = ForkedChild(reading_end)
+    child = _forking.child = ForkedChild(reading_end)
+    with _holders_change:
+        _begun.add(child)
+        holders = list(_holders)
     for holder in holders:
-        holder.keep_for(child)
+        holder.keep_all_for(child)
 
 
 def _after_in_parent() -> None:
+    child = _forking.child
+    _forking.child = None
+    if child is None:
+        return  # a signal handler has raised
+
+    with _holders_change:
+        _begun.discard(child)
+        holders = list(_holders)
+    for holder in holders:
+        holder.keep_seen_for(child)
+
     # Another thread may fork between `_before` and here. Its child gets a copy of our writing end, too, so our memory
     # is kept until both children are gone: longer than needed, never too short.
-    writing_end = getattr(_forking, "writing_end", None)
-    if writing_end is not None:
-        os.close(writing_end)
+    if _forking.writing_end is not None:
+        os.close(_forking.writing_end)
 
 
 def _after_in_child() -> None:
-    # The writing end stays open: it is what tells the parent that this process may still look at batches.
-    for holder in list(_holders):
+    global _holders_change
+    # Another thread of the parent may have held it.
+    _holders_change = threading.RLock()
+    holders = list(_holders)
+    sees_nothing = not any(holder.holds_batches() for holder in holders)
+    for holder in holders:
         holder.leave_to_parent()
+    if _forking.child is not None:
+        _forking.child.forget()
     _holders.clear()
+    _begun.clear()
+
+    # Else the writing end stays open: it is what tells the parent that this process may still look at batches.
+    if sees_nothing and _forking.writing_end is not None:
+        os.close(_forking.writing_end)

@@ -60,8 +60,8 @@ class ReturnBox:
         self._largest = 0
         self._pid = os.getpid()
 
-    def put(self, slot: Slot, *, keep_pages: bool = False) -> None:
-        """Takes back one slot. `keep_pages`: another process may still look at what lies there."""
+    def put(self, slot: Slot) -> None:
+        """Takes back one slot."""
         # A forked child has copies of the parent's leases. When they go there, the parent may still read the slot.
         if os.getpid() != self._pid:
             return
@@ -69,7 +69,7 @@ class ReturnBox:
         self._bytes += slot.capacity
         self._largest = max(self._largest, slot.capacity)
         is_too_much = slot.capacity >= HUGE or self._bytes > max(KEEP, 4 * self._largest)
-        if is_too_much and not keep_pages:
+        if is_too_much:
             self._region.discard(slot)
 
         self._slots.append(slot)
