@@ -142,6 +142,8 @@ def rabbitmq(request: pytest.FixtureRequest, name: str, *, stream: bool = False)
     with broker.channel() as channel:
         arguments = {"x-queue-type": "stream"} if stream else {}
         channel.queue_declare(name, durable=True, arguments=arguments)
+    if stream:
+        broker.save()  # it may be killed at once
 
     def write(numbers: range) -> None:
         with broker.channel() as channel:

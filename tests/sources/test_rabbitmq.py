@@ -416,6 +416,7 @@ def test_a_stream_goes_on_when_its_broker_was_killed(shared_rabbitmq: RabbitMQ, 
     with opened(stream(shared_rabbitmq, name)) as log:
         log.seek({0: 0})
         assert take(log, 100) == numbers(0, 100)
+        shared_rabbitmq.save()
         shared_rabbitmq.restart()
         until(lambda: _published(shared_rabbitmq, name, numbers(100, 200)))
         assert take(log, 100) == numbers(100, 200)
