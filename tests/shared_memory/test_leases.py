@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from headrace.shared_memory import leases
-from headrace.shared_memory.arena import Arena
+from headrace.shared_memory.arena import Arena, InboundRegion
 from headrace.shared_memory.leases import KEEP, LocalMemory, ReturnBox
-from headrace.shared_memory.memory import FileBacking, Region, Slot
+from headrace.shared_memory.memory import Bytes, FileBacking, Region, Slot
 from tests import programs
 
 MEGABYTE = 1 << 20
@@ -157,15 +157,20 @@ def test_what_was_not_handed_over_or_has_come_back_is_not_kept_for_a_child() -> 
     child.end()
 
 
+def in_use(region: InboundRegion, slots: list[Slot]) -> list[Bytes]:
+    """Hands slots over, with a 1 in the first byte of each. Returns their leases."""
+    leases = [region.lease(slot, 1) for slot in slots]
+    for lease in leases:
+        lease[0] = 1
+    region.hand_over(slots)
+    return leases
+
+
 def test_the_pages_that_a_child_sees_are_not_given_up_in_a_flood_of_returns() -> None:
     arena = Arena()
     region = arena.borrow()
     slots = [Slot(4, index * 300 * MEGABYTE, 300 * MEGABYTE) for index in range(2)]
-    leases = [region.lease(slot, 1) for slot in slots]
-    for lease in leases:
-        lease[0] = 1
-    del lease
-    region.hand_over(slots)
+    leases = in_use(region, slots)
     child = Child()
     leases.clear()
     child.end()
@@ -237,11 +242,7 @@ def test_what_a_child_saw_gives_its_pages_up_in_a_flood_of_returns_once_it_has_e
     arena = Arena()
     region = arena.borrow()
     slots = [Slot(4, index * 100 * MEGABYTE, 100 * MEGABYTE) for index in range(8)]
-    leases = [region.lease(slot, 1) for slot in slots]
-    for lease in leases:
-        lease[0] = 1
-    del lease
-    region.hand_over(slots)
+    leases = in_use(region, slots)
     child = Child()
     if dropped == "while the child lives":
         leases.clear()

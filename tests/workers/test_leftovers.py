@@ -187,8 +187,10 @@ def test_a_worker_that_outstays_its_welcome_is_ended() -> None:
         (worker,) = iterator._workers
         while not attempts.of(1):
             time.sleep(0.001)
+        began = time.monotonic()
         del iterator
     assert not worker.is_alive()
+    assert time.monotonic() - began < 60
 
 
 class Sleeper(Photos):

@@ -83,7 +83,7 @@ class InboundRegion:
         self._leased: set[Slot] = set()
         self._in_use: set[Slot] = set()
         self._kept: set[Slot] = set()
-        """The same, once they are sorted."""
+        """Slots that were held back, once they are sorted."""
         # Any thread may fork, and finalizers may read it, at any moment: each change is one step for the interpreter,
         # and so is the copy that loops go over.
         self._views: dict[ForkedChild, View] = {}

@@ -18,7 +18,7 @@ from headrace.core.descriptors import close_with
 
 
 class ForkedChild:
-    """A child that was forked while its parent held batches, together with all its own descendants.
+    """A child that may look at batches of its parent, together with all its own descendants.
 
     Owns the reading end of the pipe, and closes it when collected. Without a descriptor, the child counts as alive for
     ever.
