@@ -236,6 +236,73 @@ def test_what_happens_to_a_batch_while_a_child_is_forked_is_known_for_the_child(
     assert (run.returncode, run.stderr) == (0, "")
 
 
+INTERRUPTED = """
+import os, signal, sys
+
+from headrace.shared_memory import forks
+from headrace.shared_memory.arena import Arena
+
+sys.unraisablehook = lambda drop: None  # Python drops what is raised in functions that are called at a fork
+
+def in_use():
+    slot, _ = writer.take(1 << 20)
+    lease = region.lease(slot, 1 << 20)
+    region.hand_over([slot])
+    return slot, lease
+
+def fork(interrupted_at):
+    left = interrupted_at
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if frame.f_code.co_filename != forks.__file__:
+            return None
+        left -= 1
+        if not left:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    pid = os.fork()
+    happened = sys.gettrace() is None
+    sys.settrace(None)
+    if pid == 0:
+        signal.pause()
+    return pid, happened
+
+def end(pid):
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+point = 0
+happened = True
+while happened:
+    point += 1
+    region = Arena().borrow()
+    writer = region.ticket().writer()
+    slot, lease = in_use()
+    pid, happened = fork(point)
+    del lease
+    too_early = region.returned()
+    if sys.argv[1] == "fork":
+        end(fork(0)[0])
+    end(pid)
+    assert too_early == [], point
+    later, lease = in_use()
+    del lease
+    assert later in region.returned(), point
+print(point)
+"""
+
+
+@pytest.mark.parametrize("then", ["fork", "go on"])
+def test_an_interrupt_at_a_fork_harms_no_batch_and_lets_no_memory_pile_up(then: str) -> None:
+    run = programs.run(["-c", INTERRUPTED, then], fresh=True)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert int(run.stdout) > 30
+
+
 @pytest.mark.parametrize("looked", ["while the child lives", "when it has ended"])
 @pytest.mark.parametrize("dropped", ["while the child lives", "when it has ended"])
 def test_what_a_child_saw_gives_its_pages_up_in_a_flood_of_returns_once_it_has_ended(dropped: str, looked: str) -> None:

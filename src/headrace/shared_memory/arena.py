@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
-from headrace.shared_memory.forks import ForkedChild, watch_forks
+from headrace.shared_memory.forks import ForkedChild, finish_interrupted_fork, watch_forks
 from headrace.shared_memory.leases import ReturnBox, WriterMemory, lease
 from headrace.shared_memory.memory import Bytes, FileBacking, Region, Slot
 
@@ -173,6 +173,7 @@ class InboundRegion:
 
     def _let_go(self) -> None:
         """Has the slots come back that were kept for children that are gone by now."""
+        finish_interrupted_fork()
         self.forget_those_gone()
         for slot in sorted(self._kept):
             # Where a fork begins meanwhile, its child does not see these slots: their leases had ended.

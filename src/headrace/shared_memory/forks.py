@@ -8,6 +8,7 @@ them, or when they become another program by `exec`. The parent sees it at the r
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import threading
@@ -25,6 +26,7 @@ class ForkedChild:
     """
 
     def __init__(self, reading_end: int | None) -> None:
+        self.parent = os.getpid()
         self._fd = reading_end
         self._close = None
         if reading_end is not None:
@@ -73,10 +75,16 @@ class Holder(Protocol):
 
 
 class _Forking(threading.local):
-    """The child that this thread forks now, and the writing end of its pipe."""
+    """The child that this thread forks now, and the writing end of its pipe.
+
+    A signal handler may raise in a hook: Python then drops the exception and the rest of the hook. What is left here is
+    finished by the same thread, as soon as it comes by.
+    """
 
     child: ForkedChild | None = None
     writing_end: int | None = None
+    over = False
+    """Whether the fork is over, although its child may still be here."""
 
 
 _holders: weakref.WeakSet[Holder] = weakref.WeakSet()
@@ -95,6 +103,8 @@ def watch_forks(holder: Holder) -> None:
         _holders.add(holder)
         if not _hooks_installed and hasattr(os, "register_at_fork"):
             os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+            # Called by Python without a line of Python, so no signal handler can come in between.
+            os.register_at_fork(after_in_parent=functools.partial(setattr, _forking, "over", True))
             _hooks_installed = True
         for child in _begun:
             holder.keep_all_for(child)
@@ -102,21 +112,28 @@ def watch_forks(holder: Holder) -> None:
 
 def forget_those_gone() -> None:
     """Closes the pipes by which children were watched that are gone. Each fork does it as well."""
+    finish_interrupted_fork()
     with _holders_change:
         holders = list(_holders)
     for holder in holders:
         holder.forget_those_gone()
 
 
+def finish_interrupted_fork() -> None:
+    """Finishes a fork of this thread whose hooks were interrupted: it would count as going on for ever."""
+    # In the child the hooks may have been interrupted, too: its writing end stays open.
+    if _forking.child is not None and _forking.over and _forking.child.parent == os.getpid():
+        _after_in_parent()
+
+
 def _before() -> None:
-    _forking.child = None
-    _forking.writing_end = None
     forget_those_gone()
     reading_end = None
     # Where no descriptor is left, the child cannot be watched, and the memory is kept for ever.
     with contextlib.suppress(OSError):
         reading_end, _forking.writing_end = os.pipe()
 
+    _forking.over = False
     child = _forking.child = ForkedChild(reading_end)
     with _holders_change:
         _begun.add(child)
@@ -126,11 +143,9 @@ def _before() -> None:
 
 
 def _after_in_parent() -> None:
-    child = _forking.child
-    _forking.child = None
-    if child is None:
-        return  # a signal handler has raised
-
+    # None: a signal handler has raised at the beginning of `_before`, or has forked in between. The child cannot be
+    # watched.
+    child = _forking.child or ForkedChild(None)
     with _holders_change:
         _begun.discard(child)
         holders = list(_holders)
@@ -139,8 +154,11 @@ def _after_in_parent() -> None:
 
     # Another thread may fork between `_before` and here. Its child gets a copy of our writing end, too, so our memory
     # is kept until both children are gone: longer than needed, never too short.
-    if _forking.writing_end is not None:
-        os.close(_forking.writing_end)
+    writing_end, _forking.writing_end = _forking.writing_end, None
+    if writing_end is not None:
+        os.close(writing_end)
+    # Last: until here, the rest can be done again.
+    _forking.child = None
 
 
 def _after_in_child() -> None:
@@ -153,9 +171,11 @@ def _after_in_child() -> None:
         holder.leave_to_parent()
     if _forking.child is not None:
         _forking.child.forget()
+    _forking.child = None
     _holders.clear()
     _begun.clear()
 
     # Else the writing end stays open: it is what tells the parent that this process may still look at batches.
-    if sees_nothing and _forking.writing_end is not None:
-        os.close(_forking.writing_end)
+    writing_end, _forking.writing_end = _forking.writing_end, None
+    if sees_nothing and writing_end is not None:
+        os.close(writing_end)
