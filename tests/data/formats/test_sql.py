@@ -28,6 +28,7 @@ ROWS = 3000
 def served(shared_postgres: Postgres) -> Postgres:
     """PostgreSQL with a table `samples`: keys in steps of 3 from -300 on, among them large ones."""
     shared_postgres.run(
+        "drop table if exists samples",  # where the tests of this file do not run one after the other
         "create table samples (id bigint primary key, x double precision not null, y int, v real[])",
         "insert into samples select 3 * g - 300, g / 4.0, g % 7, array[g, g + 1, g + 2] "
         f"from generate_series(0, {ROWS - 1}) g",
