@@ -47,7 +47,7 @@ class Arena:
 
 
 @dataclass
-class View:
+class ChildView:
     """Which slots of a region a forked child may look at."""
 
     handed_over: set[Slot] = field(default_factory=set)
@@ -86,7 +86,7 @@ class InboundRegion:
         """Slots that were held back, once they are sorted."""
         # Any thread may fork, and finalizers may read it, at any moment: each change is one step for the interpreter,
         # and so is the copy that loops go over.
-        self._views: dict[ForkedChild, View] = {}
+        self._views: dict[ForkedChild, ChildView] = {}
         # Not the arena: it may be gone before the batches that are leased here.
         watch_forks(self)
 
@@ -116,13 +116,13 @@ class InboundRegion:
 
     def keep_all_for(self, child: ForkedChild) -> None:
         """See `Holder.keep_all_for`."""
-        view = self._views[child] = View()
+        view = self._views[child] = ChildView()
         # From here on, whatever comes back is kept. What had come back before can be used again, and be handed over.
         view.unseen = frozenset({*self._returned.waiting(), *self._held_back.copy(), *self._kept})
 
     def keep_seen_for(self, child: ForkedChild) -> None:
         """See `Holder.keep_seen_for`."""
-        view = self._views.setdefault(child, View())  # it may be missing where a signal handler has raised
+        view = self._views.setdefault(child, ChildView())  # it may be missing where a signal handler has raised
         # In this order: what the iterator's thread sorts meanwhile is kept before it counts as not in use.
         candidates = {*self._in_use, *self._held_back.copy(), *self._kept}
         view.seen = frozenset((candidates - view.unseen) | view.handed_over)

@@ -27,6 +27,7 @@ class ForkedChild:
 
     def __init__(self, reading_end: int | None) -> None:
         self.parent = os.getpid()
+        """The process that forks it."""
         self._fd = reading_end
         self._close = None
         if reading_end is not None:
