@@ -100,3 +100,32 @@ def test_an_order_of_ranks_own_is_not_given_to_other_ranks(on_rank: Any) -> None
     on_rank(0, 3)
     with pytest.raises(StateError, match=r"(?s)saved by other ranks.*rank 0 of 2.*rank 0 of 3"):
         headrace.DataLoader(Rows(20), batch_size=4, sampler=sampler, seed=1).load_state_dict(state)
+
+
+@pytest.mark.parametrize("make_sampler", [None, "torch", "auto"])
+def test_the_state_of_another_rank_will_do_where_ranks_go_in_step(make_sampler: str | None, on_rank: Any) -> None:
+    """Frameworks save the state of rank 0 alone, and load it on all."""
+
+    def loader(rank: int) -> Any:
+        on_rank(rank, 2)
+        if make_sampler == "torch":
+            sampler = torch.utils.data.DistributedSampler(Rows(20), num_replicas=2, rank=rank, shuffle=True)
+            return headrace.DataLoader(Rows(20), batch_size=2, sampler=sampler)
+        return headrace.DataLoader(Rows(20), batch_size=2, shard=make_sampler)
+
+    state = after(loader(0), 3)
+    whole = [batch.tolist() for batch in loader(1)]
+    resumed = loader(1)
+    resumed.load_state_dict(state)
+    assert [batch.tolist() for batch in resumed] == whole[3:]
+
+
+def test_the_state_of_another_rank_will_not_do_where_ranks_draw(on_rank: Any) -> None:
+    def loader(rank: int) -> Any:
+        on_rank(rank, 2)
+        sampler = torch.utils.data.RandomSampler(Rows(20))
+        return headrace.DataLoader(Rows(20), batch_size=2, sampler=sampler, shard="auto")
+
+    state = after(loader(0), 3)
+    with pytest.raises(StateError, match=r"(?s)saved by other ranks"):
+        loader(1).load_state_dict(state)

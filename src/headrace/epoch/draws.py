@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 from headrace.core.protocols import is_stateful, tell_epoch
 from headrace.core.rng import global_states, set_global_states
@@ -15,6 +16,8 @@ from headrace.core.world import World
 from headrace.epoch.generators import OrderStates
 from headrace.epoch.record import Draws, Terms
 from headrace.epoch.spec import LoaderSpec
+from headrace.samplers.frameworks import split_by_lightning
+from headrace.samplers.kept import KeptSampler
 from headrace.samplers.sampler import ElasticSampler
 
 
@@ -24,6 +27,19 @@ def resumable(index_sampler: object) -> Any:
         if is_stateful(sampler):
             return sampler
     return None
+
+
+def draws_nothing(index_sampler: object) -> bool:
+    """Tells whether an order is known to be the same function of epoch and rank everywhere, drawn from no generator."""
+    if type(index_sampler) is BatchSampler:
+        return draws_nothing(index_sampler.sampler)
+    if type(index_sampler) in (SequentialSampler, DistributedSampler) or isinstance(index_sampler, ElasticSampler):
+        return True
+    if isinstance(index_sampler, KeptSampler):
+        return not index_sampler.shuffle
+
+    split = split_by_lightning(index_sampler)
+    return split is not None and draws_nothing(split)
 
 
 def names_of_samplers(index_sampler: object) -> list[str]:
@@ -139,6 +155,20 @@ def position_in(state: object, otherwise: int) -> int:
     return otherwise
 
 
+class Follower:
+    """Notes where an iteration over a sampler is: the one that has just begun when it is first called."""
+
+    def __init__(self, sampler: ElasticSampler) -> None:
+        self._sampler = sampler
+        self._note: Callable[[], Any] | None = None
+
+    def __call__(self) -> Any:
+        """Returns a checkpoint of the sampler."""
+        if self._note is None:
+            self._note = self._sampler.follow()
+        return self._note()
+
+
 def checkpoints_of(sampler: Any) -> tuple[Callable[[], Any] | None, Callable[[Any], Any]]:
     """Returns what notes where a sampler is, many times an epoch, and what makes a state of such a note.
 
@@ -147,8 +177,24 @@ def checkpoints_of(sampler: Any) -> tuple[Callable[[], Any] | None, Callable[[An
     if sampler is None:
         return None, _as_it_is
     if isinstance(sampler, ElasticSampler):
-        return sampler.checkpoint, sampler.state_at
+        return Follower(sampler), sampler.state_at
     return sampler.state_dict, _as_it_is
+
+
+def changing(index_sampler: object) -> ElasticSampler | None:
+    """Returns the sampler whose order the user may change on the way; None: there is none. See `begin_change`."""
+    sampler = resumable(index_sampler)
+    if isinstance(sampler, ElasticSampler) and sampler.may_change:
+        return sampler
+    return None
+
+
+def state_of_changed(index_sampler: object) -> Any:
+    """Returns the state of a sampler whose order was changed before its first epoch; None: nothing was changed."""
+    sampler = changing(index_sampler)
+    if sampler is None or not sampler.changes:
+        return None
+    return sampler.state_at(sampler.upcoming())
 
 
 def _as_it_is(state: Any) -> Any:

@@ -13,6 +13,7 @@ from headrace.core.rng import GlobalStates, global_states
 from headrace.core.torch_internals import draw_shared_seed
 from headrace.epoch.deferral import Deferral, Moved
 from headrace.epoch.draws import (
+    changing,
     checkpoints_of,
     dealing_of,
     drawing_from,
@@ -23,10 +24,11 @@ from headrace.epoch.draws import (
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.generators import OrderStates, decoded
 from headrace.epoch.indices import Indices, MapIndices, StreamIndices, begin_indices
-from headrace.epoch.lengths import batches_of, samples_of
+from headrace.epoch.lengths import batches_of
 from headrace.epoch.look_ahead import LookAhead, ReadsAhead
 from headrace.epoch.progress import MapProgress, StreamProgress
 from headrace.epoch.record import Draws, EpochRecord, Origin, Terms
+from headrace.epoch.snapshot import Snapshot
 from headrace.epoch.spec import LoaderSpec, Seeds, Shared
 from headrace.samplers.live import LiveBatches
 
@@ -92,12 +94,8 @@ class Opening:
         epoch = Epoch(spec, record, indices, Seeds(self.base_seed, self.shared_seed), self._states, shared)
         epoch.behind_order = self._behind_order
         self._carry_datasets(epoch, loader, kept)
-        samples = None
         if spec.is_map:
             epoch.planned = batches_of(spec)
-            samples = samples_of(spec)
-
-        shared.fault_counter.begin_epoch(samples)
         return epoch
 
     def _carry_datasets(self, epoch: Epoch, loader: Origin, kept: EpochRecord | None) -> None:
@@ -137,18 +135,9 @@ class Opening:
                 random = drawn_from
                 draws = Draws(resume["draws"] or draws.now, draws.later)
 
-            # There are three ways to the first index that is left, the best one first: the sampler's own state; its
-            # order drawn again from the generators of then; its order read again, and what was delivered left out.
-            if sampler is not None and resume["sampler"] is not None:
-                if drawn_from is not None:
-                    self._redraw(drawn_from, draws.now.replace("i", ""), resume["batches"])
-                sampler.load_state_dict(resume["sampler"])
-                self.indices = begin_indices(spec)
+            self._go_to_first_index(resume, drawn_from, draws)
+            if sampler is not None:
                 offset = position_in(resume["sampler"], offset)
-            elif drawn_from is not None:
-                self._redraw(drawn_from, draws.now, resume["batches"])
-            elif resume["batches"]:
-                self.indices = islice(self.indices, resume["batches"], None)
 
             # The dataset has a state of its own in each worker: as many replicas go on as there were, whatever workers
             # there are now.
@@ -179,7 +168,27 @@ class Opening:
         indices.listener = ahead
         if isinstance(self.indices, LiveBatches):
             indices.listener = self.indices.listen(progress.batches)
+        # A state that is taken before the first batch holds what was changed before it, too.
+        if changing(spec.index_sampler) is not None:
+            progress.reached = (progress.batches, progress.samples, sampler.upcoming())
         return EpochRecord(terms, progress, random, draws, replicas, 0, elastic, sampler_state=state_at), indices
+
+    def _go_to_first_index(self, resume: Snapshot, drawn_from: OrderStates | None, draws: Draws) -> None:
+        """Leaves out the indices that were delivered.
+
+        There are three ways, the best one first: the sampler's own state; its order drawn again from the generators of
+        then; its order read again, and what was delivered left out.
+        """
+        sampler = resumable(self.spec.index_sampler)
+        if sampler is not None and resume["sampler"] is not None:
+            if drawn_from is not None:
+                self._redraw(drawn_from, draws.now.replace("i", ""), resume["batches"])
+            sampler.load_state_dict(resume["sampler"])
+            self.indices = begin_indices(self.spec)
+        elif drawn_from is not None:
+            self._redraw(drawn_from, draws.now, resume["batches"])
+        elif resume["batches"]:
+            self.indices = islice(self.indices, resume["batches"], None)
 
     # -- iterable datasets ---------------------------------------------------------------------------------------------
 

@@ -97,6 +97,11 @@ class EpochRecord:
     very last assignment before it returns the batch, and it is counted later, by `settle`.
     """
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the loop got the last batch, as far as that is certain."""
+        return self.finished or self.progress.batches == self.complete_at
+
     def settle(self) -> None:
         """Counts the batch that the user got last. May be interrupted, and called again."""
         delivery = self.handed_out
@@ -120,7 +125,7 @@ class EpochRecord:
         self.settle()
         terms = self.terms
         progress = self.progress
-        finished = self.finished or progress.batches == self.complete_at
+        finished = self.is_over
         if finished:
             random = loader.random_state()
         else:
@@ -243,9 +248,11 @@ def _pairs(states: Mapping[int, Any]) -> list[list[Any]]:
     return [[number, states[number]] for number in sorted(states)]
 
 
-def blank(terms: Terms, loader: Origin, draws: Draws, *, elastic: bool) -> Snapshot:
-    """Returns the state of a loader before its first epoch. draws: what its epochs will draw."""
-    record = EpochRecord(
-        terms, MapProgress(), loader.random_state(), draws.without_base_seed(terms.seed), 0, 0, elastic
-    )
+def blank(terms: Terms, loader: Origin, draws: Draws, *, elastic: bool, sampler: object = None) -> Snapshot:
+    """Returns the state of a loader before its first epoch.
+
+    draws: what its epochs will draw. sampler: the state of one whose order was changed; None: nothing was.
+    """
+    progress = MapProgress(sampler=sampler)
+    record = EpochRecord(terms, progress, loader.random_state(), draws.without_base_seed(terms.seed), 0, 0, elastic)
     return record.snapshot(loader)

@@ -281,11 +281,14 @@ def merge_states(states: Sequence[Snapshot]) -> Snapshot:
     return {"format": FORMAT, "version": VERSION, "ranks": parts}
 
 
-def part_for(state: Snapshot, world: World) -> Snapshot:
+def part_for(state: Snapshot, world: World, *, in_step: bool = False) -> Snapshot:
     """Returns the part of a state, merged or not, that the rank `world` goes on from.
 
     Raises `StateError` if the state was saved with another world size and is not elastic: an order of which each rank
     takes its share (`seed=` with `shard="auto"`, a sampler of `headrace.samplers`) is, and so is a dealt-out stream.
+
+    in_step: whether how many batches were delivered says where each rank is. Then the state of any rank will do, with
+    the same number of ranks: frameworks save that of rank 0 only.
     """
     parts = parts_of(state)
     size = parts[0]["world_size"]
@@ -298,7 +301,8 @@ def part_for(state: Snapshot, world: World) -> Snapshot:
             "cannot change the ranks of this state", "batches delivered out of order", "one of an in_order=True run"
         )
 
-    if not parts[0]["elastic"]:
+    stands_for_all = in_step and size == world.size and not _holds_datasets(parts[0])
+    if not (parts[0]["elastic"] or stands_for_all):
         _refuse(
             "this state was saved by other ranks",
             f"rank {', '.join(str(part['rank']) for part in parts)} of {size}",
@@ -309,9 +313,22 @@ def part_for(state: Snapshot, world: World) -> Snapshot:
     # From here on it is this rank's: a state that is taken before the first batch must say so.
     part = {**parts[0], "rank": world.rank, "world_size": world.size}
     part["deferred"] = merged(one["deferred"] for one in parts)
-    if part["sampler"] is not None:
+    if part["sampler"] is not None or stands_for_all:
         part["random"] = None  # another rank's base seed: two ranks must not draw the same random numbers
     return sealed(part)
+
+
+def _holds_datasets(part: Snapshot) -> bool:
+    """Tells whether a state holds that of a dataset, or of an iterator over one."""
+    if part["datasets"]:
+        return True
+    states = (part["replicas"] or {"states": []})["states"]
+    return any(state.get("dataset") is not None or state.get("iterator") is not None for _, state in states)
+
+
+def with_sampler(state: Snapshot, sampler: object) -> Snapshot:
+    """Returns the state with another one of the sampler."""
+    return sealed({**state, "sampler": sampler})
 
 
 def next_epoch(state: Snapshot) -> Snapshot:

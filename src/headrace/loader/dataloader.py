@@ -15,11 +15,11 @@ from headrace.batches.whole_batches import makes_batches
 from headrace.core.errors import UsageError
 from headrace.core.protocols import is_live, tell_epoch
 from headrace.core.torch_internals import DatasetKind
-from headrace.epoch.draws import generators, pattern_of_draws, resumable
+from headrace.epoch.draws import changing, generators, pattern_of_draws, resumable, state_of_changed
 from headrace.epoch.fixed_length import EndlessBatches, FixedLengthEpoch
 from headrace.epoch.lengths import batches_of
 from headrace.epoch.record import blank
-from headrace.epoch.snapshot import Snapshot, check_reach, checked, next_epoch, part_for, parts_of
+from headrace.epoch.snapshot import Snapshot, check_reach, checked, next_epoch, parts_of
 from headrace.faults.counts import Faults
 from headrace.faults.policy import ErrorAction, OnError
 from headrace.faults.quarantine import Excluded
@@ -41,13 +41,15 @@ from headrace.loader.options import (
     check_stragglers,
     checked_exclude,
     checked_log,
+    default_seed,
     is_map,
     memory_limit,
 )
 from headrace.loader.own_sampler import adopt_shard, own_sampler
 from headrace.loader.rank_check import name_here
+from headrace.loader.rebuilds import ACCELERATE, ReadByRay, refuse_rebuild, shown_to_frameworks
 from headrace.loader.reporting import Observed, OnStats
-from headrace.loader.session import Session
+from headrace.loader.session import Loaded, Session
 from headrace.loader.setting import setting_of
 from headrace.samplers.sampler import ElasticSampler
 from headrace.telemetry.labels import label_for
@@ -111,6 +113,8 @@ class DataLoader(Observed, AskedArguments[T_co]):
     number of workers. Not thread-safe: iterate a loader in one thread.
     """
 
+    generator = ReadByRay()
+
     def __init__(  # noqa: PLR0913 - torch fixes the list
         self,
         dataset: Dataset[T_co],
@@ -153,8 +157,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         check_samples(dataset, sampler, batch_sampler)
         check_ray(backend, dataset, num_workers)
         auto = automatic(dataset, num_workers, prefetch_factor, backend, shard)
-        if seed is None and (shard is not None or auto.workers or is_live(dataset)):
-            seed = 0
+        asked_seed, seed = seed, default_seed(seed, dataset, shard, moves_samples=auto.workers)
         check_stragglers(stragglers, dataset, seed, in_order=in_order)
 
         errors = OnError.of(on_error)
@@ -163,6 +166,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
 
         options = Options(
             seed=None if seed is None else int(seed),
+            asked_seed=asked_seed,
             shard=shard,
             backend=backend,
             batches_per_epoch=batches_per_epoch,
@@ -192,14 +196,13 @@ class DataLoader(Observed, AskedArguments[T_co]):
             if sampler is not None:
                 shuffle = None
 
-        super().__init__(
-            dataset, batch_size, shuffle, sampler, batch_sampler, auto.num_workers, collate_fn, pin_memory, drop_last,
-            timeout, worker_init_fn, multiprocessing_context, generator,
-            prefetch_factor=auto.prefetch_factor,
-            persistent_workers=persistent_workers or auto.workers,
-            pin_memory_device=pin_memory_device,
-            in_order=in_order,
-        )  # fmt: skip
+        with shown_to_frameworks(self):
+            super().__init__(
+                dataset, batch_size, shuffle, sampler, batch_sampler, auto.num_workers, collate_fn, pin_memory,
+                drop_last, timeout, worker_init_fn, multiprocessing_context, generator,
+                prefetch_factor=auto.prefetch_factor, persistent_workers=persistent_workers or auto.workers,
+                pin_memory_device=pin_memory_device, in_order=in_order,
+            )  # fmt: skip
         self._session.tuner = tuner_for(
             self._session.spec(self), workers=auto.workers, prefetch=auto.prefetch, memory=options.memory
         )
@@ -236,6 +239,9 @@ class DataLoader(Observed, AskedArguments[T_co]):
         dataset's own `state_dict()` if it has one.
         """
         session = self._session
+        session.adopt_changes(self)
+        if session.loaded is not None:
+            return session.loaded.state
         if session.resume is not None:
             return session.resume
 
@@ -245,7 +251,8 @@ class DataLoader(Observed, AskedArguments[T_co]):
             draws = pattern_of_draws(
                 self.dataset, workers=has_workers(self, session), persistent=self.persistent_workers
             )
-            return blank(session.terms(self, None), origin, draws, elastic=elastic)
+            sampler = state_of_changed(self._index_sampler)
+            return blank(session.terms(self, None), origin, draws, elastic=elastic, sampler=sampler)
 
         supply = session.supply
         delivered = 0
@@ -266,8 +273,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         sampler = resumable(self._index_sampler)
         state: Snapshot | None = None
         if not isinstance(state_dict, dict) or state_dict:
-            checked(state_dict, terms.fingerprint)
-            state = part_for(state_dict, terms.world)
+            state = session.part_of(state_dict, spec, terms)
             batches = None
             if spec.is_map:
                 batches = batches_of(spec)
@@ -278,9 +284,13 @@ class DataLoader(Observed, AskedArguments[T_co]):
         session.resume = None
         session.supply = None
         session.draws = None
+        session.loaded = None
         if state is None:
             return
 
+        if (changed := changing(self._index_sampler)) is not None and state["sampler"] is not None:
+            changed.load_state_dict(state["sampler"])
+            session.loaded = Loaded(state, changed.checkpoint(), changed.changes)
         if state["finished"]:
             if state["sampler"] is not None and isinstance(sampler, ElasticSampler):
                 sampler.load_state_dict(state["sampler"])  # what lasts longer than an epoch, such as changed weights
@@ -321,6 +331,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
     def _iterate(self) -> Any:
         if getattr(self.dataset, "endless", False):
             self._go_on()
+        self._session.adopt_changes(self)
         before = self._session.before_epoch()
         try:
             return self._iterate_once()
@@ -389,6 +400,12 @@ class DataLoader(Observed, AskedArguments[T_co]):
         if self.drop_last:
             return samples // share
         return -(-samples // share)
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """What Accelerate asks before it builds a loader of its own from this one's attributes, and splits that."""
+        refuse_rebuild(self, ACCELERATE, self._options)
+        return False
 
     @property
     def setting(self) -> Setting:

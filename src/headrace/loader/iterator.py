@@ -11,21 +11,24 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace.batches.pinning import pin
+from headrace.core.counter import stream_key
+from headrace.core.errors import UsageError
 from headrace.core.rng import global_states_kept
 from headrace.core.signal_handlers import is_of_signal_handler
 from headrace.core.torch_internals import TorchIterator, TorchProcessIterator, profiler_enabled
-from headrace.epoch.draws import announce, pattern_of_draws, pattern_of_reset, random_state, resumable
+from headrace.epoch.draws import announce, changing, pattern_of_draws, pattern_of_reset, random_state, resumable
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.generators import OrderStates
 from headrace.epoch.indices import begin_indices
-from headrace.epoch.lengths import warn_if_short
-from headrace.epoch.opening import Opening
+from headrace.epoch.lengths import samples_of, warn_if_short
+from headrace.epoch.opening import SEED_BITS, Opening
 from headrace.epoch.progress import MapProgress
 from headrace.epoch.record import Draws, EpochRecord, Terms
 from headrace.epoch.spec import LoaderSpec
 from headrace.loader.rank_check import RankWatch, rank_watch
 from headrace.loader.session import Session
 from headrace.loader.setting import setting_of
+from headrace.samplers.sampler import ElasticSampler
 from headrace.telemetry.batch_size import batch_length
 from headrace.telemetry.dataset_traps import StreamComparison, hazards
 from headrace.telemetry.recorder import Recorder
@@ -119,9 +122,12 @@ class LoaderIterator(TorchIterator):
             replicas=self._num_workers,
             shared=session.shared(spec, terms),
         )
+        session.fault_counter.begin_epoch(samples_of(spec) if spec.is_map else None)
         self._sampler_iter = opening.indices
         self._base_seed = opening.base_seed
         self._shared_seed = opening.shared_seed
+        self._changing = changing(spec.index_sampler)
+        self._changes = 0 if self._changing is None else self._changing.changes
         self._ready: tuple[Any] | None = None
         self._result: BatchResult | None = None
         # Whether torch's `__next__` compares the number of batches with a length that a stream has promised.
@@ -138,6 +144,44 @@ class LoaderIterator(TorchIterator):
         self._is_plain &= self._sampler_iter is not None
         self.executor.start(self.epoch)
         self._recorder.prepared()
+
+    def _behind_changes(self, sampler: ElasticSampler) -> tuple[Epoch, EpochRecord]:
+        """Returns the epoch: if its order was changed, another one that begins behind the batch that the loop got last.
+
+        What was drawn ahead is dropped, so that a change begins with the same batch for any number of workers.
+        """
+        record = self.record
+        if sampler.changes == self._changes or record.is_over:
+            return self.epoch, record
+
+        session = self._session
+        spec = self.epoch.spec
+        terms = record.terms
+        if not terms.in_order or spec.defers:
+            raise UsageError.about(
+                "the order cannot change within an epoch whose batches may come out of order",
+                place="MixtureSampler.set_weights",
+                found="in_order=False" if not terms.in_order else "stragglers='defer'",
+                expected="a loader with in_order=True and stragglers='wait', or a call between two epochs",
+                cure="change the weights when the epoch is over, or let the loader keep the order",
+            )
+
+        origin = session.origin(spec)
+        # Generators stay as they are. Workers draw other random numbers behind these batches than for them.
+        resume = {**record.snapshot(origin), "random": None}
+        self._base_seed = stream_key(int(self._base_seed), resume["batches"]) & SEED_BITS
+        opening = self._opening(spec, terms._replace(resume=resume, draws=None))
+        shared = session.shared(spec, terms)
+        self.epoch = opening.epoch(origin, record.draws, record.random, None, replicas=self._num_workers, shared=shared)
+        self.epoch.record.terms = terms
+        if session.record is record:
+            session.record = self.epoch.record
+        self._sampler_iter = opening.indices
+        self._ready = None
+        self._result = None
+        self.executor.start(self.epoch)
+        self._changes = sampler.changes
+        return self.epoch, self.record
 
     def _opening(self, spec: LoaderSpec, terms: Terms) -> Opening:
         """Returns the beginning of an epoch, with what torch's iterator has drawn for it."""
@@ -188,6 +232,8 @@ class LoaderIterator(TorchIterator):
         record = epoch.record
         if record.handed_out is not None:
             record.settle()
+        if self._changing is not None:
+            epoch, record = self._behind_changes(self._changing)
 
         asked = perf_counter()
         if asked >= recorder.due:
@@ -218,9 +264,7 @@ class LoaderIterator(TorchIterator):
                 record.complete_at = epoch.leaving + 1
 
         (batch,) = self._ready
-        samples = epoch.held
-        if not epoch.is_map:
-            samples = batch_length(batch)
+        samples = epoch.held if epoch.is_map else batch_length(batch)
 
         recorder.add(self._number_of_epoch, epoch.deliveries, samples, asked, self._timings)
         epoch.deliveries = epoch.leaving + 1

@@ -26,6 +26,7 @@ from headrace.core.world import Shard, local_world_size
 from headrace.faults.policy import ErrorAction, OnError
 from headrace.faults.quarantine import Excluded, checked_path, excluded_numbers
 from headrace.loader.reporting import OnStats
+from headrace.samplers.frameworks import split_by_lightning
 from headrace.samplers.live import LiveSampler
 
 AskedBackend = Literal["process", "thread", "inline", "auto", "ray"] | Ray
@@ -42,6 +43,8 @@ class Options:
     """The checked arguments of a loader that torch does not have. `loader.setting` has what was chosen from them."""
 
     seed: int | None = None
+    asked_seed: int | None = None
+    """The one that the user gave: some abilities need a seed, and then it is 0 by default."""
     shard: AskedShard | None = None
     backend: AskedBackend = "process"
     batches_per_epoch: int | None = None
@@ -156,7 +159,8 @@ def checked_exclude(exclude: Excluded, dataset: object, given: object) -> Any:
 
 
 def _leaves_out(sampler: Any, numbers: Any) -> bool:
-    left_out: Any = getattr(getattr(sampler, "sampler", sampler), "excluded", None)
+    sampler = getattr(sampler, "sampler", sampler)
+    left_out: Any = getattr(split_by_lightning(sampler) or sampler, "excluded", None)
     return left_out is not None and np.array_equal(left_out, numbers)
 
 
@@ -350,3 +354,13 @@ def _is_shard(value: object) -> bool:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def default_seed(seed: int | None, dataset: object, shard: object, *, moves_samples: bool) -> int | None:
+    """Returns the seed of a loader: 0 where an ability needs one, and the user gave none.
+
+    moves_samples: whether workers come and go, so that which of them loads a sample depends on timing.
+    """
+    if seed is None and (shard is not None or moves_samples or is_live(dataset)):
+        return 0
+    return seed

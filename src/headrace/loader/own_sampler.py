@@ -10,7 +10,7 @@ from headrace.core.protocols import is_live
 from headrace.core.world import ALONE, Shard, World
 from headrace.loader.options import AskedShard
 from headrace.loader.session import Session
-from headrace.samplers.distributed import DistributedSampler
+from headrace.samplers.distributed import DistributedSampler, WholeSampler
 from headrace.samplers.kept import KeptSampler
 from headrace.samplers.sampler import ElasticSampler
 
@@ -35,7 +35,8 @@ def own_sampler(session: Session, dataset: Any, shuffle: bool, drop_last: bool, 
             uneven="drop" if drop_last else "pad", alone=session.alone,
         )  # fmt: skip
 
-    return DistributedSampler(
+    kind = WholeSampler if session.alone else DistributedSampler
+    return kind(
         dataset, shuffle=shuffle, seed=options.seed, rank=rank, world_size=size,
         uneven="drop" if drop_last else "pad", exclude=excluded,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import DataLoader as TorchDataLoader
 
@@ -13,12 +13,13 @@ from headrace.core.protocols import is_stateful
 from headrace.core.torch_internals import DatasetKind
 from headrace.core.unseeded import Seeding
 from headrace.core.world import Shard, World, current_world, distributed_world
-from headrace.epoch.draws import names_of_samplers, random_state
+from headrace.epoch.draws import changing, draws_nothing, names_of_samplers, random_state
 from headrace.epoch.fixed_length import EndlessBatches
 from headrace.epoch.generators import OrderStates
+from headrace.epoch.progress import MapProgress
 from headrace.epoch.record import EpochRecord, Terms
 from headrace.epoch.slow_samples import SlowSamples
-from headrace.epoch.snapshot import Snapshot
+from headrace.epoch.snapshot import Snapshot, checked, part_for, parts_of, with_sampler
 from headrace.epoch.spec import LoaderSpec, Shared
 from headrace.faults.counts import FaultCounter
 from headrace.faults.policy import Policy
@@ -34,6 +35,19 @@ from headrace.workers.processes.start import ForkServers
 from headrace.workers.protocol import Backend
 from headrace.workers.remote.placement import Placement
 
+if TYPE_CHECKING:
+    from headrace.loader.dataloader import DataLoader
+
+
+class Loaded(NamedTuple):
+    """A state that was loaded, and is not taken up yet."""
+
+    state: Snapshot
+    reached: Any
+    """A checkpoint of the sampler: where the state's last batch was."""
+    changes: int
+    """How often the order had been changed."""
+
 
 class BeforeEpoch(NamedTuple):
     """What beginning an epoch changes; see `Session`."""
@@ -43,6 +57,7 @@ class BeforeEpoch(NamedTuple):
     resume: Snapshot | None
     draws: str | None
     record: EpochRecord | None
+    loaded: Loaded | None
 
 
 @dataclass
@@ -64,6 +79,8 @@ class Session:
     """Whether `set_epoch` was called since the last epoch began."""
     resume: Snapshot | None = None
     """The state from which the next epoch goes on."""
+    loaded: Loaded | None = None
+    """That state as it was loaded, where the order may be changed before the epoch begins."""
     draws: str | None = None
     """What the run whose state was loaded draws at the beginning of each epoch; None: what torch draws."""
     record: EpochRecord | None = None
@@ -96,7 +113,7 @@ class Session:
 
     def before_epoch(self) -> BeforeEpoch:
         """Returns what `go_back` needs if the epoch that is about to begin does not begin after all."""
-        return BeforeEpoch(self.epoch, self.announced, self.resume, self.draws, self.record)
+        return BeforeEpoch(self.epoch, self.announced, self.resume, self.draws, self.record, self.loaded)
 
     def go_back(self, before: BeforeEpoch) -> None:
         """Makes it as if the epoch had not begun."""
@@ -105,6 +122,7 @@ class Session:
         self.resume = before.resume
         self.draws = before.draws
         self.record = before.record
+        self.loaded = before.loaded
 
     def without_resources(self) -> Session:
         """Returns what another process can have of it, too."""
@@ -120,6 +138,7 @@ class Session:
             epoch=self.epoch,
             announced=self.announced,
             resume=self.resume,
+            loaded=self.loaded,
             draws=self.draws,
             alone=self.alone,
             looked_at=self.looked_at,
@@ -169,7 +188,7 @@ class Session:
     def spec(self, loader: TorchDataLoader[Any]) -> LoaderSpec:
         """Returns the arguments of the loader as they are now."""
         sampler = None
-        if loader.batch_sampler is not None:
+        if loader.batch_sampler is not None and loader.sampler is not loader.batch_sampler:
             sampler = loader.sampler
 
         prefetch_factor = loader.prefetch_factor
@@ -199,12 +218,31 @@ class Session:
             defers=self.options.stragglers == "defer",
         )
 
+    def part_of(self, state: Snapshot, spec: LoaderSpec, terms: Terms) -> Snapshot:
+        """Returns this rank's part of a state. Raises `StateError` if it does not fit.
+
+        Warns of another rank's state, as frameworks give it to all, where the order of a stream may depend on the rank.
+        """
+        checked(state, terms.fingerprint)
+        in_step = not spec.is_map or draws_nothing(spec.index_sampler)
+        part = part_for(state, terms.world, in_step=in_step)
+        is_mine = any(one["rank"] == terms.world.rank for one in parts_of(state))
+        if not (is_mine or spec.is_map or part["elastic"] or self.options.seed is not None):
+            warnings.warn(
+                f"This state is another rank's: rank {terms.world.rank} leaves out as many batches of its stream. If "
+                "random numbers decide on the order of the stream, samples get lost or come twice: give the loader a "
+                "seed=, or load a state of each rank.",
+                stacklevel=3,
+            )
+        return part
+
     def origin(self, spec: LoaderSpec) -> LoaderOrigin:
         """Returns what a record asks when a state is taken."""
         return LoaderOrigin(spec, has_workers=spec.num_workers > 0 or self.tuner is not None)
 
     def next_terms(self, loader: TorchDataLoader[Any]) -> Terms:
         """Returns the terms of the epoch that begins now, and counts it."""
+        self.loaded = None
         terms = self.terms(loader, self.resume)
         if self.alone and terms.world.size > 1:
             warnings.warn(
@@ -218,6 +256,19 @@ class Session:
         self.epoch += 1
         self.announced = False
         return terms
+
+    def adopt_changes(self, loader: DataLoader[Any]) -> None:
+        """Has changes of the order begin behind the last batch, or behind the state that was loaded.
+
+        So they do not depend on what was drawn ahead.
+        """
+        if loader._dataset_kind == DatasetKind.Iterable or (sampler := changing(loader._index_sampler)) is None:
+            return
+        if self.loaded is not None:
+            if sampler.changes != self.loaded.changes:
+                loader.load_state_dict(with_sampler(self.loaded.state, sampler.state_at(self.loaded.reached)))
+        elif self.record is not None and isinstance(self.record.progress, MapProgress):
+            sampler.begin_change(self.record.progress.sampler)
 
     def terms(self, loader: TorchDataLoader[Any], resume: Snapshot | None) -> Terms:
         """Returns the terms of the next epoch, which goes on from `resume`."""

@@ -11,6 +11,7 @@ import torch
 
 from headrace.core.counter import GOLDEN, mix_words, words_at
 from headrace.core.errors import UsageError, explain
+from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.permutation import Permutations
 from headrace.samplers.positions import Uneven
 from headrace.samplers.sampler import Keys, PositionalSampler, digest_of, positive
@@ -20,7 +21,7 @@ CLASSES, SAMPLES = 0, 1
 """What is shuffled."""
 
 
-class ClassBalancedSampler(PositionalSampler):
+class ClassBalancedSampler(PositionalSampler, SplitOverRanks):
     """Samples all classes equally often: with n classes, every n positions hold each class once, in random order.
 
     The samples of a class are shuffled, and shuffled again after all of them have come. So a sample of a rare class

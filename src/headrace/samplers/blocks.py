@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.counter import words_at
+from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.permutation import Permutation, Permutations
 from headrace.samplers.positions import Uneven
 from headrace.samplers.sampler import Keys, PositionalSampler, length_of, positive
@@ -16,7 +17,7 @@ BLOCKS, SAMPLES = 0, 1
 """What is shuffled."""
 
 
-class BlockShuffleSampler(PositionalSampler):
+class BlockShuffleSampler(PositionalSampler, SplitOverRanks):
     """Every key once, with only `window` blocks of `block_size` neighbouring keys in use at a time.
 
     The blocks (of a file, a row group, a chunk) come in random order. The samples of `window` consecutive blocks are

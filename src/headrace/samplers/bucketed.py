@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from typing import Any, Literal, NamedTuple, Unpack
 
@@ -13,12 +13,13 @@ import torch
 
 from headrace.core.counter import stream_key, words_at
 from headrace.core.errors import UsageError, explain, wrong_argument
+from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.permutation import Permutation
 from headrace.samplers.positions import local_range
 from headrace.samplers.sampler import Dealing, ElasticSampler, Keys, State, digest_of, positive
 from headrace.samplers.weighted import numbers_of
 
-SAMPLES, BATCHES = 0, 1
+SAMPLES, BATCHES, GROUPS, WITHIN = 0, 1, 2, 3
 """What is shuffled."""
 
 Lengths = npt.NDArray[Any]
@@ -53,7 +54,7 @@ class SortedWindow(NamedTuple):
         return Batch(self.keys[cut], self.positions[cut].copy())
 
 
-class BucketedBatchSampler(ElasticSampler):
+class BucketedBatchSampler(ElasticSampler, SplitOverRanks):
     """Cuts the shuffled order into windows, sorts each by length, and cuts it into batches, which come in random order.
 
     Without `shuffle`, windows follow the order of the dataset, and their batches come by descending length. The ranks
@@ -150,8 +151,12 @@ class BucketedBatchSampler(ElasticSampler):
         edges = self._edges(lengths[order])
         turns = np.arange(len(edges) - 1)
         if self.shuffle:
-            turns = np.argsort(words_at(stream_key(self._stream(BATCHES, epoch), number), turns), kind="stable")
+            turns = self._shuffled(turns, number, stream_key(self._stream(BATCHES, epoch), number))
         return SortedWindow(number, keys[order], positions[order], edges, turns.tolist())
+
+    def _shuffled(self, turns: Keys, window: int, stream: int) -> Keys:
+        """Returns the batches of a window, which are numbered by descending length, in the order in which they come."""
+        return shuffled(turns, stream)
 
     def _identity(self) -> State:
         more = {"window_size": self.window, "shuffle": self.shuffle, "digest": self._digest}
@@ -166,15 +171,26 @@ class BucketedBatchSampler(ElasticSampler):
     def _reached(self) -> State:
         return dict(self._now)
 
+    def follow(self) -> Callable[[], Any]:
+        """See `ElasticSampler.follow`."""
+        now = self._now
+        rest = {"sampler": self.name, **self._identity(), "epoch": self.epoch}
+        return lambda: {**rest, **now}
+
 
 class LengthBucketBatchSampler(BucketedBatchSampler):
     """Batches of `batch_size` samples of similar length.
 
     lengths: the length of each sample, non-negative numbers, shape (n,).
-    window: samples that are sorted together, rounded up to whole batches; by default 64 batches. Larger windows pad
-      less and shuffle less.
-    drop_last: leaves out the samples at the end of the shuffled order that do not fill a batch.
+    window: samples that are sorted together, rounded up to whole groups of batches; by default 64 batches. Larger
+      windows pad less and shuffle less.
+    drop_last: leaves out the samples at the end of the shuffled order that do not fill a batch. Otherwise these come as
+      the last batch.
     rank, world_size, uneven: as in `DistributedSampler`, but `uneven` counts batches.
+
+    In each step the ranks get batches of similar length, so that none waits for another: an eighth of a window's
+    batches, rounded down to a power of two, stay together as a group. It suits as many ranks, or half as many, and so
+    on; take a window of 8 batches for each rank if there are more than 8.
     """
 
     def __init__(
@@ -189,11 +205,12 @@ class LengthBucketBatchSampler(BucketedBatchSampler):
         **dealing: Unpack[Dealing],
     ) -> None:
         self.batch_size = size = positive("batch_size", batch_size)
-        self.drop_last = drop_last
+        self._drop_last = drop_last
         if window is None:
             window = 64 * size
-        else:
-            window = -(-positive("window", window) // size) * size
+        batches = -(-positive("window", window) // size)
+        self._group = 1 << max((batches // 8).bit_length() - 1, 0)
+        window = -(-batches // self._group) * self._group * size
 
         super().__init__(lengths, window, shuffle=shuffle, seed=seed, **dealing)
         if drop_last:
@@ -202,11 +219,24 @@ class LengthBucketBatchSampler(BucketedBatchSampler):
     def _edges(self, lengths: Lengths) -> list[int]:
         return [*range(0, len(lengths), self.batch_size), len(lengths)]
 
+    def _shuffled(self, turns: Keys, window: int, stream: int) -> Keys:
+        full = min(self.window, self._samples - window * self.window) // self.batch_size
+        grouped = full - full % self._group
+        numbers = np.arange(grouped // self._group)
+        groups = shuffled(numbers, stream_key(stream, GROUPS))
+        # To exchange batches by bits keeps pairs together, pairs of pairs, and so on; no rank always gets the longest.
+        masks = words_at(stream_key(stream, WITHIN), groups).astype(np.int64) & (self._group - 1)
+        within = np.arange(self._group) ^ masks[:, None]
+        # In the last window only, some batches fill no group, and the last one may not be full.
+        rest = shuffled(turns[grouped:full], stream)
+        return np.concatenate([(groups[:, None] * self._group + within).ravel(), rest, turns[full:]])
+
     def _total(self, epoch: int) -> int:
         return -(-self._samples // self.batch_size)
 
     def _identity(self) -> State:
-        return {**super()._identity(), "batch_size": self.batch_size, "drop_last": self.drop_last}
+        more = {"batch_size": self.batch_size, "drop_last": self._drop_last, "group": self._group}
+        return {**super()._identity(), **more}
 
 
 class MaxTokensBatchSampler(BucketedBatchSampler):
@@ -222,6 +252,8 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
     The number of batches depends on the epoch. To count them, `len()` cuts all windows of the epoch, at some 5 million
     samples per second, and keeps the number for the epoch. Nothing else needs it.
     """
+
+    batches_vary = True
 
     def __init__(
         self,
@@ -297,6 +329,11 @@ class MaxTokensBatchSampler(BucketedBatchSampler):
     def _identity(self) -> State:
         limits = {"max_tokens": self.max_tokens, "max_samples": self.max_samples, "too_long": self.too_long}
         return {**super()._identity(), **limits}
+
+
+def shuffled(numbers: Keys, stream: int) -> Keys:
+    """Returns the numbers in a random order."""
+    return numbers[np.argsort(words_at(stream, numbers), kind="stable")]
 
 
 def checked_lengths(lengths: npt.ArrayLike | torch.Tensor) -> Lengths:

@@ -7,23 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.permutation import Permutation
 from headrace.samplers.positions import Uneven
 from headrace.samplers.sampler import Keys, PositionalSampler, digest_of, length_of
 
 
-class DistributedSampler(PositionalSampler):
-    """Every key once, in an order that depends only on seed and epoch, for one rank or many.
+class WholeSampler(PositionalSampler):
+    """Every key once, in an order that depends only on seed and epoch: what `DistributedSampler` splits.
 
-    It takes constant memory and starts at once, for any length.
-
-    dataset: a dataset with a length, or the length itself.
-    uneven: what happens at the end if the length is no multiple of the world size: `"pad"` repeats a few samples,
-      `"drop"` leaves a few out, `"keep"` delivers each exactly once, and some ranks get one more than others.
-    exclude: numbers of samples to leave out; takes 8 bytes for each.
+    A loader with a seed and no shard has it: frameworks may split that order over the ranks.
     """
 
     takes_all_alike = True
+    name = "DistributedSampler"
 
     def __init__(
         self,
@@ -69,3 +66,15 @@ class DistributedSampler(PositionalSampler):
         else:
             excluded = {}
         return {**super()._identity(), "shuffle": self.shuffle, **excluded}
+
+
+class DistributedSampler(WholeSampler, SplitOverRanks):
+    """Every key once, in an order that depends only on seed and epoch, for one rank or many.
+
+    It takes constant memory and starts at once, for any length.
+
+    dataset: a dataset with a length, or the length itself.
+    uneven: what happens at the end if the length is no multiple of the world size: `"pad"` repeats a few samples,
+      `"drop"` leaves a few out, `"keep"` delivers each exactly once, and some ranks get one more than others.
+    exclude: numbers of samples to leave out; takes 8 bytes for each.
+    """

@@ -14,6 +14,7 @@ import numpy as np
 from headrace.core.counter import stream_key
 from headrace.core.spans import Beginning, NothingYetError, Rows, Span, SpanKey, SpanKeys, SpanSupply, everything
 from headrace.core.world import World
+from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.permutation import Permutation
 from headrace.samplers.positions import Uneven, local_range
 from headrace.samplers.sampler import ORDER, ElasticSampler, State
@@ -22,7 +23,7 @@ KEPT_ORDER = 1 << 20
 """Samples of a span up to which its order is computed at once and kept; 8 bytes each."""
 
 
-class LiveSampler(ElasticSampler):
+class LiveSampler(ElasticSampler, SplitOverRanks):
     """All samples of a log, in spans. Each span comes in an order of its own, or in that of the log.
 
     Its indices are `SpanKeys`. It has no length. The state holds the spans that are not over, so that they are read
@@ -99,6 +100,13 @@ class LiveSampler(ElasticSampler):
             return self.epoch, self._position, self._resumed
         return self.epoch, *self._running.checkpoint()
 
+    def follow(self) -> Callable[[], Any]:
+        """See `ElasticSampler.follow`."""
+        if self._running is None:
+            return self.checkpoint
+        epoch, running = self.epoch, self._running
+        return lambda: (epoch, *running.checkpoint())
+
     def state_dict(self) -> State:
         """See `ElasticSampler.state_dict`."""
         return self.state_at(self.checkpoint())
@@ -110,7 +118,7 @@ class LiveSampler(ElasticSampler):
 
         epoch, position, beginning = checkpoint
         return {
-            "sampler": type(self).__name__,
+            "sampler": self.name,
             **self._identity(),
             "epoch": epoch,
             "position": position,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
+import functools
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -11,12 +12,14 @@ import torch
 
 from headrace.core.counter import GOLDEN, mix_words, words_at
 from headrace.core.errors import UsageError, explain
+from headrace.samplers.frameworks import SplitOverRanks, Splitter, splitter
 from headrace.samplers.permutation import Permutations
 from headrace.samplers.positions import local_range
 from headrace.samplers.quota import ONE, Ints, Quota, shares_of
 from headrace.samplers.sampler import (
     FIRST_CHUNK,
     LARGEST_CHUNK,
+    Cursor,
     Dealing,
     Keys,
     PositionalSampler,
@@ -55,7 +58,7 @@ class Mix(NamedTuple):
         return self.quota.before(position) + self.ahead
 
 
-class MixtureSampler(PositionalSampler):
+class MixtureSampler(PositionalSampler, SplitOverRanks):
     """Keys of `torch.utils.data.ConcatDataset(sources)`, drawn from the sources in proportion to `weights`.
 
     sources: datasets, or their lengths.
@@ -67,11 +70,16 @@ class MixtureSampler(PositionalSampler):
     it stopped, so a large source does not start over in each epoch. After p runs of 256 samples, no source deviates
     from its share by more than 2 + log2(p) * 2/3 samples.
 
-    `set_weights` applies from the next drawn sample on, also within an epoch; a loader draws some batches ahead. All
-    ranks must call it at the same step. The order depends on seed, epoch, position, and when the weights changed;
-    `state_dict` holds their last change. Memory: a few words per source. Each rank computes the sources, but not the
-    keys, of all ranks' samples: some 15 million samples per second.
+    `set_weights` applies from the next sample on, also within an epoch. All ranks must call it at the same step. The
+    order depends on seed, epoch, position, and when the weights changed; `state_dict` holds their last change. Memory:
+    a few words per source. Each rank computes the sources, but not the keys, of all ranks' samples: some 15 million
+    samples per second.
     """
+
+    may_change = True
+
+    _asking: Splitter | None = None
+    """What splits the keys of the iteration that began last."""
 
     def __init__(
         self,
@@ -102,10 +110,24 @@ class MixtureSampler(PositionalSampler):
         return self._mix.quota.shares / ONE
 
     def set_weights(self, weights: npt.ArrayLike | torch.Tensor) -> None:
-        """Changes the weights from the next sample on. Raises `UsageError` if they do not fit the sources."""
+        """Changes the weights from the next sample on; with a headrace loader, from the loop's next batch on.
+
+        The loader drops the batches that workers have made ahead, and has them made again. Raises `UsageError` if the
+        weights do not fit the sources, or while a framework splits this sampler's keys over the ranks: each rank would
+        change at another place.
+        """
         shares = self._checked(weights)
-        here = self.epoch * self.total + self._reached()["position"]
-        self._mix = Mix.of(self._quota(shares), here, self._mix.before(here))
+        if self._asking is not None and self._reached()["position"] < self.total:
+            raise UsageError.about(
+                "the ranks would change their weights at different places",
+                place="MixtureSampler.set_weights",
+                found=f"an epoch whose samples {self._asking.framework} splits over the ranks",
+                expected="a call between two epochs, or ranks that the sampler splits the samples over itself",
+                cure=f"keep the loader from {self._asking.framework}, or change the weights when the epoch is over",
+            )
+
+        self._mix = self._changed(self._mix, shares, self.epoch * self.total + self._reached()["position"])
+        self.changes += 1
 
     @property
     def samples_of_dataset(self) -> int:
@@ -147,6 +169,15 @@ class MixtureSampler(PositionalSampler):
 
         count[0] = self.total
 
+    def _begin(self) -> State:
+        self._asking = splitter()
+        return super()._begin()
+
+    def _changed(self, mix: Mix, shares: Ints, here: int) -> Mix:
+        return Mix.of(self._quota(shares), here, mix.before(here))
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
     def state_dict(self) -> State:
         """See `ElasticSampler.state_dict`.
 
@@ -154,9 +185,38 @@ class MixtureSampler(PositionalSampler):
         since: the position from which they apply, counted over all epochs.
         counts: how many samples each source had delivered before that position.
         """
-        mix = self._mix
+        return self.state_at(self.checkpoint())
+
+    def checkpoint(self) -> Any:
+        """See `ElasticSampler.checkpoint`."""
+        return self._noted(self.epoch, self._cursor)
+
+    def follow(self) -> Callable[[], Any]:
+        """See `ElasticSampler.follow`."""
+        return functools.partial(self._noted, self.epoch, self._cursor)
+
+    def _noted(self, epoch: int, cursor: Cursor) -> Any:
+        return *super()._noted(epoch, cursor), self._mix, self.changes
+
+    def state_at(self, checkpoint: Any) -> State:
+        """See `ElasticSampler.state_at`."""
+        if isinstance(checkpoint, dict):
+            return checkpoint
+
+        epoch, position, _, _ = checkpoint
+        mix = self._mix_at(checkpoint)
         more = {"since": mix.since, "shares": mix.quota.shares.tolist(), "counts": mix.counts.tolist()}
-        return {**super().state_dict(), **more}
+        return {"sampler": self.name, **self._identity(), "epoch": epoch, "position": position, **more}
+
+    def begin_change(self, checkpoint: Any) -> None:
+        """See `ElasticSampler.begin_change`."""
+        self._mix = self._mix_at(checkpoint)
+
+    def _mix_at(self, checkpoint: Any) -> Mix:
+        epoch, position, mix, changes = checkpoint
+        if changes == self.changes:
+            return mix  # type: ignore[no-any-return]
+        return self._changed(mix, self._mix.quota.shares, epoch * self.total + position)
 
     def load_state_dict(self, state_dict: State) -> None:
         """See `ElasticSampler.load_state_dict`."""

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from numbers import Integral
 from operator import index
 from typing import Any, ClassVar, TypedDict
@@ -19,7 +20,8 @@ from torch.utils.data import Sampler
 
 from headrace.core.counter import stream_key
 from headrace.core.errors import StateError, UsageError, explain, wrong_argument
-from headrace.core.world import World, checked_world
+from headrace.core.world import ALONE, World, checked_world
+from headrace.samplers.frameworks import splitter
 from headrace.samplers.positions import Uneven, checked_uneven, local_range
 
 Keys = npt.NDArray[np.int64]
@@ -52,8 +54,20 @@ class ElasticSampler(Sampler[Any]):
     `set_epoch`. If several iterations run at once, `state_dict` reports the one that began last.
     """
 
+    name: ClassVar[str]
+    """What its states call it."""
+
     elastic: ClassVar[bool] = True
     """Whether another number of ranks can load its states."""
+
+    batches_vary: ClassVar[bool] = False
+    """Whether it makes batches, and of different sizes."""
+
+    may_change: ClassVar[bool] = False
+    """Whether the user may change the order on the way. Then a loader does what `begin_change` says."""
+
+    changes: int = 0
+    """How often that was done."""
 
     def __init__(
         self, *, seed: int = 0, rank: int | None = None, world_size: int | None = None, uneven: Uneven = "pad"
@@ -67,10 +81,39 @@ class ElasticSampler(Sampler[Any]):
         if rank is not None and world_size is not None:
             checked_world(rank, world_size)
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
+
     @property
     def world(self) -> World:
-        """This sampler's rank, and the number of ranks."""
-        return checked_world(self._rank, self._world_size)
+        """This sampler's rank, and the number of ranks.
+
+        Where a framework splits what it gives once more, it gives all: `World(0, 1)`. Raises `UsageError` if it was
+        made for one of several ranks, or if the framework would lose samples.
+        """
+        world = checked_world(self._rank, self._world_size)
+        if world.size == 1 or (asking := splitter()) is None:
+            return world
+        if self.batches_vary and asking.joins:
+            raise UsageError.about(
+                f"{asking.framework} would lose samples: it joins the ranks' batches, and cuts them into equal parts",
+                place=type(self).__name__,
+                found="batches of different sizes",
+                expected="batches of one size, as dispatch_batches=True needs them",
+                cure="give DataLoaderConfiguration(dispatch_batches=False)",
+            )
+        if self._rank is None and self._world_size is None:
+            return ALONE
+
+        raise UsageError.about(
+            f"the samples of a rank would be split once more, by {asking.framework}",
+            place=type(self).__name__,
+            found=f"rank={world.rank}, world_size={world.size} of the sampler",
+            expected="one that splits the samples: the sampler, or the framework",
+            cure=f"leave rank= and world_size= of the sampler out, or keep its loader from {asking.framework}",
+        )
 
     def adopt_world(self, world: World) -> None:
         """Splits the samples by the shard of a loader. Raises `UsageError` if this sampler has another rank or world.
@@ -103,16 +146,30 @@ class ElasticSampler(Sampler[Any]):
 
     def state_dict(self) -> State:
         """Returns the state after the last element, as plain values: the same on all ranks that are in step."""
-        return {"sampler": type(self).__name__, **self._identity(), "epoch": self.epoch, **self._reached()}
+        return {"sampler": self.name, **self._identity(), "epoch": self.epoch, **self._reached()}
 
     def checkpoint(self) -> Any:
         """Returns a cheap note of the current position, from which `state_at` makes the state."""
         return self.state_dict()
 
+    def follow(self) -> Callable[[], Any]:
+        """Returns what gives the checkpoints of the iteration that began last, whatever begins or is set after it."""
+        return self.checkpoint
+
     def state_at(self, checkpoint: Any) -> State:
         """Returns the state of a `checkpoint()`; returns a state unchanged."""
         state: State = checkpoint
         return state
+
+    def upcoming(self) -> Any:
+        """Returns a checkpoint of where an iteration begins that is asked for now."""
+        return self.checkpoint()
+
+    def begin_change(self, checkpoint: Any) -> None:
+        """Has the last change begin at a checkpoint: behind the batch that the loop got before it asked for the change.
+
+        So it begins at the same place whatever was drawn ahead, which must be drawn again. `state_at` does the same.
+        """
 
     def load_state_dict(self, state_dict: State) -> None:
         """Makes the next iteration continue from a state. Raises `StateError` if it belongs to another sampler."""
@@ -123,7 +180,7 @@ class ElasticSampler(Sampler[Any]):
 
     def check_state(self, state: Any) -> None:
         """Raises `StateError` unless `state` comes from a sampler with the same arguments and data, and is whole."""
-        expected = {"sampler": type(self).__name__, **self._identity()}
+        expected = {"sampler": self.name, **self._identity()}
         if isinstance(state, dict):
             found: Any = {name: state.get(name) for name in expected}
         else:
@@ -173,6 +230,9 @@ class ElasticSampler(Sampler[Any]):
         """Returns how far the iteration has come that began last."""
 
 
+Cursor = tuple[int, int, list[int]]
+
+
 class PositionalSampler(ElasticSampler):
     """A sampler of single keys. A subclass sets `total` and defines the order by `keys_at`.
 
@@ -186,7 +246,7 @@ class PositionalSampler(ElasticSampler):
     total: int = 0
     """Positions of one epoch, over all ranks."""
 
-    _cursor = (0, 1, [0])
+    _cursor: Cursor = (0, 1, [0])
     """Where the iteration began, the world size, and how many keys it has yielded."""
 
     @abstractmethod
@@ -255,15 +315,29 @@ class PositionalSampler(ElasticSampler):
         """See `ElasticSampler.checkpoint`: the epoch and the position, unless a subclass has more in its state."""
         if type(self).state_dict is not ElasticSampler.state_dict:
             return self.state_dict()
-        start, size, count = self._cursor
-        return self.epoch, min(start + count[0] * size, self.total)
+        return self._noted(self.epoch, self._cursor)
+
+    def follow(self) -> Callable[[], Any]:
+        """See `ElasticSampler.follow`."""
+        if type(self).state_dict is not ElasticSampler.state_dict:
+            return self.checkpoint
+        return functools.partial(self._noted, self.epoch, self._cursor)
+
+    def upcoming(self) -> Any:
+        """See `ElasticSampler.upcoming`."""
+        start = self._start or self._beginning()
+        return self._noted(self.epoch, (start["position"], 1, [0]))
+
+    def _noted(self, epoch: int, cursor: Cursor) -> Any:
+        start, size, count = cursor
+        return epoch, min(start + count[0] * size, self.total)
 
     def state_at(self, checkpoint: Any) -> State:
         """See `ElasticSampler.state_at`."""
         if isinstance(checkpoint, dict):
             return checkpoint
         epoch, position = checkpoint
-        return {"sampler": type(self).__name__, **self._identity(), "epoch": epoch, "position": position}
+        return {"sampler": self.name, **self._identity(), "epoch": epoch, "position": position}
 
     def _wrapped(self, chunk: range) -> Keys:
         return np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64) % self.total
@@ -275,8 +349,7 @@ class PositionalSampler(ElasticSampler):
         self._cursor = (state["position"], 1, [0])
 
     def _reached(self) -> State:
-        start, size, count = self._cursor
-        return {"position": min(start + count[0] * size, self.total)}
+        return {"position": self._noted(self.epoch, self._cursor)[1]}
 
 
 def length_of(dataset: Sized | int) -> int:

@@ -10,13 +10,14 @@ import torch
 
 from headrace.core.counter import uniforms_at
 from headrace.core.errors import UsageError, explain
+from headrace.samplers.frameworks import SplitOverRanks
 from headrace.samplers.positions import Uneven
 from headrace.samplers.sampler import Keys, PositionalSampler, digest_of, positive
 
 Floats = npt.NDArray[np.float64]
 
 
-class WeightedSampler(PositionalSampler):
+class WeightedSampler(PositionalSampler, SplitOverRanks):
     """Draws key i with a probability proportional to `weights[i]`.
 
     weights: a one-dimensional array, tensor or sequence of finite numbers, none negative, not all zero. There may be

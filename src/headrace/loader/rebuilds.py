@@ -1,0 +1,116 @@
+"""Frameworks that build a loader anew from its attributes: what they find, and what they would lose."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import torch
+
+from headrace.core.errors import UsageError
+from headrace.core.world import Shard
+from headrace.loader.options import Options, is_map
+from headrace.samplers.frameworks import SplitOverRanks
+
+if TYPE_CHECKING:
+    from headrace.loader.dataloader import DataLoader
+
+SAVED_BY_LIGHTNING = "__pl_saved_args"
+"""Where Lightning keeps the arguments of a loader that is made in one of its hooks, to build it anew.
+
+It wraps the constructors of all loaders that exist when the hook begins. If ours is first asked for within the hook, it
+keeps the arguments that torch's loader is given, which are not ours. Without any, it takes the attributes.
+"""
+
+PLAIN = {"on_error": "raise", "backend": "process", "stragglers": "wait", "batches_per_epoch": None, "on_stats": None}
+"""Arguments of which torch's loader knows nothing, and their defaults."""
+
+
+class Framework(NamedTuple):
+    """A framework that builds loaders anew with torch's arguments."""
+
+    name: str
+    place: str
+    cure: str
+    keeps_sampler: bool
+    """Whether the new loader has the sampler of the old one."""
+
+
+ACCELERATE = Framework(
+    "Accelerate",
+    "accelerator.prepare",
+    "keep the loader out of prepare(): give it shard='auto', and move its batches to accelerator.device",
+    keeps_sampler=True,
+)
+RAY_TRAIN = Framework(
+    "Ray Train",
+    "ray.train.torch.prepare_data_loader",
+    "give the loader shard='auto': Ray Train then takes it as it is",
+    keeps_sampler=False,
+)
+RAY_MODULES = {"ray.train.torch.train_loop_utils", "ray.train.v2.torch.train_loop_utils"}
+
+
+@contextlib.contextmanager
+def shown_to_frameworks(loader: DataLoader[Any]) -> Iterator[None]:
+    """Runs torch's constructor. Behind it, attributes are what frameworks understand that split or build loaders."""
+    is_outermost = SAVED_BY_LIGHTNING not in vars(loader)
+    yield
+    if is_outermost:
+        vars(loader).pop(SAVED_BY_LIGHTNING, None)
+
+    # They look for a sampler that splits over ranks here, and would split its batches once more.
+    if isinstance(loader.batch_sampler, SplitOverRanks):
+        vars(loader)["sampler"] = loader.batch_sampler
+
+
+class ReadByRay:
+    """The argument `generator`: Ray Train reads it once it has decided to build a loader anew, and asks nothing else.
+
+    Where that would lose other arguments, reading it there raises `UsageError`.
+    """
+
+    @overload
+    def __get__(self, loader: None, owner: object) -> ReadByRay: ...
+    @overload
+    def __get__(self, loader: DataLoader[Any], owner: object) -> torch.Generator | None: ...
+    def __get__(self, loader: DataLoader[Any] | None, owner: object) -> ReadByRay | torch.Generator | None:
+        if loader is None:
+            return self
+        if sys._getframe(1).f_globals.get("__name__") in RAY_MODULES:
+            refuse_rebuild(loader, RAY_TRAIN, loader._options)
+        try:
+            generator: torch.Generator | None = vars(loader)["generator"]
+        except KeyError:
+            raise AttributeError("generator") from None
+        return generator
+
+    def __set__(self, loader: DataLoader[Any], generator: torch.Generator | None) -> None:
+        vars(loader)["generator"] = generator
+
+
+def refuse_rebuild(loader: DataLoader[Any], framework: Framework, options: Options) -> None:
+    """Raises `UsageError` if a framework that builds this loader anew with torch's arguments would lose what it does.
+
+    The order is the sampler's, and may be kept; a seed decides on the random numbers of each sample, too.
+    """
+    given = {name: getattr(loader, name) for name, default in PLAIN.items() if getattr(loader, name) != default}
+    if options.asked_seed is not None:
+        given["seed"] = options.asked_seed
+    if options.exclude is not None and not framework.keeps_sampler:
+        given["exclude"] = loader.exclude
+    # What ranks get of a map-style dataset is a matter of the sampler.
+    if isinstance(loader.shard, Shard) or (loader.shard and not is_map(loader.dataset)):
+        given["shard"] = loader.shard
+
+    if given:
+        names = ", ".join(f"{name}=" for name in given)
+        raise UsageError.about(
+            f"{framework.name} would build this loader anew, without some of its arguments",
+            place=framework.place,
+            found=", ".join(f"{name}={value!r}" for name, value in given.items()),
+            expected="arguments that torch's loader has, too",
+            cure=f"{framework.cure}; or leave out {names}",
+        )
