@@ -26,11 +26,11 @@ def train(url: str, samples: int, checkpoint: Path) -> None:
     """Trains on so many further rows, and waits for those that are not there yet, of this table:
 
     create table points (id bigint generated always as identity primary key, x1 real not null, x2 real not null,
-        y real not null, born xid8 not null default pg_current_xact_id())
+        y real not null)
     """
-    # With the column that says which transaction has made a row, none that commits late is missed.
+    # Rows wait for transactions that may still bring smaller keys: none that commits late is missed.
     columns = ["x1", "x2", "y"]
-    points = headrace.open(url, columns, table="points", key="id", follow=True, xid="born", span=1000, linger=1.0)
+    points = headrace.open(url, columns, table="points", key="id", follow=True, span=1000, linger=1.0)
     loader = headrace.DataLoader(
         points, batch_size=BATCH, shuffle=True, num_workers=1, seed=0, batches_per_epoch=samples // BATCH
     )

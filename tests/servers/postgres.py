@@ -23,6 +23,7 @@ unix_socket_directories = ''
 fsync = off
 full_page_writes = off
 max_connections = 60
+max_prepared_transactions = 10
 """
 
 

@@ -66,9 +66,10 @@ class LiveOptions(TypedDict, total=False):
     follow: bool
     """Of a database: whether rows that are added later come too. Its key must be a whole number that ascends."""
     settle: float
-    """Of a database that is followed: seconds for which a row must have been there; see docs/sql.md."""
+    """Of a database that is followed: seconds for which a row must have been there. Without it rows of PostgreSQL wait
+    for the transactions that write, and others for 2 seconds; see docs/sql.md."""
     xid: str
-    """Of a table in PostgreSQL that is followed: its column of type `xid8`; see docs/sql.md."""
+    """Of a table in PostgreSQL that is followed: a column of type `xid8` that is no part of samples."""
     journal: str | os.PathLike[str] | None
     """Of a queue or a socket: the folder in which messages are kept until they are done with. None: in memory, where
     `delivery` says so."""

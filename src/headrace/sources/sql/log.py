@@ -3,20 +3,20 @@
 Rows must not be taken before those with smaller keys can come no more. A transaction draws its key when it inserts, and
 others see the row when it commits, so that key 8 may appear after key 9. There are two ways to wait for it:
 
-settle   A row is taken once a row with its key or a larger one has been seen for so many seconds. Transactions that
-         take longer than that between their insert and their commit lose rows.
-xid      PostgreSQL, with a column `xid8 default pg_current_xact_id()`: a row is taken once every transaction that was
-         begun before its own has ended. Keys must be drawn by the insert itself, from a sequence without CACHE; where
-         they are drawn before, give `settle` as well.
+PostgreSQL  A row is taken once all transactions have ended that wrote to the table when it was first seen. The insert
+            itself must draw the key, from a sequence without CACHE; where keys are drawn before, give `settle`, too.
+settle      Everywhere else, and where it is asked for: a row is taken once a row with its key or a larger one has been
+            seen for so many seconds. Transactions that take longer between their insert and their commit lose rows.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -27,7 +27,10 @@ from headrace.sources.sql.database import Database
 from headrace.sources.sql.key_index import keyed
 from headrace.sources.sql.relation import KEY_NAME, Relation, SelectedColumn
 from headrace.sources.sql.targets import Target, target_of
+from headrace.sources.sql.writers import Writers, WritersOf
 from headrace.storage.retrying import RetryLimits
+
+LOGGER = logging.getLogger("headrace")
 
 SETTLE = 2.0
 """Seconds, where neither `settle` nor `xid` is given."""
@@ -37,6 +40,12 @@ FIRST = 256
 
 MOST = 1 << 17
 """Rows of a page, at most."""
+
+MOST_SEEN = 1000
+"""Moments of which is known who wrote to the table then. Further ones take the place of the last one."""
+
+LONG = 60.0
+"""Seconds after which the log says for whom rows wait."""
 
 PAUSE = 0.2
 """Seconds between two looks at a table in which nothing is new, at most."""
@@ -63,14 +72,16 @@ class SQLSource:
     ) -> None:
         """source: a URL, an engine of SQLAlchemy, or a function that returns a connection of DB-API 2.
 
-        query, table, key, columns: as in `headrace.open`; the key holds whole numbers of 0 or more. settle, xid: see
-        above. Raises `UsageError`; what the database has to say comes with `open`.
+        query, table, key, columns: as in `headrace.open`; the key holds whole numbers of 0 or more. settle: see above.
+        xid: a column of PostgreSQL that is no part of samples; rows wait for transactions also if `settle` is given.
+        Raises `UsageError`; what the database has to say comes with `open`.
         """
         if settle is not None and (isinstance(settle, bool) or not isinstance(settle, (int, float)) or settle < 0):
             raise wrong_argument("settle", settle, "seconds, 0 or more", place=PLACE)
 
         self._target: Target = target_of(source)
         self._relation = Relation.of(self._target.dialect, query, table)
+        self._table = table
         if xid is not None and self._target.dialect.name != "postgresql":
             cure = "leave it out, and give settle="
             raise wrong_argument("xid", xid, "a column of PostgreSQL", place=PLACE, cure=cure)
@@ -78,9 +89,10 @@ class SQLSource:
         self._key = key
         self._columns = None if columns is None else tuple(columns)
         self._xid = xid
+        self._waits = xid is not None or (settle is None and self._target.dialect.name == "postgresql")
         self._settle = settle
         if settle is None:
-            self._settle = 0.0 if xid is not None else SETTLE
+            self._settle = 0.0 if self._waits else SETTLE
         self.place = self._target.place
 
     def open(self) -> SQLLog:
@@ -102,32 +114,53 @@ class SQLSource:
         # What orders transactions is no part of a sample, unless somebody asks for it.
         wanted = self._columns or tuple(name for name in names if name != self._xid)
         chosen = [columns[names.index(name)] for name in wanted]
-        return SQLLog(database, relation, chosen, self._xid, float(self._settle or 0.0))
+        settle = float(self._settle or 0.0)
+        writers = None
+        if self._waits:
+            writers = WritersOf(database, relation, self._table)
+            if writers.on_standby and not settle:
+                settle = SETTLE
+        return SQLLog(database, relation, chosen, writers, settle)
 
     def __repr__(self) -> str:
         return f"<growing table {self.place}, by {self._key}>"
+
+
+class Seen(NamedTuple):
+    """The largest key of a moment."""
+
+    key: int
+    since: float
+    """By the monotonic clock."""
+    writers: Writers
+    """The transactions that may bring rows with smaller keys."""
 
 
 class SQLLog:
     """Reads a growing table, page by page. Deleted rows are gaps. See `Log`."""
 
     def __init__(
-        self, database: Database, relation: Relation, columns: Sequence[SelectedColumn], xid: str | None, settle: float
+        self,
+        database: Database,
+        relation: Relation,
+        columns: Sequence[SelectedColumn],
+        writers: WritersOf | None,
+        settle: float,
     ) -> None:
-        """columns: what the records hold, in their order."""
+        """columns: what the records hold, in their order. writers: those to wait for; None: for nobody."""
         self._database = database
         self._outage = SourceOutage(database.place)
         self._look_again = 0.0
         self._relation = relation
         self._columns = list(columns)
         self._settle = settle
-        self._safe = ""
-        if xid is not None:
-            self._safe = f"{relation.column(xid)} < pg_snapshot_xmin(pg_current_snapshot())"
-
+        self._writers = writers
         text = f"{relation.source}\n{relation.order}"
         self.identity = {"kind": "table", "query": hashlib.sha256(text.encode()).hexdigest()[:16]}
-        self._seen: deque[tuple[float, int]] = deque()
+        self._seen: deque[Seen] = deque()  # what is not complete yet, at most
+        self._newest = -1
+        self._complete = -1
+        self._has_said_who = False
         self._position = 0
         self._row_bytes = 0.0
         self._is_at_end = False
@@ -154,13 +187,12 @@ class SQLLog:
         raise wrong_argument("start", start, '"earliest", "latest", or {0: key}', place=PLACE, cure=cure)
 
     def ends(self) -> Positions:
-        """See `Log.ends`: rows that are not settled yet count, unless they are told by `xid`."""
+        """See `Log.ends`: rows that must not be taken yet count."""
         last = self._edge("max")
         return {0: 0 if last is None else last + 1}
 
     def _edge(self, function: str) -> int | None:
-        where = f" where {self._safe}" if self._safe else ""
-        asked = f"select {function}({self._relation.order}) as {KEY_NAME} from {self._relation.source} q{where}"
+        asked = f"select {function}({self._relation.order}) as {KEY_NAME} from {self._relation.source} q"
         answer = self._database.read(asked, pa.schema([(KEY_NAME, pa.int64())]))
         found = answer.table.column(0)[0].as_py()
         return None if found is None else int(found)
@@ -203,25 +235,47 @@ class SQLLog:
         bound = self._bound()
         if bound is None or bound >= self._position:
             return self._page(bound, limit)
-        if not self._seen or self._seen[-1][1] < self._position:
-            self._is_at_end = True
+        self._is_at_end = self._newest < self._position
         return None
 
     def _bound(self) -> int | None:
         """Returns the last key that may be taken; None: any that is there."""
-        if not self._settle:
+        if not self._settle and self._writers is None:
             return None
 
-        now = time.monotonic()
         newest = self._edge("max")
-        if newest is not None and (not self._seen or newest > self._seen[-1][1]):
-            self._seen.append((now, newest))
-        # The last one that is old enough says what may be taken; those before it say less.
-        while len(self._seen) > 1 and self._seen[1][0] <= now - self._settle:
-            self._seen.popleft()
-        if self._seen and self._seen[0][0] <= now - self._settle:
-            return self._seen[0][1]
-        return -1
+        # In this order: whoever has drawn a smaller key, and whose row is not seen by the last query, is a writer now.
+        writers = Writers()
+        if self._writers is not None:
+            writers = self._writers.now()
+
+        now = time.monotonic()
+        if newest is not None and newest > self._newest:
+            self._newest = newest
+            if len(self._seen) == MOST_SEEN:
+                self._seen.pop()
+            self._seen.append(Seen(newest, now, writers))
+        # What was complete once remains so, whoever writes later.
+        while self._seen and self._is_complete(self._seen[0], now, writers):
+            self._complete = self._seen.popleft().key
+            self._has_said_who = False
+        self._say_who(now, writers)
+        return self._complete
+
+    def _say_who(self, now: float, writers: Writers) -> None:
+        """Says in the log for which transactions rows wait, if they do so for long."""
+        if self._has_said_who or not self._seen or self._seen[0].since > now - LONG - self._settle:
+            return
+        self._has_said_who = True
+        LOGGER.warning(
+            "headrace: %s: new rows wait for %s, open for more than %.0f s. The view pg_stat_activity shows who it is; "
+            "settle= gives the seconds that rows wait at most.",
+            self._database.place, self._seen[0].writers.still_there(writers), LONG,
+        )  # fmt: skip
+
+    def _is_complete(self, seen: Seen, now: float, writers: Writers) -> bool:
+        """Tells whether no row can come any more with a smaller key."""
+        return seen.since <= now - self._settle and seen.writers.have_ended(writers)
 
     def _page(self, bound: int | None, limit: int) -> Records | None:
         rows = FIRST
@@ -231,14 +285,12 @@ class SQLLog:
         conditions = [f"{self._relation.order} >= {self._position}"]
         if bound is not None:
             conditions.append(f"{self._relation.order} <= {bound}")
-        if self._safe:
-            conditions.append(self._safe)
 
         query = self._relation.select(self._columns, " and ".join(conditions), rows)
         asked = self._relation.asked(self._columns)
         types = pa.schema([(column.name, column.type) for column in asked])
         table = self._database.read(query, types).table
-        self._is_at_end = table.num_rows < rows and (not self._seen or bound == self._seen[-1][1])
+        self._is_at_end = table.num_rows < rows and (bound is None or bound == self._newest)
         if not table.num_rows:
             return None
 
