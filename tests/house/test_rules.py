@@ -24,8 +24,8 @@ OF_OTHERS = {
 }  # fmt: skip
 """Attributes of objects that Python, torch and other libraries define."""
 OF_HEADRACE = {
-    "SUFFIXES", "as_source", "backend", "imgs", "indices", "inner", "memory", "of_a_step", "packed", "ragged", "shard",
-    "source",
+    "SUFFIXES", "as_source", "backend", "imgs", "indices", "inner", "memory", "of_a_step", "packed", "ragged", "seed",
+    "shard", "source",
 }  # fmt: skip
 """Attributes that headrace gives to objects of its own, or says in `protocols.py` in words."""
 CALLED_AS_METHODS = {"commit", "dtype", "fetch_batch", "into"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,10 +33,18 @@ def wrapped(times: int, innermost: Any) -> Any:
     return innermost
 
 
-def test_traps_are_looked_for_as_deep_as_the_limit_says() -> None:
-    inner = Wrapper(own=random.Random(0))
-    assert names(wrapped(DEEP - 1, inner)) == ["generator-copied"]
-    assert names(wrapped(DEEP, inner)) == []
+def test_files_are_looked_for_as_deep_as_the_limit_says_and_generators_wherever_datasets_are(tmp_path: Any) -> None:
+    with open(tmp_path / "data", "w") as file:
+        inner = Wrapper(own=random.Random(0), file=file)
+        assert names(wrapped(DEEP - 1, inner)) == ["generator-copied", "handle-shared"]
+        assert names(wrapped(DEEP, inner)) == ["generator-copied"]
+
+
+def test_the_generators_of_transforms_are_found_and_none_where_the_loader_seeds_them() -> None:
+    dataset = Wrapper(transform=Wrapper(steps=[Wrapper(random_generator=random.Random(0))]))
+    (trap,) = hazards(dataset, FORKED)
+    assert trap.text == "Wrapper.transform.steps[0].random_generator is a random.Random of the dataset's own."
+    assert names(dataset, replace(FORKED, seeded=True)) == []
 
 
 def test_a_data_set_that_contains_itself_is_looked_at_all_the_same() -> None:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from headrace.core.counter import GOLDEN, MASK, mix, stream_key
+from headrace.core.own_generators import OwnGenerators
 
 START, SAMPLE, BATCH = 1, 2, 3
 """What a stream is for: the start of an iterator, a sample, or the collation of a batch."""
@@ -127,14 +128,16 @@ class SampleStreams:
     With `watch` it finds out, at a price, whether anybody draws from the global generators: see `drawn`.
     """
 
-    def __init__(self, *words: int, seed_globals: bool, watch: bool = False) -> None:
+    def __init__(self, *words: int, seed_globals: bool, watch: bool = False, own: OwnGenerators | None = None) -> None:
+        """own: those of the dataset, which are seeded wherever the global ones are."""
+        self._own = own or OwnGenerators()
         self._keys = _keys(words)
         self._entered: tuple[int, int] | None = None
         self._seed_globals = seed_globals
         self._watch = watch
         self._seeded: list[Any] | None = None
         self.drawn = False
-        """Whether the global generators were drawn from between calls of `enter` or `pause`."""
+        """Whether the global generators or the dataset's own were drawn from between calls of `enter` or `pause`."""
 
     def enter(self, purpose: int, position: int = 0) -> None:
         """Begins the stream of what is made next."""
@@ -166,9 +169,10 @@ class SampleStreams:
             random.seed(key)
             np.random.seed(key & 0xFFFFFFFF)
             torch.default_generator.manual_seed(key)
+            self._own.seed(key)
 
         if self._watch:
-            self._seeded = comparable_states()
+            self._seeded = self._states()
 
     def split(self, *words: int) -> None:
         """From here on, also within a sample that was begun, the streams are others, which `words` name."""
@@ -189,7 +193,10 @@ class SampleStreams:
         self._seed_globals = seed_globals
 
     def _look(self) -> None:
-        self.drawn = self.drawn or (self._seeded is not None and self._seeded != comparable_states())
+        self.drawn = self.drawn or (self._seeded is not None and self._seeded != self._states())
+
+    def _states(self) -> list[Any]:
+        return [comparable_states(), self._own.states()]
 
 
 def _keys(words: tuple[int, ...]) -> dict[int, int]:

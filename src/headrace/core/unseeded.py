@@ -7,11 +7,13 @@ asked for `headrace.rng()`, the batch is thrown away and made again, seeded samp
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from headrace.core.generator_moves import GeneratorMoves
 from headrace.core.global_turns import global_turn
+from headrace.core.own_generators import OwnGenerators
 from headrace.core.rng import begin_unseeded, end_unseeded, global_states_kept
 
 Verdict = Literal["good", "again", "seed"]
@@ -30,11 +32,13 @@ class Seeding:
 class Unseeded:
     """Whether batches of one worker are made without seeds, and what was noticed of them. Used in its thread."""
 
-    def __init__(self, *, here: bool = False, shared: bool = False) -> None:
-        """`here`: the generators belong to the user's own program, so they are put back.
+    def __init__(self, own: OwnGenerators | None = None, *, here: bool = False, shared: bool = False) -> None:
+        """own: the generators of the dataset. here: all belong to the user's own program, so they are put back.
 
         shared: other threads draw from them too, so a move says nothing of this one.
         """
+        self.own = own or OwnGenerators()
+        self._own_before: list[Any] = []
         self.first = True
         """Whether batches are made without seeds first."""
         self.drew = False
@@ -56,15 +60,19 @@ class Unseeded:
 
         if can_be_told:
             begin_unseeded()
+            self._own_before = self.own.states()
         return can_be_told
 
     def end(self) -> Verdict:
         """The batch is made. Returns what becomes of it."""
         asked = end_unseeded()
+        drew_from_own = self.own.states() != self._own_before
+        if drew_from_own and self._here:
+            self.own.restore(self._own_before)
         if self._shared:
             with global_turn():
                 moved = self._moves.happened()
-            self.suspicious = moved
+            self.suspicious = moved or drew_from_own
             if moved:
                 self._moves.look_before()
         else:
@@ -76,7 +84,7 @@ class Unseeded:
             if moved and self._here:
                 self._moves.undo()
 
-        if not asked and (self._shared or not moved):
+        if not asked and (self._shared or not (moved or drew_from_own)):
             return "good"
 
         self.first = False
@@ -86,5 +94,10 @@ class Unseeded:
     def seeding(self) -> contextlib.AbstractContextManager[None]:
         """Returns what is around the seeding of samples while batches are usually made without."""
         if self._here:
-            return global_states_kept()
+            return self._all_kept()
         return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _all_kept(self) -> Iterator[None]:
+        with global_states_kept(), self.own.kept():
+            yield

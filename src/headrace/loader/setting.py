@@ -59,6 +59,7 @@ def setting_of(
         dataset=type(loader.dataset).__qualname__,
         makes_batches=kind == "headrace" and makes_batches(loader.dataset, loader.collate_fn),
         loads_together=hasattr(loader.dataset, "__getitems__"),
+        seeded=kind == "headrace" and getattr(loader, "seed", None) is not None,
         own_collate=loader.collate_fn is not torch_default_collate and loader._auto_collation,
         tuned=tuned,
     )

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import io
-import random
 from collections.abc import Iterator
 
-import numpy as np
-import torch
-
+from headrace.core.own_generators import generators_of
 from headrace.telemetry.digest import extend_digest
 from headrace.telemetry.object_growth import large_collections
 from headrace.telemetry.recording import Setting, Trap
-
-GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
 HANDLES = ("h5py", "lmdb", "sqlite3", "tables", "netCDF4", "zarr", "zipfile", "tarfile")
 """Modules whose objects hold an open file."""
@@ -29,15 +24,19 @@ def hazards(dataset: object, setting: Setting) -> Iterator[Trap]:
     if setting.backend != "process":
         return
 
+    if not setting.seeded:
+        for path, generator in generators_of(dataset):
+            yield Trap("generator-copied", f"{path} is a {_kind(generator)} of the dataset's own.")
     for owner, name, value in _attributes(dataset):
-        what = f"{owner}.{name} is a {type(value).__module__}.{type(value).__qualname__}"
-        if isinstance(value, GENERATORS):
-            yield Trap("generator-copied", f"{what} of the dataset's own.")
-        elif setting.start_method == "fork" and _is_open(value):
-            yield Trap("handle-shared", f"{what}, opened before the workers were started.")
+        if setting.start_method == "fork" and _is_open(value):
+            yield Trap("handle-shared", f"{owner}.{name} is a {_kind(value)}, opened before the workers were started.")
 
     for name, count, nbytes in large_collections(dataset):
         yield Trap("python-objects", f"{type(dataset).__name__}.{name} holds {count:,} of them, {nbytes / 1e9:.1f} GB.")
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _attributes(dataset: object) -> Iterator[tuple[str, str, object]]:

@@ -124,6 +124,8 @@ class Setting:
     """Whether the dataset makes whole batches."""
     loads_together: bool = False
     """Whether the dataset loads the samples of a batch together (`__getitems__`)."""
+    seeded: bool = False
+    """Whether the loader has a seed."""
     own_collate: bool = False
     """Whether the user gave a `collate_fn`."""
     shares: bool = False

@@ -22,6 +22,7 @@ from headrace.batches.fetch_stream import Deal, IterableFetcher, Source
 from headrace.batches.partial_loading import PartialLoading
 from headrace.core.activity import IDLE, STAGE, START, Activity
 from headrace.core.counter import stream_key
+from headrace.core.own_generators import OwnGenerators
 from headrace.core.protocols import tell_epoch
 from headrace.core.resumed_generators import ResumedGenerators
 from headrace.core.rng import SampleStreams, begin_stream, global_states_kept
@@ -87,6 +88,7 @@ class Replica:
         self._info: WorkerInfo | None = None
         self._streams: SampleStreams | None = None
         self._unseeded: Unseeded | None = None
+        self._own = OwnGenerators()
         self._place = WorkerContext(worker_spec.world)
         self._told: Any = None  # the state that the epoch began with
         self.partial: PartialLoading | None = None
@@ -144,7 +146,10 @@ class Replica:
             words = (worker_spec.seed, begin.epoch)
             if not worker_spec.deal and not worker_spec.is_map:
                 words += self._words()
-            streams = self._streams = SampleStreams(*words, seed_globals=begin.seed_globals, watch=begin.watch)
+            self._own = OwnGenerators(dataset, worker_spec.collate_fn)
+            streams = self._streams = SampleStreams(
+                *words, seed_globals=begin.seed_globals, watch=begin.watch, own=self._own
+            )
 
         if worker_spec.is_map:
             if state is not None:
@@ -152,7 +157,7 @@ class Replica:
                     dataset.load_state_dict(state)
 
             if streams is not None and begin.unseeded_first and self._unseeded is None:
-                self._unseeded = Unseeded(here=self._kind == "inline", shared=self._kind == "thread")
+                self._unseeded = Unseeded(self._own, here=self._kind == "inline", shared=self._kind == "thread")
             plain = MapFetcher(
                 dataset, worker_spec.batched, self._collate, streams, self._note.activity,
                 watched=self._note.watched, unseeded=self._unseeded,
@@ -211,6 +216,9 @@ class Replica:
         """Returns the next batch; raises what the dataset raises, and `StopIteration` at the end of a stream."""
         if self._fetcher is None:
             raise RuntimeError("this worker could not begin the epoch; its first result says why")
+        if self._own and self._kind != "process":
+            with self._own.kept():  # the program may have them, too
+                return self._fetcher.fetch(index)
         return self._fetcher.fetch(index)
 
     def plain_fetch(self) -> Callable[[Any], Any] | None:
@@ -247,7 +255,7 @@ class Replica:
         if self._streams is not None:
             self._streams.stop_watching(seed_globals=seed_globals)
         if not seed_globals and isinstance(self._fetcher, (MapFetcher, GuardedFetcher)):
-            self._unseeded = Unseeded(shared=True)
+            self._unseeded = Unseeded(self._own, shared=True)
             self._fetcher.try_unseeded(self._unseeded)
 
     def state(self) -> Any:

@@ -136,7 +136,7 @@ def test_data_sets_around_others_are_looked_into() -> None:
     inner = Holding(own=np.random.default_rng(0))
     dataset: Any = Subset(Subset(inner, range(6)), range(4))
     (trap,) = hazards(dataset, FORKED)
-    assert trap.text.startswith("Holding.own is a numpy.random._generator.Generator")
+    assert trap.text.startswith("Subset.dataset.dataset.own is a numpy.random._generator.Generator")
 
 
 def test_traps_are_noted_once_however_many_epochs_there_are() -> None:

@@ -26,7 +26,7 @@ TRAPS = {
     "generator-copied": Known(
         "random",
         "{} Each worker has a copy of it in the same state, so all of them draw the same numbers.",
-        "Draw from headrace.rng(), or from the global generators, which are seeded for each worker.",
+        "seed=, which seeds it for each sample; or draw from headrace.rng() or the global generators.",
     ),
     "stream-repeats": Known(
         "data",
