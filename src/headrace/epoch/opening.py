@@ -31,6 +31,7 @@ from headrace.epoch.record import Draws, EpochRecord, Origin, Terms
 from headrace.epoch.snapshot import Snapshot
 from headrace.epoch.spec import LoaderSpec, Seeds, Shared
 from headrace.samplers.live import LiveBatches
+from headrace.samplers.sampler import ElasticSampler
 
 SEED_BITS = (1 << 62) - 1
 
@@ -171,7 +172,10 @@ class Opening:
         # A state that is taken before the first batch holds what was changed before it, too.
         if changing(spec.index_sampler) is not None:
             progress.reached = (progress.batches, progress.samples, sampler.upcoming())
-        return EpochRecord(terms, progress, random, draws, replicas, 0, elastic, sampler_state=state_at), indices
+        record = EpochRecord(terms, progress, random, draws, replicas, 0, elastic, sampler_state=state_at)
+        if isinstance(sampler, ElasticSampler):
+            record.others_go_on = sampler.others_go_on
+        return record, indices
 
     def _go_to_first_index(self, resume: Snapshot, drawn_from: OrderStates | None, draws: Draws) -> None:
         """Leaves out the indices that were delivered.

@@ -86,6 +86,8 @@ class EpochRecord:
     """Samples that were delivered before this run of the epoch began, of an iterable dataset."""
     sampler_state: Callable[[Any], Any] = lambda noted: noted
     """Makes a sampler's state of what `progress.sampler` notes."""
+    others_go_on: Callable[[Any], bool] = lambda noted: False
+    """Tells whether other ranks have one batch more, of what `progress.sampler` notes behind the last one."""
     finished: bool = False
     """Whether the loop has seen the end of the epoch."""
     complete_at: int = -1
@@ -99,8 +101,15 @@ class EpochRecord:
 
     @property
     def is_over(self) -> bool:
-        """Whether the loop got the last batch, as far as that is certain."""
-        return self.finished or self.progress.batches == self.complete_at
+        """Whether the loop got the last batch, and all other ranks have theirs, as far as that is certain."""
+        if self.finished or self.progress.batches != self.complete_at:
+            return self.finished
+        return not self.is_short
+
+    @property
+    def is_short(self) -> bool:
+        """Whether other ranks have one batch more if this one has none left: with it, their epoch is over."""
+        return isinstance(self.progress, MapProgress) and self.others_go_on(self.progress.sampler)
 
     def settle(self) -> None:
         """Counts the batch that the user got last. May be interrupted, and called again."""

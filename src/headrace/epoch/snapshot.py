@@ -269,7 +269,10 @@ def merge_states(states: Sequence[Snapshot]) -> Snapshot:
     if ranks != list(range(size)):
         _refuse_merge("cannot merge states", f"ranks {ranks}", f"each of the ranks 0 to {size - 1} once")
 
-    for name in sorted({*parts[0]} - {*PER_RANK}):
+    may_differ = {*PER_RANK}
+    if all(part["finished"] for part in parts):
+        may_differ.add("batches")  # with uneven="keep" some ranks have one more
+    for name in sorted({*parts[0]} - may_differ):
         values = [part.get(name) for part in parts]
         if any(value != values[0] for value in values):
             _refuse_merge(f"cannot merge states: the ranks differ in {name}", _shown(values), "the same on every rank")

@@ -19,7 +19,7 @@ from headrace.epoch.draws import changing, generators, pattern_of_draws, resumab
 from headrace.epoch.fixed_length import EndlessBatches, FixedLengthEpoch
 from headrace.epoch.lengths import batches_of
 from headrace.epoch.record import blank
-from headrace.epoch.snapshot import Snapshot, check_reach, checked, next_epoch, parts_of
+from headrace.epoch.snapshot import Snapshot, check_reach, checked, parts_of
 from headrace.faults.counts import Faults
 from headrace.faults.policy import ErrorAction, OnError
 from headrace.faults.quarantine import Excluded
@@ -49,9 +49,8 @@ from headrace.loader.own_sampler import adopt_shard, own_sampler
 from headrace.loader.rank_check import name_here
 from headrace.loader.rebuilds import ACCELERATE, ReadByRay, refuse_rebuild, shown_to_frameworks
 from headrace.loader.reporting import Observed, OnStats
-from headrace.loader.session import Loaded, Session
+from headrace.loader.session import Loaded, Session, behind_epoch
 from headrace.loader.setting import setting_of
-from headrace.samplers.sampler import ElasticSampler
 from headrace.telemetry.labels import label_for
 from headrace.telemetry.recorder import Recorder
 from headrace.telemetry.recording import Setting
@@ -292,10 +291,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
             changed.load_state_dict(state["sampler"])
             session.loaded = Loaded(state, changed.checkpoint(), changed.changes)
         if state["finished"]:
-            if state["sampler"] is not None and isinstance(sampler, ElasticSampler):
-                sampler.load_state_dict(state["sampler"])  # what lasts longer than an epoch, such as changed weights
-                sampler.set_epoch(sampler.epoch)
-            state = next_epoch(state)
+            state = behind_epoch(state, sampler)
 
         session.epoch = state["epoch"]
         session.resume = state
@@ -364,7 +360,8 @@ class DataLoader(Observed, AskedArguments[T_co]):
         if resume is None or not resume["batches"] or not isinstance(iterator, LoaderIterator):
             return iterator
 
-        if iterator.is_at_end():  # the state was saved behind the last batch, and nobody could know that it was
+        # The state was saved behind the last batch, and nobody could know that it was. Other ranks may have one more.
+        if iterator.is_at_end() and not iterator.record.is_short:
             if announced and epoch != resume["epoch"]:
                 self.set_epoch(epoch)
             iterator = self._begin_epoch()

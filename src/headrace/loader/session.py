@@ -19,7 +19,7 @@ from headrace.epoch.generators import OrderStates
 from headrace.epoch.progress import MapProgress
 from headrace.epoch.record import EpochRecord, Terms
 from headrace.epoch.slow_samples import SlowSamples
-from headrace.epoch.snapshot import Snapshot, checked, part_for, parts_of, with_sampler
+from headrace.epoch.snapshot import Snapshot, checked, next_epoch, part_for, parts_of, with_sampler
 from headrace.epoch.spec import LoaderSpec, Shared
 from headrace.faults.counts import FaultCounter
 from headrace.faults.policy import Policy
@@ -27,6 +27,7 @@ from headrace.faults.replacements import Replacements, replacements_of
 from headrace.loader.options import Options
 from headrace.loader.read_ahead import RemoteReading
 from headrace.loader.reporting import Telling
+from headrace.samplers.sampler import ElasticSampler
 from headrace.shared_memory.arena import Arena
 from headrace.shared_memory.leases import LocalMemory
 from headrace.telemetry.recorder import Recorder
@@ -312,6 +313,14 @@ class Session:
             "batch_size": loader.batch_size,
             "samplers": samplers,
         }
+
+
+def behind_epoch(state: Snapshot, sampler: object) -> Snapshot:
+    """Returns the state at the beginning of the epoch after a finished one. The sampler gets there, too."""
+    if state["sampler"] is not None and isinstance(sampler, ElasticSampler):
+        sampler.load_state_dict(state["sampler"])  # what lasts longer than an epoch, such as changed weights
+        sampler.set_epoch(sampler.epoch)
+    return next_epoch(state)
 
 
 class LoaderOrigin:

@@ -171,6 +171,9 @@ class BucketedBatchSampler(ElasticSampler, SplitOverRanks):
     def _reached(self) -> State:
         return dict(self._now)
 
+    def _is_end(self, state: State) -> bool:
+        return next(self._batches(state["epoch"], state), None) is None
+
     def follow(self) -> Callable[[], Any]:
         """See `ElasticSampler.follow`."""
         now = self._now

@@ -165,6 +165,17 @@ class ElasticSampler(Sampler[Any]):
         """Returns a checkpoint of where an iteration begins that is asked for now."""
         return self.checkpoint()
 
+    def others_go_on(self, checkpoint: Any) -> bool:
+        """Tells whether a rank that has nothing left behind a checkpoint is one short: other ranks have one more.
+
+        That is so with `uneven="keep"` only.
+        """
+        return self.uneven == "keep" and not self._is_end(self.state_at(checkpoint))
+
+    def _is_end(self, state: State) -> bool:
+        """Tells whether nothing is left on any rank."""
+        return True
+
     def begin_change(self, checkpoint: Any) -> None:
         """Has the last change begin at a checkpoint: behind the batch that the loop got before it asked for the change.
 
@@ -322,6 +333,9 @@ class PositionalSampler(ElasticSampler):
         if type(self).state_dict is not ElasticSampler.state_dict:
             return self.checkpoint
         return functools.partial(self._noted, self.epoch, self._cursor)
+
+    def _is_end(self, state: State) -> bool:
+        return bool(state["position"] >= self.total)
 
     def upcoming(self) -> Any:
         """See `ElasticSampler.upcoming`."""
