@@ -151,7 +151,22 @@ def test_lists_of_any_length_come_padded(shared_kafka):
 def test_what_records_have_in_common():
     schema, left_out = schema_of([{"a": 1, "b": 2.5, "c": {}}, {"a": 2, "b": 1, "d": 0}], "here")
     assert [(field.name, field.dtype.name) for field in schema] == [("a", "int64"), ("b", "float64")]
-    assert sorted(left_out) == ["c", "d"]
+    assert sorted(left_out) == ["c (mappings)", "d (in 1 of 2 records)"]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([{"x": 1}, {"x": 2}], "mappings"),
+        ([[{"x": 1}], []], "lists that are not all of numbers of one shape behind the first dimension"),
+        ([1, "a"], "text and whole numbers"),
+        ([None, None], "null"),
+        ([1 << 63, 1], "whole numbers of more than 63 bits"),
+    ],
+)
+def test_fields_that_a_batch_cannot_hold_are_named_with_the_reason(values, reason):
+    _, left_out = schema_of([{"a": 1.0, "b": value} for value in values], "here")
+    assert left_out == [f"b ({reason})"]
 
 
 def test_records_without_a_usable_field():

@@ -101,6 +101,17 @@ def test_entries_are_read_from_any_position_on(redis_server: Redis) -> None:
         assert take(log, 1) == [b"500"]
 
 
+def test_a_key_that_is_not_there_is_said_once(redis_server: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    with no_leaks(), opened(source(redis_server)) as log, caplog.at_level("WARNING", "headrace"):
+        log.seek({0: 0})
+        for _ in range(3):
+            assert log.poll(0.4, LIMIT) == []
+        (record,) = caplog.records
+        assert "there is no such key" in record.getMessage()
+        add(redis_server, 0, 1)
+        assert take(log, 1) == [b"0"]
+
+
 def test_a_time_means_the_entries_since_then(redis_server: Redis) -> None:
     redis_server.cli("XADD", "events", "1000000-0", "data", "old")
     redis_server.cli("XADD", "events", "2000000-0", "data", "new")

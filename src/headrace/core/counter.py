@@ -54,3 +54,17 @@ def words_at(key: int, positions: npt.NDArray[Any]) -> Words:
 def uniforms_at(key: int, positions: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Returns numbers in [0, 1) with 53 random bits; the same shape as `positions`."""
     return (words_at(key, positions) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def spread(length: int, count: int) -> npt.NDArray[np.int64]:
+    """Returns up to `count` whole numbers from 0 to length-1, int64, ascending: one at random of each equal stretch.
+
+    So they lie all over, and are in step with nothing that comes again and again in the data. Both ends are among them.
+    """
+    if length <= count:
+        return np.arange(length)
+    edges = np.arange(count + 1) * length // count
+    numbers = edges[:-1] + (uniforms_at(length, edges[:-1]) * np.diff(edges)).astype(np.int64)
+    numbers[0] = 0
+    numbers[1:][-1:] = length - 1
+    return numbers

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from headrace.core.counter import spread
 from headrace.core.errors import DatasetError, SampleError, UsageError
 from headrace.core.extras import extra
 from headrace.core.printable import printable
 from headrace.data.formats.columns import Array, Field, Schema
 from headrace.data.formats.protocol import Reader
 from headrace.data.images import decode_image, holds_images
-from headrace.data.tally import spread
 
 PICTURES = 64
 """Pictures at most."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.core.counter import spread
 from headrace.data.formats.columns import Block, Column, Field, Keys, Ragged
 from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.protocol import Reader
@@ -42,13 +43,6 @@ def looked_at(reader: Reader) -> Keys:
         rows.append(block.start + spread(len(block), math.ceil(ROWS / len(chosen))))
 
     return np.concatenate(rows)[:ROWS]
-
-
-def spread(length: int, count: int) -> Keys:
-    """Returns up to `count` whole numbers from 0 to length-1, evenly spread and ascending."""
-    if length <= count:
-        return np.arange(length)
-    return np.linspace(0, length - 1, count).astype(np.int64)
 
 
 def portions(reader: Reader, names: Sequence[str], keys: Keys, limit: float = math.inf) -> Iterator[Block]:

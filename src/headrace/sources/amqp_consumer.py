@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from headrace.core.errors import StorageError
 from headrace.core.extras import extra
-from headrace.sources.amqp import NOT_FOUND, PREFETCH, AmqpAddress, prefetch_for, translated
+from headrace.sources.amqp import NOT_FOUND, OFFSET, PREFETCH, AmqpAddress, prefetch_for, translated
 from headrace.sources.receivers import Away
 
 GROWTH = 8
@@ -63,6 +64,8 @@ class AmqpConsumer:
             with self._missed_for_a_while():
                 self._channel.queue_declare(self._address.name, passive=True)
             self._window = 0
+            if self._arguments() is None:
+                self._refuse_stream()
             self._consume(window)
 
     @contextlib.contextmanager
@@ -84,6 +87,22 @@ class AmqpConsumer:
 
         self._was_there = True
         self._missing_since = None
+
+    def _refuse_stream(self) -> None:
+        """Raises `StorageError` if the queue is a stream: as a queue it is read from its end on, and nothing may come.
+
+        Only streams take an offset.
+        """
+        exceptions = extra("pika.exceptions", "rabbitmq")
+        trial = self._connection.channel()
+        trial.basic_qos(prefetch_count=1)
+        try:
+            trial.basic_consume(self._address.name, lambda *_: None, arguments={OFFSET: "first"})
+        except exceptions.ChannelClosedByBroker:
+            return
+        cure = "open it with stream=True, which needs no journal"
+        where = self._address.place
+        raise StorageError.about("this is no queue", place=where, found="a queue of type stream", cure=cure)
 
     def _consume(self, window: int) -> None:
         """Adds a consumer with this window. Those of a channel add up, and its messages keep their order."""

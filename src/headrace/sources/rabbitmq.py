@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from headrace.core.errors import StorageError
-from headrace.sources.amqp import OFFSET, AmqpAddress
+from headrace.sources.amqp import AmqpAddress
 from headrace.sources.amqp_consumer import AmqpConsumer, Delivery
 from headrace.sources.receivers import Messages
 
@@ -62,10 +61,6 @@ class RabbitReceiver:
         message_id: str | None = delivery.properties.message_id
         if message_id:
             return message_id.encode("utf-8", "surrogateescape")
-        if delivery.properties.headers and OFFSET in delivery.properties.headers:
-            # It would be read from its end only, and acks would free nothing.
-            cure = "open it as a stream, which needs no journal"
-            raise StorageError.about("this is no queue", place=self.place, found="a queue of type stream", cure=cure)
         return None
 
     @property

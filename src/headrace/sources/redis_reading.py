@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import Any
 
 from headrace.core.errors import RecordsLostError
 from headrace.sources.following import Fetched
 from headrace.sources.receivers import Away
 from headrace.sources.redis_address import Entry, RedisAddress, id_at, value_of
+
+LOGGER = logging.getLogger("headrace")
 
 BATCH = 64
 """Entries that are asked for at first, when their size is not known."""
@@ -34,6 +37,7 @@ class RedisFetcher:
         """How many entries had been added up to the one before the position; None: it is not known."""
 
         self._count = BATCH
+        self._has_said_missing = False
 
     def go_to(self, position: int) -> None:
         """Connects, and begins there. Raises `Away`, `RecordsLostError`, `StorageError`."""
@@ -96,11 +100,21 @@ class RedisFetcher:
 
         exists, entries, information = self._address.asked(question)
         if not isinstance(exists, Exception) and not exists:
+            self._say_missing()
             return [], {}
         for answer in (exists, entries, information):
             if isinstance(answer, Exception):
                 self._address.asked(_raised(answer))
         return entries, information
+
+    def _say_missing(self) -> None:
+        """Says in the log that there is no such stream: its name may be wrong."""
+        if not self._has_said_missing:
+            self._has_said_missing = True
+            LOGGER.warning(
+                "headrace: %s: there is no such key. It counts as a stream that nobody has written to yet.",
+                self._address.place,
+            )
 
     def _check(self, information: dict[str, Any]) -> None:
         """Raises `RecordsLostError` if entries from the position on were deleted, or the stream was made anew."""

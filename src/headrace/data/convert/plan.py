@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.core.counter import spread
 from headrace.core.errors import UsageError, wrong_argument
 from headrace.data.formats.columns import Block, Keys
 from headrace.data.formats.columns.arrays import array_names
@@ -208,7 +209,7 @@ def _row_size(reader: Reader, schema: Schema) -> float:
     length = len(reader)
     if length == 0:
         return 1.0
-    keys = np.unique(np.linspace(0, length - 1, min(length, LOOKED_AT)).astype(np.int64))
+    keys = spread(length, LOOKED_AT)
     return bytes_of_block(reader.fetch(keys, schema.names)) / len(keys)
 
 

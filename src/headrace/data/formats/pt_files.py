@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from headrace.core.counter import spread
 from headrace.core.errors import FormatError
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Origin, column_from, field_of
@@ -97,9 +98,8 @@ def open_reader(path: str, trust: bool) -> Reader:
         )
 
     files = _sample_files(path, names)
-    step = max(len(names) // LOOKED_AT, 1)
     samples: list[dict[str, Any]] = []
-    looked_at = range(0, len(names), step)[:LOOKED_AT]
+    looked_at = spread(len(names), LOOKED_AT).tolist()
     for number, data in zip(looked_at, files.read(looked_at), strict=True):
         file = files.place(number)
         sample = _read(file, data, trust)

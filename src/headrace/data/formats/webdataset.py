@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from headrace.core.counter import spread
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Block, field_of
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
@@ -125,7 +126,7 @@ def _guessed(shards: TarFiles, index: TarIndex) -> tuple[Schema, dict[str, str]]
     fields = [Field(KEY, "text")]
     endings = {}
     file = shards.names[0]
-    looked_at = np.linspace(0, index.count - 1, min(index.count, LOOKED_AT)).astype(np.int64)
+    looked_at = spread(index.count, LOOKED_AT)
     for column, ending in enumerate(index.endings):
         there = looked_at[index.sizes[looked_at, column] >= 0]
         starts = index.starts[there, column]

@@ -279,7 +279,10 @@ class ColumnsOfLog(LogDataset):
             raise FormatError.about(what, place=self.place, found=f"{samples[0]!r:.80}", cure=cure)
         schema = schema.only(self._columns, self.place)
         if left_out and self._columns is None:
-            log.warning("%s: fields that are left out, since not all records have them alike: %s", self.place, left_out)
+            log.warning(
+                "%s: fields that are left out, since a batch cannot hold them: %s. To have them, give decode= a "
+                "function that makes a sample of the bytes of a record.", self.place, "; ".join(left_out),
+            )  # fmt: skip
         return json.dumps(schema.to_json())
 
 

@@ -105,8 +105,13 @@ def _arrow(value: bytes) -> dict[str, Any]:
 # -- what samples look like --------------------------------------------------------------------------------------------
 
 
+KINDS = {dict: "mappings", list: "lists", str: "text", bytes: "bytes", bool: "truth values", int: "whole numbers",
+         float: "numbers", type(None): "null"}  # fmt: skip
+"""How values are called that a field has."""
+
+
 def schema_of(samples: Sequence[Any], place: str) -> tuple[Schema | None, list[str]]:
-    """Returns what samples have in common, and the names of what they have not; None if they are no mappings.
+    """Returns what samples have in common, and the names of other fields, with reasons; None if they are no mappings.
 
     Raises `FormatError` if they have nothing in common.
     """
@@ -119,8 +124,10 @@ def schema_of(samples: Sequence[Any], place: str) -> tuple[Schema | None, list[s
     for name in names:
         values = [sample[name] for sample in samples if name in sample]
         field = _field_of(str(name), values, place)
-        if field is None or len(values) < len(samples):
-            left_out.append(str(name))
+        if isinstance(field, str):
+            left_out.append(f"{name} ({field})")
+        elif len(values) < len(samples):
+            left_out.append(f"{name} (in {len(values):,} of {len(samples):,} records)")
         else:
             fields.append(field)
 
@@ -132,19 +139,31 @@ def schema_of(samples: Sequence[Any], place: str) -> tuple[Schema | None, list[s
     return Schema(tuple(fields)), left_out
 
 
-def _field_of(name: str, values: Sequence[Any], place: str) -> Field | None:
-    """Returns the field of values; None if they are of no kind that a batch can hold."""
+def _field_of(name: str, values: Sequence[Any], place: str) -> Field | str:
+    """Returns the field of values, or why a batch cannot hold them."""
+    too_large = "whole numbers of more than 63 bits"
+    # torch has no batches of such numbers; and of larger ones NumPy makes floats, which are others.
+    if any(isinstance(value, int) and abs(value) >= 1 << 63 for value in values):
+        return too_large
     try:
         widened = _widened(values)
         field = field_of(name, widened, place)
     except (FormatError, ValueError, IndexError, OverflowError):
-        return None
+        return _kinds_of(values)
 
-    # torch has no batches of such numbers; and of larger ones NumPy makes floats, which are others.
-    whole = any(isinstance(value, int) and abs(value) >= 1 << 63 for value in values)
-    if field.dtype == np.uint64 or whole or not name:
-        return None
+    if field.dtype == np.uint64:
+        return too_large
+    if not name:
+        return "it has no name"
     return field
+
+
+def _kinds_of(values: Sequence[Any]) -> str:
+    """Returns what values are that no column can hold."""
+    kinds = sorted({KINDS.get(type(value), type(value).__name__) for value in values})
+    if kinds == ["lists"]:
+        return "lists that are not all of numbers of one shape behind the first dimension"
+    return " and ".join(kinds)
 
 
 def _widened(values: Sequence[Any]) -> Sequence[Any]:
