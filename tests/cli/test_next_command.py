@@ -48,3 +48,12 @@ def test_secrets_of_urls_are_not_repeated() -> None:
     arguments = ["http://me:word@host/x.tar?sig=abc", "--data=s3://me:word@bucket/x", "--lr=1"]
     given = next_command([], "train.py", arguments, as_module=False)
     assert given == "headrace doctor --ideal train.py http://host/x.tar --data=s3://bucket/x --lr=1"
+
+
+def test_an_option_that_was_just_refused_is_not_named_again() -> None:
+    given = next_command(
+        [found(num_workers=1)], "train.py", [], as_module=False, refused={"num_workers": ["train.py:9"]}
+    )
+    assert given == "headrace doctor --ideal train.py"
+    given = next_command([found(num_workers=1)], "train.py", [], as_module=False, refused=["pin_memory"])
+    assert given == "headrace run --num-workers 1 train.py"

@@ -100,21 +100,32 @@ def samples(path: Path) -> dict[tuple[Any, ...], float]:
 def test_metrics_are_read_back_with_labels(tmp_path: Path) -> None:
     path = tmp_path / "headrace.prom"
     OpenMetricsWriter(path)(stats(memory_main=5000, memory_workers=0, first_batch=1.5))
-    found, loader = samples(path), ("loader", "train.py:31")
-    assert found["headrace_batches_total", loader] == 100
-    assert found["headrace_bytes_total", loader] == 1 << 20
-    assert found["headrace_waited_seconds_total", loader] == 10.0
-    assert found["headrace_looped_seconds_total", loader] == 40.0
-    assert found["headrace_bad_samples_total", loader] == 4
-    assert found["headrace_wait_share_ratio", loader] == 0.25
-    assert found["headrace_first_batch_seconds", loader] == 1.5
-    assert found["headrace_memory_main_bytes", loader] == 5000
-    assert found["headrace_memory_workers_bytes", loader] == 0
-    assert found["headrace_stage_seconds_total", loader, ("stage", "load")] == 8.0
-    assert found["headrace_stage_p95_seconds", loader, ("stage", "load")] == 0.125
-    assert found["headrace_worker_busy_ratio", loader, ("worker", "3")] == 0.75
-    assert found["headrace_worker_batch_seconds", loader, ("worker", "main")] == 0.1
+    found, loader, rank = samples(path), ("loader", "train.py:31"), ("rank", "0")
+    assert found["headrace_batches_total", loader, rank] == 100
+    assert found["headrace_bytes_total", loader, rank] == 1 << 20
+    assert found["headrace_waited_seconds_total", loader, rank] == 10.0
+    assert found["headrace_looped_seconds_total", loader, rank] == 40.0
+    assert found["headrace_bad_samples_total", loader, rank] == 4
+    assert found["headrace_wait_share_ratio", loader, rank] == 0.25
+    assert found["headrace_first_batch_seconds", loader, rank] == 1.5
+    assert found["headrace_memory_main_bytes", loader, rank] == 5000
+    assert found["headrace_memory_workers_bytes", loader, rank] == 0
+    assert found["headrace_stage_seconds_total", loader, rank, ("stage", "load")] == 8.0
+    assert found["headrace_stage_p95_seconds", loader, rank, ("stage", "load")] == 0.125
+    assert found["headrace_worker_busy_ratio", loader, rank, ("worker", "3")] == 0.75
+    assert found["headrace_worker_batch_seconds", loader, rank, ("worker", "main")] == 0.1
     assert not [key for key in found if ("stage", "pin") in key]
+
+
+def test_series_of_ranks_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    series = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        OpenMetricsWriter(tmp_path / f"{rank}.prom")(stats())
+        series.append(set(samples(tmp_path / f"{rank}.prom")))
+    assert not series[0] & series[1]
+    assert {key[0] for key in series[0]} == {key[0] for key in series[1]}
 
 
 def test_families_have_help_type_and_unit(tmp_path: Path) -> None:
@@ -145,8 +156,8 @@ def test_a_file_holds_the_latest_of_each_loader(tmp_path: Path) -> None:
     for one in (stats("train", 1), stats(strange, 2), stats("train", 3)):
         writer(one)
     found = samples(path)
-    assert found["headrace_batches_total", ("loader", "train")] == 3
-    assert found["headrace_batches_total", ("loader", strange)] == 2
+    assert found["headrace_batches_total", ("loader", "train"), ("rank", "0")] == 3
+    assert found["headrace_batches_total", ("loader", strange), ("rank", "0")] == 2
     assert [one.name for one in tmp_path.iterdir()] == ["headrace.prom"]
 
 
@@ -211,5 +222,5 @@ def test_a_source_tells_how_far_it_is_ahead(tmp_path: Path) -> None:
     OpenMetricsWriter(tmp_path / "metrics.prom")(stats(live=live))
     families = {one.name: one for one in text_string_to_metric_families((tmp_path / "metrics.prom").read_text())}
     (lag,) = families["headrace_source_lag_records"].samples
-    assert (lag.labels, lag.value) == ({"loader": "train.py:31", "source": "kafka://broker/clicks"}, 1200)
+    assert (lag.labels, lag.value) == ({"rank": "0", "loader": "train.py:31", "source": "kafka://broker/clicks"}, 1200)
     assert families["headrace_source_read_rate"].samples[0].value == 50

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from headrace.core.urls import is_url, shown_url
 from headrace.observe.diagnosis.finding import Diagnosis, Finding
@@ -21,11 +21,20 @@ OPTION_NAMES = {
 """The options of `headrace run` that stand for arguments of a loader."""
 
 
-def next_command(diagnoses: Sequence[Diagnosis], script: str, arguments: Sequence[str], *, as_module: bool) -> str:
+def next_command(
+    diagnoses: Sequence[Diagnosis],
+    script: str,
+    arguments: Sequence[str],
+    *,
+    as_module: bool,
+    refused: Collection[str] = (),
+) -> str:
     """Returns the command that follows from the first finding of the first diagnosis that has one.
 
     Where the finding is a change of arguments, the command tries it. Where the machine was busy, the script is measured
     again. All else begins with what could be had at best.
+
+    refused: arguments of which it is known that their options change nothing, since the script sets them itself.
     """
     if as_module:
         words = ["-m", script]
@@ -44,7 +53,7 @@ def next_command(diagnoses: Sequence[Diagnosis], script: str, arguments: Sequenc
         return f"headrace run {target}"
 
     options = _options(first)
-    if options:
+    if options and first is not None and not first.change.keys() & set(refused):
         return f"headrace run {options} {target}"
     return f"headrace doctor --ideal {target}"
 

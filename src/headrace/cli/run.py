@@ -229,7 +229,8 @@ def _next_command(measurement: Measurement, arguments: Sequence[str], *, as_modu
     diagnoses = _diagnoses(measurement)
     if not diagnoses:
         return ""
-    return next_command(diagnoses, measurement.script, arguments, as_module=as_module)
+    refused = measurement.unused_defaults
+    return next_command(diagnoses, measurement.script, arguments, as_module=as_module, refused=refused)
 
 
 def _say_what_is_next(

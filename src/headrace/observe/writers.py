@@ -15,6 +15,7 @@ from typing import Any
 from headrace.core.atomic_file import write_atomically
 from headrace.core.errors import UsageError, explain
 from headrace.core.extras import extra
+from headrace.core.world import current_world
 from headrace.observe.stats import LoaderStats, StageStats, WorkerStats
 from headrace.telemetry.recording import MAIN
 
@@ -88,7 +89,7 @@ class OpenMetricsWriter:
     """Writes a file in OpenMetrics' text format, whole at every call: it is written aside and renamed.
 
     path: of the file; a textfile collector of node_exporter takes files of its folder that end in `.prom`. Processes
-    that run side by side, such as ranks, need a file each.
+    that run side by side, such as ranks, need a file each. All series have the label `rank`.
 
     Raises `UsageError` if there is no such folder, `MissingExtraError` if prometheus-client is not installed.
     """
@@ -155,6 +156,7 @@ class _Families:
 
     def __init__(self, loaders: Iterable[LoaderStats]) -> None:
         self._loaders = list(loaders)
+        self._rank = str(current_world().rank)
         self._core = extra("prometheus_client.core", "metrics")
 
     def collect(self) -> Iterator[Any]:
@@ -167,7 +169,7 @@ class _Families:
         for name, unit, words in COUNTERS:
             family = self._family("Counter", name, unit, words, ("loader",))
             for loader in self._loaders:
-                _add(family, (loader.label,), getattr(loader, name))
+                self._add(family, (loader.label,), getattr(loader, name))
             yield family
 
         for name, unit, words in GAUGES:
@@ -175,7 +177,7 @@ class _Families:
             for loader in self._loaders:
                 # 0 bytes of memory: nobody has looked yet.
                 if loader.memory_main or not name.startswith("memory"):
-                    _add(family, (loader.label,), getattr(loader, name))
+                    self._add(family, (loader.label,), getattr(loader, name))
             yield family
 
     def _of_sources(self) -> Iterator[Any]:
@@ -184,20 +186,20 @@ class _Families:
             for loader in self._loaders:
                 # Below 0: not known.
                 if loader.live is not None and getattr(loader.live, name) >= 0:
-                    _add(family, (loader.label, loader.live.place), getattr(loader.live, name))
+                    self._add(family, (loader.label, loader.live.place), getattr(loader.live, name))
             yield family
 
     def _of_stages(self) -> Iterator[Any]:
         names = ("loader", "stage")
         total = self._family("Counter", "stage", "seconds", "Time of a stage, of all batches.", names)
         for labels, stage in self._stages():
-            _add(total, labels, stage.seconds)
+            self._add(total, labels, stage.seconds)
         yield total
 
         for field, words in OF_A_STAGE:
             family = self._family("Gauge", f"stage_{field}", "seconds", words, names)
             for labels, stage in self._stages():
-                _add(family, labels, getattr(stage, field))
+                self._add(family, labels, getattr(stage, field))
             yield family
 
     def _stages(self) -> Iterator[tuple[tuple[str, str], StageStats]]:
@@ -214,20 +216,21 @@ class _Families:
         for loader in self._loaders:
             for worker in loader.workers:
                 labels = (loader.label, _name(worker))
-                _add(busy, labels, worker.busy)
-                _add(took, labels, worker.seconds)
+                self._add(busy, labels, worker.busy)
+                self._add(took, labels, worker.seconds)
 
         yield busy
         yield took
 
     def _family(self, kind: str, name: str, unit: str, words: str, labels: tuple[str, ...]) -> Any:
-        return getattr(self._core, f"{kind}MetricFamily")(f"headrace_{name}", words, labels=labels, unit=unit)
+        return getattr(self._core, f"{kind}MetricFamily")(
+            f"headrace_{name}", words, labels=("rank", *labels), unit=unit
+        )
 
-
-def _add(family: Any, labels: tuple[str, ...], value: float) -> None:
-    # A sample of NaN would stay on a dashboard as a gap. A sample that is missing says that nothing was measured.
-    if not math.isnan(value):
-        family.add_metric(labels, value)
+    def _add(self, family: Any, labels: tuple[str, ...], value: float) -> None:
+        # A sample of NaN would stay on a dashboard as a gap. A sample that is missing says that nothing was measured.
+        if not math.isnan(value):
+            family.add_metric((self._rank, *labels), value)
 
 
 def _name(worker: WorkerStats) -> str:
