@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,22 @@ def test_both_loaders_deliver_the_same_batches(script: Path, tmp_path: Path) -> 
     assert plainly.returncode == 0
     assert ours.stdout.splitlines()[1:-1] == theirs.stdout.splitlines()[1:-1] == plainly.stdout.splitlines()[1:-1]
     assert {loader["kind"] for loader in report["loaders"]} == {"torch"}
+
+
+def test_files_are_written_also_where_nobody_reads_what_is_printed(script: Path, tmp_path: Path) -> None:
+    """As behind `2>&1 | head`: here nobody reads at all."""
+    script.write_text(PLAIN_SCRIPT.replace("    print", "    (lambda *_: None)"))
+    ours, theirs = os.pipe()
+    os.close(ours)
+    files = [tmp_path / "report.json", tmp_path / "report.html"]
+    command = [sys.executable, "-m", "headrace", "run", "--json", files[0], "--report", files[1], script]
+    try:
+        status = subprocess.run(command, stdout=theirs, stderr=theirs, timeout=60, check=False).returncode
+    finally:
+        os.close(theirs)
+    assert status == 0
+    assert json.loads(files[0].read_text())["loaders"]
+    assert "train.py" in files[1].read_text()
 
 
 def test_the_report_is_one_sentence_and_a_row_for_each_loader(script: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import platform
@@ -199,7 +200,8 @@ def run_and_report(
         measurement.children = children_of(Path(folder))
 
     # What the script printed stands before the report, also where standard output is a file or a pipe with a buffer.
-    sys.stdout.flush()
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
     measurement.settle()
     console = Terminal(stderr=True)
     if outputs.full:

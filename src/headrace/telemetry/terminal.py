@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,13 @@ class Terminal(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """See `rich.console.Console.render_str`."""
         return super().render_str(printable(text), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Goes on without printing where nobody reads any more, as behind `| head`: there may be files to write."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
 
 
 def plain_text(show: Callable[[Console], object], width: int) -> str:
