@@ -69,3 +69,24 @@ def test_what_leaves_between_the_look_and_the_read_is_fetched_again(
     assert brought(wanted) == DATA[wanted.start : stop]
     assert not misses
     assert brought(wanted) == DATA[wanted.start : stop]
+
+
+def test_what_would_push_out_other_blocks_for_a_little_is_read_as_it_is(
+    version: ObjectVersion, store: RegisteredStore, faulty_server: FaultyServer
+) -> None:
+    """Small samples in random order, of which the blocks do not all fit: each block would be read for one of them."""
+    samples = [ByteRange(version, at, at + 1000) for at in range(0, len(DATA) - 1000, BLOCK // 4)]
+    read = 0
+    for epoch in range(3):
+        for place in range(len(samples)):
+            wanted = samples[place * 37 % len(samples)]
+            position = (epoch + 1) * len(samples) + place
+            got = bring([wanted], [position], ahead=False)
+            assert got.data is not None
+            assert bytes(got.data) == DATA[wanted.start : wanted.stop]
+            read += got.from_network
+
+    if store.settings.cache.limit is None:
+        assert read <= len(DATA)
+    else:
+        assert LIMIT * 0.8 < read < 1.2 * LIMIT + 3 * 1000 * len(samples)

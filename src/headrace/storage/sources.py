@@ -72,11 +72,15 @@ def _bring(
     stop = max(wanted.stop for wanted in ranges)
     low = start // cached.block_size * cached.block_size
     high = min(-(-stop // cached.block_size) * cached.block_size, version.size)
+    keeps_all = stores.keeps_all(version.store)
     for _ in range(ATTEMPTS):
         found = _from_cache(cached, start, stop)
         if found is not None:
             _tell(cached, ranges, next_uses)
             return Brought(found, 0)
+        # Where blocks of which little is wanted push out each other, each is read whole for a sample or two.
+        if (stop - start) * 2 < high - low and not keeps_all and not cached.has_room(low, high):
+            break
 
         claim = cached.claim(low, high)
         if claim is not None:

@@ -310,6 +310,10 @@ class CachedObject:
         for number in self.shape.blocks_of(start, stop):
             self._evictor.set_next_use(self.name, number, self.shape.freed_by(number), next_use)
 
+    def has_room(self, start: int, stop: int) -> bool:
+        """Tells whether the blocks of these bytes can be kept without others leaving that this job has used."""
+        return self._evictor.has_room(sum(map(self.shape.room_of, self.shape.blocks_of(start, stop))))
+
     # -- fetching ----------------------------------------------------------------------------------------------------
 
     def claim(self, start: int, stop: int) -> Claim | None:

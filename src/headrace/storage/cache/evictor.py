@@ -80,6 +80,17 @@ class Evictor:
         # The bytes in use may have been corrected, or others may have made room.
         return node.reserve(nbytes)
 
+    def has_room(self, nbytes: int) -> bool:
+        """Tells whether there is room for so many bytes though no block leaves that this job has used."""
+        node = self._node
+        needed = node.used() + nbytes - (node.limit or 0)
+        if node.limit is None or needed <= 0:
+            return True
+        with self._lock:
+            if not self._leftovers:
+                self._look(at_once=False)
+            return bool(self._leftovers)
+
     def _free(self, needed: int, next_use: int) -> bool:
         """Frees bytes, and returns whether that was possible."""
         if not self._leftovers:
