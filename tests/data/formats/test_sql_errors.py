@@ -17,6 +17,7 @@ import headrace
 from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, SampleError, StorageError, UsageError
 from headrace.data.formats.sql import plan
 from headrace.data.formats.sql_ahead import predicted
+from headrace.sources.sql.targets import secrets_of
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import PASSWORD, Postgres
 
@@ -188,12 +189,14 @@ def test_a_server_that_is_killed_and_started_again_is_waited_for(own_postgres: P
         starting.join()
 
 
-def test_a_server_that_stays_away_is_an_error_without_secrets(
-    own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_stays_away_is_said_and_an_error_without_secrets(
+    own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    from headrace.sources import outage
     from headrace.sources.sql import database
     from headrace.storage.retrying import RetryLimits
 
+    monkeypatch.setattr(outage, "SILENT", 0.0)
     monkeypatch.setattr(database, "LIMITS", RetryLimits(retries=3, seconds=5.0, first_wait=0.01, longest_wait=0.01))
     own_postgres.run("create table samples as select g as id from generate_series(0, 99) g")
     data = headrace.open(own_postgres.url, table="samples", key="id")
@@ -201,8 +204,16 @@ def test_a_server_that_stays_away_is_an_error_without_secrets(
     with pytest.raises(StorageError, match=r"cannot connect(.|\n)*4 tries") as failure:
         data[5]
     assert PASSWORD not in "".join(traceback.format_exception(failure.value))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "has been away" in said
+    assert PASSWORD not in said
     own_postgres.start()
     assert data[5]["id"] == 5
+
+
+def test_words_that_are_no_secrets_stay_in_errors() -> None:
+    url = "postgresql://me:hidden-word@host/db?sslmode=disable&connect_timeout=10&sslpassword=disabled-x&token=abc"
+    assert secrets_of(url).words == ("hidden-word", "disabled-x", "abc")
 
 
 @pytest.mark.thorough

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.errors import HeadraceError, StorageError
-from headrace.sources.outage import no_answer
+from headrace.sources.outage import SourceOutage, no_answer
 from headrace.sources.sql.answers import Answer
 from headrace.sources.sql.relation import Relation, SelectedColumn
 from headrace.sources.sql.sessions import Session
@@ -116,11 +116,13 @@ class Database:
                 return self._idle.pop(), False
 
         limits = self._limits or LIMITS
+        outage = SourceOutage(self.place, f"{limits.seconds:.0f} s are over")
         tries = 0
         while True:
             try:
                 session = self.target.open()
                 _OPENED.add(session)
+                outage.ended()
                 return session, True
             except HeadraceError:
                 raise
@@ -131,7 +133,8 @@ class Database:
                     # Whoever asks next is told at once, as long as it stays away.
                     self._was_there = False
                     raise self._not_there(error, tries, waited) from None
-            time.sleep(limits.wait(tries, 0.5))
+                seconds = outage.wait_after(self._shown(error, connecting=True))
+            time.sleep(seconds)
 
     def _not_there(self, error: Exception, tries: int, seconds: float) -> StorageError:
         found = self._shown(error, connecting=True)

@@ -100,6 +100,14 @@ class Secrets:
     users: tuple[str, ...] = ()
 
 
+PLAIN_PARAMETERS = frozenset({
+    "application_name", "autocommit", "channel_binding", "charset", "check_same_thread", "client_encoding",
+    "connect_timeout", "driver", "gssencmode", "host", "isolation_level", "keepalives", "mode", "port", "ssl",
+    "ssl_mode", "sslmode", "target_session_attrs", "timeout", "tls",
+})  # fmt: skip
+"""Parameters of a URL whose values are words that errors use, too, such as "disable" and "require"."""
+
+
 def secrets_of(url: str) -> Secrets:
     """Returns the secrets of a URL."""
     try:
@@ -110,8 +118,9 @@ def secrets_of(url: str) -> Secrets:
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
     words = {password, unquote(password)}
     for pair in parts.query.split("&"):
-        value = pair.partition("=")[2]
-        words |= {value, unquote(value)}
+        name, _, value = pair.partition("=")
+        if name.lower() not in PLAIN_PARAMETERS:
+            words |= {value, unquote(value)}
 
     words.discard("")
     users = {user, unquote(user)}
