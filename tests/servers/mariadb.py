@@ -71,7 +71,9 @@ def running(server: str) -> Iterator[MariaDB]:
     with folder_of_user("mariadb") as folder:
         port = free_ports(1)[0]
         data = folder / "data"
-        made = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal"]
+        # A folder for temporary tables, too, so that two that run at once do not meet there.
+        places = [f"--datadir={data}", f"--tmpdir={folder}"]
+        made = ["mariadb-install-db", "--no-defaults", *places, "--auth-root-authentication-method=normal"]
         done = subprocess.run(as_user(made), capture_output=True, text=True, cwd=folder)
         if done.returncode:
             raise RuntimeError(f"mariadb-install-db: {done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -82,7 +84,7 @@ def running(server: str) -> Iterator[MariaDB]:
             "grant all on train.* to reader@'127.0.0.1';\n"
         )
         first.chmod(0o644)
-        command = [server, "--no-defaults", f"--datadir={data}", "--bind-address=127.0.0.1", f"--port={port}"]
+        command = [server, "--no-defaults", *places, "--bind-address=127.0.0.1", f"--port={port}"]
         command += [f"--socket={folder / 'socket'}", f"--pid-file={folder / 'pid'}", f"--init-file={first}"]
         command += ["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M", "--skip-log-bin"]
         running = MariaDB(port, folder, command)
