@@ -273,8 +273,7 @@ class CachedObject:
 
         ranges: list[tuple[int, int]] = []
         for number in absent:
-            begin = self.shape.start_of(number)
-            end = self.shape.stop_of(number)
+            begin, end = self.shape.start_of(number), self.shape.stop_of(number)
             if ranges and ranges[-1][1] == begin:
                 begin = ranges.pop()[0]
             ranges.append((begin, end))
