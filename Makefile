@@ -88,7 +88,7 @@ test-all: $(STAMP)  ## all tests, with the slowest ones listed; half an hour
 	$(call run-tests,$(ALL),--durations=25)
 
 # Real frameworks with torch's loader, with ours, and under `headrace run`; they have an environment of their own.
-test-clients: $(CLIENTS_STAMP)  ## real frameworks, in an environment of their own; six minutes
+test-clients: $(CLIENTS_STAMP)  ## real frameworks, in an environment of their own; ten minutes
 	@$(CLIENTS)/bin/python -m pytest -m clients -v tests/clients
 	@.ci/clients --passed
 
@@ -103,6 +103,11 @@ $(CLIENTS_STAMP): pyproject.toml constraints.txt
 	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
 	@$(CLIENTS)/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt torch
 	@$(CLIENTS)/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable '.[clients]'
+# LitData would draw in torchvision, which it can do without, and of which PyPI has builds for torch with CUDA only; and
+# the newest boto3, which does not go with what others here need.
+	@$(CLIENTS)/bin/pip freeze --exclude-editable > $(CLIENTS)/installed.txt
+	@$(CLIENTS)/bin/pip --disable-pip-version-check install --quiet --constraint $(CLIENTS)/installed.txt boto3
+	@$(CLIENTS)/bin/pip --disable-pip-version-check install --quiet --no-deps litdata
 	@touch $@
 
 # Other versions than those of .venv: the lowest that pyproject.toml allows, and those of Debian trixie.

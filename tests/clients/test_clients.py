@@ -28,13 +28,15 @@ class Client(NamedTuple):
 
     name: str
     needs: str
-    """The module without which there is nothing to try."""
+    """The modules without which there is nothing to try."""
     script: str
     launcher: tuple[str, ...] = ()
     """What stands before the script: arguments of `python`."""
     arguments: tuple[str, ...] = ()
     builds_its_own: bool = False
     """Whether the framework makes its loader from torch's class, so that an import in the script changes nothing."""
+    own_iterator: bool = False
+    """Whether that loader also makes torch's iterator itself, so that no loader of headrace's makes the batches."""
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -55,7 +57,19 @@ CLIENTS = [
     Client("torchrun", "torch", "torchrun_ddp.py", TORCHRUN),
     Client("mp-spawn", "torch", "mp_spawn.py"),
     Client("torchdata", "torchdata", "torchdata_stateful.py"),
+    Client("torchdata-nodes", "torchdata.nodes", "torchdata_nodes.py"),
+    Client("webdataset", "webdataset", "webdataset_stream.py"),
+    Client("litdata", "litdata", "litdata_streaming.py"),
+    Client("litdata-own", "litdata", "litdata_streaming.py", (), ("own",), builds_its_own=True, own_iterator=True),
+    Client("mosaicml", "torchvision streaming", "mosaicml_streaming.py"),
+    Client("mosaicml-own", "torchvision streaming", "mosaicml_streaming.py", (), ("own",), builds_its_own=True),
 ]
+
+WHY = {
+    "torchvision": ": mosaicml-streaming imports it, and PyPI has builds for torch with CUDA only",
+    "streaming": ": to try it, pip install mosaicml-streaming",
+}
+"""Why `make test-clients` does not install a module."""
 
 
 class Delivered(NamedTuple):
@@ -108,8 +122,9 @@ def outcome(client: Client, way: str) -> Delivered:
 @pytest.mark.parametrize("way", ["torch", "import", "run"])
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_a_framework_gets_the_same_batches(client: Client, way: str) -> None:
-    if importlib.util.find_spec(client.needs) is None:
-        pytest.skip(f"{client.needs} is not installed: `make test-clients` installs it")
+    for module in client.needs.split():
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed{WHY.get(module, ': `make test-clients` installs it')}")
     reference = outcome(client, "torch")
     assert reference.batches
     assert all(reference.batches.values())
@@ -118,6 +133,6 @@ def test_a_framework_gets_the_same_batches(client: Client, way: str) -> None:
     expected = "torch" if way == "torch" or (way == "import" and client.builds_its_own) else "headrace"
     assert seen.classes == {rank: {expected} for rank in reference.classes}
     if way == "run":
-        assert "headrace's loader" in seen.report
+        assert f"{'torch' if client.own_iterator else 'headrace'}'s loader" in seen.report
         for rank in range(1, len(reference.batches)):
             assert f"rank {rank}" in seen.report

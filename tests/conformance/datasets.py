@@ -1,12 +1,18 @@
 """Datasets, samplers and worker functions of the tests. All can be sent to a process that was spawned."""
 
+import asyncio
 import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Event
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -200,6 +206,119 @@ class Witness(Dataset[dict[str, Any]]):
             "seen": self.seen,
             "in_parent_only": in_parent_only,
         }
+
+
+class Surroundings(Dataset[dict[str, Any]]):
+    """Each sample says what its process has from the one that started it."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return surroundings()
+
+
+def surroundings() -> dict[str, Any]:
+    """What a process has from the one that started it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return {
+        "folder": os.getcwd(),  # noqa: PTH109 - as text
+        "path": sys.path[0],
+        "arguments": sys.argv[1:],
+        "environment": os.environ.get("ROTATED_KEY", ""),
+        "mask": mask,
+        "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+    }
+
+
+class Rebuilt(Dataset[Any]):
+    """Makes when it is unpickled what each worker is to have for itself."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.build()
+
+    def build(self) -> None:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class ThreadPooled(Rebuilt):
+    """Sample i is the number i, made by a thread."""
+
+    def build(self) -> None:
+        self.pool = ThreadPoolExecutor(2)
+        assert list(self.pool.map(abs, [-1, -2])) == [1, 2]
+
+    def __getitem__(self, index: int) -> int:
+        return self.pool.submit(abs, index).result(PATIENCE)
+
+
+class EventLooped(Rebuilt):
+    """Sample i is the number i, made by an event loop in a thread."""
+
+    def build(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    def __getitem__(self, index: int) -> int:
+        return asyncio.run_coroutine_threadsafe(self.sample(index), self.loop).result(PATIENCE)
+
+    async def sample(self, index: int) -> int:
+        return index
+
+
+class OwnGenerator(Rebuilt):
+    """Each sample is a random number."""
+
+    def build(self) -> None:
+        self.rng = np.random.default_rng()
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.rng.integers(1 << 60))
+
+
+class FileReader(Rebuilt):
+    """Each sample is the next byte of a file that was opened once."""
+
+    def __init__(self, length: int, path: Path) -> None:
+        super().__init__(length)
+        self.path = path
+
+    def build(self) -> None:
+        self.file = self.path.open("rb", buffering=0)
+
+    def __getitem__(self, index: int) -> int:
+        return self.file.read(1)[0]
+
+
+class OwnNumber(Rebuilt):
+    """Each sample tells whether the process is the one that unpickled the dataset."""
+
+    def build(self) -> None:
+        self.pid = os.getpid()
+
+    def __getitem__(self, index: int) -> bool:
+        return self.pid == os.getpid()
+
+
+class OwnServer(Rebuilt):
+    """Sample i is the line i, which a program sends back."""
+
+    def build(self) -> None:
+        self.server = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    def __getitem__(self, index: int) -> int:
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.write(f"{index}\n")
+        return int(self.server.stdout.readline())
 
 
 class Drawing(Dataset[tuple[int, float, float, float]]):

@@ -1,18 +1,42 @@
 """Workers that are not forked from this process. They take seconds to start, so one run serves many tests."""
 
 import multiprocessing
+import os
 import pickle
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from . import datasets
-from .datasets import Drawing, Failing, Numbers, ShardedStream, Witness, tag_dataset
+from .datasets import (
+    Drawing,
+    EventLooped,
+    Failing,
+    FileReader,
+    Numbers,
+    OwnGenerator,
+    OwnNumber,
+    OwnServer,
+    ShardedStream,
+    Surroundings,
+    ThreadPooled,
+    Witness,
+    surroundings,
+    tag_dataset,
+)
 from .running import failure_of, forked_only, numbers, processes_only, told
 from .torches import warns_of_what_cannot_be_pickled
 
 pytestmark = [processes_only, forked_only]
+
+METHODS = pytest.mark.parametrize("method", ["spawn", "forkserver"])
+
+FROM_PROGRAM = ["folder", "path", "arguments"]
+"""What multiprocessing sends along to a process that its fork server starts."""
 
 
 @pytest.fixture(scope="module", params=["spawn", "forkserver"])
@@ -114,6 +138,84 @@ def test_a_dataset_that_cannot_be_pickled_is_warned_of_and_refused(Loader: Any, 
     with pytest.warns(UserWarning, match="^Got pickle error when attempting to start a worker Process. "):
         error = failure_of((AttributeError, TypeError, pickle.PicklingError), lambda: iter(loader))
     assert "Local" in str(error)
+
+
+# -- each worker imports the program's modules and unpickles the dataset by itself -------------------------------------
+
+
+@METHODS
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("Dataset", [ThreadPooled, EventLooped, OwnServer])
+def test_what_unpickling_starts_runs_in_each_worker(Loader: Any, method: str, persistent: bool, Dataset: Any) -> None:
+    loader = Loader(
+        Dataset(4), batch_size=2, num_workers=2, multiprocessing_context=method, persistent_workers=persistent
+    )
+    for _ in range(2):
+        assert numbers(loader) == [[0, 1], [2, 3]]
+
+
+@METHODS
+def test_random_generators_that_unpickling_makes_differ_from_worker_to_worker(Loader: Any, method: str) -> None:
+    loader = Loader(OwnGenerator(4), batch_size=None, num_workers=2, multiprocessing_context=method)
+    assert len({*loader, *loader}) == 8
+
+
+@METHODS
+def test_each_worker_has_its_own_place_in_a_file_that_unpickling_opens(
+    Loader: Any, method: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "numbers"
+    file.write_bytes(bytes(range(8)))
+    loader = Loader(FileReader(4, file), batch_size=None, num_workers=2, multiprocessing_context=method)
+    for _ in range(2):
+        assert list(loader) == [0, 0, 1, 1]
+
+
+@METHODS
+def test_each_worker_is_the_process_that_unpickled_its_dataset(Loader: Any, method: str) -> None:
+    loader = Loader(OwnNumber(4), batch_size=None, num_workers=2, multiprocessing_context=method)
+    assert list(loader) == [True] * 4
+
+
+# -- what the program changes between epochs -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Changes what workers have from this process. Afterwards it is as before."""
+
+    def change() -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        sys.argv.append("--second-epoch")
+        monkeypatch.setenv("ROTATED_KEY", "new")
+        os.umask(0o027)
+        if cores:
+            os.sched_setaffinity(0, {min(cores)})
+
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    mask = os.umask(0o022)
+    yield change
+    os.umask(mask)
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+@METHODS
+def test_what_the_program_changes_between_epochs_reaches_the_next_workers(
+    Loader: Any, method: str, changes: Callable[[], None]
+) -> None:
+    loader = Loader(Surroundings(), batch_size=None, num_workers=1, multiprocessing_context=method)
+    before = surroundings()
+    (first,) = loader
+    changes()
+    (second,) = loader
+    # A fork server of multiprocessing keeps the environment and so on that it was started with.
+    names = FROM_PROGRAM if method == "forkserver" else [*before]
+    assert [first[name] for name in names] == [before[name] for name in names]
+    assert [second[name] for name in names] == [surroundings()[name] for name in names]
+    assert all(second[name] != before[name] for name in FROM_PROGRAM)
 
 
 def test_the_default_start_method_is_that_of_multiprocessing(Loader: Any) -> None:

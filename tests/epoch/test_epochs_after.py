@@ -282,3 +282,41 @@ def test_portions_end_where_they_end(crew: Crew) -> None:
         resumed = loader(Crew(0, "process", False))
         resumed.load_state_dict(state)
         assert [lists(resumed) for _ in epochs[number + 1 :]] == epochs[number + 1 :]
+
+
+class Draws(torch.utils.data.IterableDataset[torch.Tensor]):
+    """Random numbers of its worker."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.rand(6))
+
+
+class RowsDraw(Rows):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(())
+
+
+@pytest.mark.parametrize("dataset", [Draws, lambda: RowsDraw(6)], ids=["stream", "rows"])
+@pytest.mark.parametrize("ended", [1, 2])
+def test_workers_that_would_have_lived_on_do_not_draw_the_numbers_of_an_earlier_epoch(dataset: Any, ended: int) -> None:
+    """A script that seeds the generator at its beginning does so again in the resumed run."""
+
+    def loader() -> Any:
+        torch.manual_seed(0)
+        return headrace.DataLoader(dataset(), batch_size=3, num_workers=2, persistent_workers=True)
+
+    whole = loader()
+    seen = [lists(whole) for _ in range(ended)]
+    state = whole.state_dict()
+    resumed = loader()
+    resumed.load_state_dict(state)
+    first = lists(resumed)
+    again = loader()
+    again.load_state_dict(state)
+    assert first not in seen
+    assert lists(again) == first
+    seen.append(first)
+    state = resumed.state_dict()
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert lists(resumed) not in seen

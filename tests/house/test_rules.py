@@ -24,11 +24,13 @@ OF_OTHERS = {
 }  # fmt: skip
 """Attributes of objects that Python, torch and other libraries define."""
 OF_HEADRACE = {
-    "SUFFIXES", "as_source", "backend", "imgs", "indices", "inner", "memory", "of_a_step", "packed", "ragged", "seed",
-    "shard", "source",
+    "SUFFIXES", "as_source", "backend", "imgs", "indices", "inner", "of_a_step", "packed", "ragged", "seed", "shard",
+    "source",
 }  # fmt: skip
 """Attributes that headrace gives to objects of its own, or says in `protocols.py` in words."""
-CALLED_AS_METHODS = {"commit", "dtype", "fetch_batch", "into"}
+ASKING = {"getattr", "hasattr", "answers", "says_yes"}
+"""How an attribute is looked for by its name."""
+CALLED_AS_METHODS = {"commit"}
 """Listed in `protocols.py`, and found otherwise than by `getattr` with a literal."""
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
@@ -48,11 +50,13 @@ def is_setter(node: ast.FunctionDef | ast.ClassDef) -> bool:
 
 
 def attributes_asked_for(path: Path) -> set[str]:
-    """The public attributes that a file looks for by `getattr` or `hasattr` on what is no module."""
+    """The public attributes that a file looks for on what is no module."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
-            case ast.Call(func=ast.Name(id="getattr" | "hasattr"), args=[thing, ast.Constant(value=str(name)), *_]):
+            case ast.Call(func=ast.Name(id=asking), args=[thing, ast.Constant(value=str(name)), *_]) if (
+                asking in ASKING
+            ):
                 if ast.unparse(thing) not in MODULES and not name.startswith("_"):
                     found.add(name)
     return found

@@ -127,6 +127,51 @@ print([batch.tolist() for batch in copied])
     assert [loader["batches"] for loader in figures["loaders"] if loader["epochs"]] == [3]
 
 
+def test_a_framework_that_saves_the_state_of_each_loader_gets_an_empty_one_where_there_is_none(tmp_path: Path) -> None:
+    script = """
+import headrace
+import torch.utils.data
+class Streaming(torch.utils.data.IterableDataset):
+    def __iter__(self): return iter(range(4))
+    def state_dict(self, num_samples, from_beginning): raise AssertionError("called")
+    def load_state_dict(self, obj): raise AssertionError("called")
+loader = torch.utils.data.DataLoader(Streaming(), batch_size=2)
+batches = iter(loader)
+next(batches)
+print(loader.state_dict())
+loader.load_state_dict(loader.state_dict())
+print([batch.tolist() for batch in loader])
+own = headrace.DataLoader(Streaming(), batch_size=2)
+print(isinstance(own, torch.utils.data.DataLoader), [batch.tolist() for batch in own])
+try:
+    own.state_dict()
+except ValueError as error:
+    print(type(error).__name__)
+print(torch.utils.data.DataLoader(range(4)).state_dict()["length"])
+"""
+    lines, _, said = under_run(tmp_path, script)
+    assert lines == ["{}", "[[0, 1], [2, 3]]", "True [[0, 1], [2, 3]]", "StateError", "4"]
+    assert said.count("no state of the loader is saved, as with torch's") == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_subclass_that_makes_torch_s_iterator_itself_is_measured(workers: int, tmp_path: Path) -> None:
+    script = f"""
+import torch.utils.data.dataloader as module
+class Own(module.DataLoader):
+    def _get_iterator(self):
+        if self.num_workers == 0:
+            return module._SingleProcessDataLoaderIter(self)
+        return module._MultiProcessingDataLoaderIter(self)
+loader = Own(range(3), num_workers={workers})
+print([batch.tolist() for _ in range(2) for batch in loader])
+"""
+    lines, figures, said = under_run(tmp_path, script)
+    assert lines == ["[[0], [1], [2], [0], [1], [2]]"]
+    assert [(loader["kind"], loader["batches"]) for loader in figures["loaders"]] == [("torch", 6)]
+    assert "with torch's loader," in said
+
+
 @both_ways
 @pytest.mark.quick(way=[[]])
 def test_torchdata_s_stateful_loader_can_be_used(way: list[str], tmp_path: Path) -> None:

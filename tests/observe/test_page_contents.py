@@ -57,6 +57,15 @@ def test_workers_of_other_machines_are_named_with_them() -> None:
     assert drawing["names"] == {"0": "worker 0 on gpu-7", "1": "worker 1 on <b>gpu-8"}
 
 
+@pytest.mark.parametrize(
+    ("fork_server", "words"), [(False, "2 processes, spawn"), (True, "2 processes, spawn by a fork server")]
+)
+def test_the_start_of_workers_is_named(fork_server: bool, words: str) -> None:
+    recording = made_up.with_workers()
+    setting = replace(recording.setting, start_method="spawn", fork_server=fork_server)
+    assert words in shown(replace(recording, setting=setting), diagnoses=[]).texts["td"]
+
+
 def test_idleness_is_in_the_legend_where_workers_are_drawn() -> None:
     assert "idle" in shown(made_up.with_workers(), diagnoses=[]).texts["li"]
     assert "idle" not in shown(made_up.inline(), diagnoses=[]).texts["li"]

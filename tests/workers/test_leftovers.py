@@ -94,13 +94,21 @@ def test_killing_the_parent_leaves_no_process_file_or_shared_memory(method: str,
 
 
 HANGING = """
-import sys, time, torch
+import sys, threading, time, torch
 from headrace import DataLoader
 from headrace.testing import Faulty, Hang
+def begin():
+    global iterator
+    iterator = iter(DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context="fork"))
+    next(iterator)
 if __name__ == "__main__":
     dataset = Faulty(range(40), {5: Hang()})
-    iterator = iter(DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=sys.argv[1]))
-    next(iterator)
+    if sys.argv[1] == "thread":
+        thread = threading.Thread(target=begin)
+        thread.start()
+        thread.join()
+    else:
+        begin()
     while not dataset.attempts.of(5):
         time.sleep(0.001)
     print(*[process.pid for process in iterator._workers], flush=True)
@@ -109,11 +117,11 @@ if __name__ == "__main__":
 
 
 @LINUX
-@pytest.mark.parametrize("method", ["fork"])
-def test_killing_the_parent_ends_workers_in_the_middle_of_a_sample(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["main", "thread"])
+def test_killing_the_parent_ends_workers_in_the_middle_of_a_sample(place: str, tmp_path: Path) -> None:
     script = tmp_path / "hanging.py"
     script.write_text(HANGING)
-    with programs.Program([script, method], env={**os.environ, "TMPDIR": str(tmp_path)}) as parent:
+    with programs.Program([script, place], env={**os.environ, "TMPDIR": str(tmp_path)}) as parent:
         kill_and_see_the_workers_end(parent)
 
 

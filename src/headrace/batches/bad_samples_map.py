@@ -11,6 +11,7 @@ import numpy as np
 from headrace.batches.fetch_map import MapFetcher, note, note_length
 from headrace.batches.index import Careful, Positions, split
 from headrace.core.errors import SampleError, explain
+from headrace.core.missing_state import MissingState
 from headrace.core.spans import SpanKey
 from headrace.core.unseeded import Unseeded
 from headrace.faults.bad_sample import BadSample, Stage
@@ -97,6 +98,10 @@ class GuardedFetcher:
     def state(self) -> Any:
         """See `Fetcher.state`."""
         return self._plain.state()
+
+    def give_up_state(self, missing: MissingState) -> None:
+        """See `Fetcher.give_up_state`."""
+        self._plain.give_up_state(missing)
 
     def losses(self) -> Sequence[BadSample]:
         """See `Fetcher.losses`."""

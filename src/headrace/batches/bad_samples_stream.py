@@ -23,7 +23,7 @@ GENERATOR = (
 
 
 class SampleStream(Protocol):
-    """What a batch takes its samples from: `fetch_stream.Source`."""
+    """What a batch takes its samples from: `stream_source.Source`."""
 
     position: int
     """The number of the next sample."""

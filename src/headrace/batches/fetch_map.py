@@ -27,6 +27,7 @@ from headrace.core.activity import (
     private_activity,
 )
 from headrace.core.lengths import known_length
+from headrace.core.missing_state import MissingState, state_of
 from headrace.core.protocols import is_stateful
 from headrace.core.rng import BATCH, SAMPLE, SampleStreams
 from headrace.core.signal_handlers import is_of_signal_handler
@@ -44,7 +45,13 @@ class Fetcher(Protocol):
         """Returns the batch for what the index sampler gave: a key, a list of keys, or either as `Positioned`."""
 
     def state(self) -> Any:
-        """Returns what is needed to go on after the last batch in another process; None if that is nothing."""
+        """Returns what is needed to go on after the last batch in another process; None if that is nothing.
+
+        Never raises because of the dataset: see `MissingState`.
+        """
+
+    def give_up_state(self, missing: MissingState) -> None:
+        """Has `missing` be the state from now on: what the dataset returns is of no use."""
 
     def losses(self) -> Sequence[BadSample]:
         """Returns what became of the bad samples of the last batch."""
@@ -76,6 +83,7 @@ class MapFetcher:
 
         self._watched = watched
         self._stateful = is_stateful(dataset)
+        self._missing: MissingState | None = None
         if batched:
             self._whole = whole_batches(dataset, collate)
         else:
@@ -261,9 +269,15 @@ class MapFetcher:
 
     def state(self) -> Any:
         """See `Fetcher.state`."""
+        if self._missing is not None:
+            return self._missing
         if self._stateful:
-            return self.dataset.state_dict()
+            return state_of(self.dataset)
         return None
+
+    def give_up_state(self, missing: MissingState) -> None:
+        """See `Fetcher.give_up_state`."""
+        self._missing = missing
 
     def losses(self) -> Sequence[BadSample]:
         """See `Fetcher.losses`."""

@@ -7,27 +7,22 @@ batches come out as one process would make them, whatever the number of workers.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from types import GeneratorType
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from headrace.batches.bad_samples_stream import Ending, StreamBatch
+from headrace.batches.bad_samples_stream import StreamBatch
 from headrace.batches.fetch_map import note
+from headrace.batches.stream_source import Source
 from headrace.batches.whole_batches import memory_of
-from headrace.core.activity import LOAD, PLACE, STAGE, TOGETHER, Activity, note_collation, private_activity
+from headrace.core.activity import Activity, note_collation, private_activity
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, explain
-from headrace.core.protocols import is_stateful
-from headrace.core.resumed_generators import ResumedGenerators
-from headrace.core.rng import BATCH, SAMPLE, START, SampleStreams
+from headrace.core.missing_state import MissingState
+from headrace.core.rng import BATCH
 from headrace.core.sharding import WorkerContext
 from headrace.faults.bad_sample import BadSample
 from headrace.faults.classify import is_never_skipped
 from headrace.faults.handler import FaultHandler
-
-PEEKED = 100
-"""Samples that are looked at to find a good one, where a whole batch is bad."""
 
 
 class Deal(NamedTuple):
@@ -44,162 +39,6 @@ class Deal(NamedTuple):
         rank, size = self.place.world
         start = self.first + (self.place.worker + number * self.place.workers) * count * size
         return range(start + rank, start + count * size, size)
-
-
-class Source:
-    """An iterator over a dataset that counts, seeds, names the sample that failed, and can be restored."""
-
-    def __init__(
-        self,
-        dataset: Any,
-        streams: SampleStreams | None,
-        state: dict[str, Any] | None,
-        activity: Activity | None = None,
-        generators: ResumedGenerators | None = None,
-    ) -> None:
-        self._dataset = dataset
-        if activity is None:
-            self._activity = private_activity()
-        else:
-            self._activity = activity
-
-        self._ending = Ending()
-        self.streams = streams
-        if generators is None:
-            self.generators = ResumedGenerators()
-        else:
-            self.generators = generators
-
-        state = state or {}
-        if state.get("dataset") is not None and is_stateful(dataset):
-            with self.generators.loading():
-                dataset.load_state_dict(state["dataset"])
-
-        if streams is not None:
-            streams.enter(START)
-
-        # The state of a dataset goes in before `iter`, that of its iterator right behind: `__iter__` may already read
-        # the first, and the second belongs to what it returns.
-        with self.generators.making_iterator():
-            self._iterator: Iterator[Any] = iter(dataset)
-
-        if state.get("iterator") is not None and is_stateful(self._iterator):
-            self._iterator.load_state_dict(state["iterator"])
-
-        self._is_stateful = is_stateful(dataset) or is_stateful(self._iterator)
-        self._ahead: list[Any] = []
-        if self._is_stateful:
-            self.position = state.get("items", 0)
-        else:
-            self.position = 0
-
-        self.to_replay = state.get("items", 0) - self.position
-
-    def state(self) -> dict[str, Any]:
-        """Returns the states of the dataset and of the iterator, where they have one, and the number of samples."""
-        if is_stateful(self._iterator):
-            of_iterator = self._iterator.state_dict()
-        else:
-            of_iterator = None
-
-        # A dataset that is its own iterator has one state, not two.
-        if self._dataset is not self._iterator and is_stateful(self._dataset):
-            of_dataset = self._dataset.state_dict()
-        else:
-            of_dataset = None
-
-        return {"items": self.position, "dataset": of_dataset, "iterator": of_iterator}
-
-    @property
-    def has_begun(self) -> bool:
-        """See `IterableFetcher.has_begun`."""
-        iterator = self._iterator
-        if not isinstance(iterator, GeneratorType):
-            return True
-        return inspect.getgeneratorstate(iterator) != inspect.GEN_CREATED
-
-    def next(self) -> Any:
-        """Returns the next sample. Raises `StopIteration` at the end."""
-        if self._ahead:
-            self.position += 1
-            return self._ahead.pop()
-
-        self._activity[STAGE] = LOAD
-        self._activity[PLACE] = self.position
-        if self.streams is not None:
-            self.streams.enter(SAMPLE, self.position)
-
-        try:
-            sample = next(self._iterator)
-        except StopIteration:
-            self._ending.check()
-            raise
-        except Exception as error:
-            note(error, f"raised while loading sample number {self.position} of this iterator")
-            raise
-
-        self.position += 1
-        if self._ending.alarmed:
-            self._ending.passed()
-        return sample
-
-    def pass_over(self, error: Exception) -> None:
-        """Goes on behind a sample that raised. Raises `error` if the iterator cannot go on."""
-        self._ending.note(error, self._iterator)
-        self.position += 1
-
-    def peek(self) -> tuple[int, Any] | None:
-        """Returns the next good sample, with its number, and goes back; None without a state, or if there is none."""
-        before = self.iterator_state()
-        position = self.position
-        if before is None:
-            return None
-
-        try:
-            for number in range(position, position + PEEKED):
-                try:
-                    return number, next(self._iterator)
-                except StopIteration:
-                    return None
-                except Exception:  # noqa: BLE001 - another bad one; its own batch will judge it
-                    continue
-        finally:
-            self.rewind(before)
-
-        return None
-
-    def rewind(self, state: object) -> None:
-        """Takes an iterator back to where its `state_dict` returned `state`."""
-        self._iterator.load_state_dict(state)  # type: ignore[attr-defined]
-
-    def iterator_state(self) -> Any:
-        """Returns the state of the iterator; None if it has none."""
-        if is_stateful(self._iterator):
-            return self._iterator.state_dict()
-        return None
-
-    def next_batch(self, count: int, out: BatchMemory) -> tuple[Any, int]:
-        """Returns the next batch of an iterator that makes whole batches, and how many samples it has."""
-        self._activity[STAGE] = LOAD
-        self._activity[PLACE] = TOGETHER
-        try:
-            batch, got = self._iterator.next_batch(count, out)  # type: ignore[attr-defined]
-        except Exception as error:
-            note(error, f"raised while loading samples from number {self.position} of this iterator on")
-            raise
-
-        self.position += got
-        return batch, got
-
-    @property
-    def makes_batches(self) -> bool:
-        """Whether the iterator makes whole batches: `next_batch(count, out)` beside `__next__`."""
-        return not self._ahead and callable(getattr(self._iterator, "next_batch", None))
-
-    def look_ahead(self) -> None:
-        """Has the dataset make its next sample, which `next` then returns. Raises `StopIteration` at the end."""
-        self._ahead.append(self.next())
-        self.position -= 1
 
 
 class IterableFetcher:
@@ -272,6 +111,7 @@ class IterableFetcher:
             samples = self._own(count)
         else:
             samples = self._dealt(self._deal, number, count)
+        self._source.let_go_of_state()
 
         note_collation(self._activity)
         if self._source.streams is not None:
@@ -298,6 +138,10 @@ class IterableFetcher:
         """See `Fetcher.state`."""
         dealt = self._deal is not None
         return {**self._source.state(), "batches": self._batches, "ended": self._ended, "dealt": dealt}
+
+    def give_up_state(self, missing: MissingState) -> None:
+        """See `Fetcher.give_up_state`."""
+        self._source.give_up_state(missing)
 
     def replay(self, report: Callable[[int, int], None]) -> None:
         """Runs through the samples that were delivered before; calls `report(done, all)` now and then."""

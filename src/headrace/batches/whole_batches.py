@@ -1,9 +1,10 @@
 """Whole batches: datasets that make a batch themselves, without a Python loop over its samples.
 
 Such a dataset has, besides torch's methods, `fetch_batch(keys, out)`: keys are int64 [batch] (a list of whole numbers
-will do), `out` is a `BatchMemory` in which it may put the batch's tensors, and it returns the collated batch. It is
-called in place of `__getitem__` and default collation, so a `collate_fn` of the user's turns it off. It draws no random
-numbers, unless its attribute `draws` is true: only then are they seeded for it, see `core.rng.enter_step`.
+will do), `out` is a `BatchMemory` in which it may put the batch's tensors, and it returns the collated batch. A method
+of this name without an argument `out` is another one. It is called in place of `__getitem__` and default collation, so
+a `collate_fn` of the user's turns it off. It draws no random numbers, unless its attribute `draws` is true: only then
+are they seeded for it, see `core.rng.enter_step`.
 
 torch's `TensorDataset` counts as one of them; see `tensor_rows`.
 """
@@ -17,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Subset, TensorDataset
 
+from headrace.batches.collate import SlotCollate
 from headrace.batches.tensor_rows import gather_rows
 from headrace.core.batch_memory import BatchMemory, OwnMemory
+from headrace.core.protocols import answers
 from headrace.core.torch_internals import torch_default_collate
 
 
@@ -30,7 +33,7 @@ def fetches_batches(dataset: object) -> bool:
     if type(dataset) is TensorDataset:
         return True
     for kind in type(dataset).__mro__:
-        if "fetch_batch" in vars(kind):
+        if "fetch_batch" in vars(kind) and answers(dataset, "fetch_batch", 1, "out"):
             return True
         # A subclass that changes what samples are, and says nothing of batches: the batches of its base class would be
         # of other samples.
@@ -80,7 +83,7 @@ def whole_batches(dataset: Any, collate: Callable[[Any], Any]) -> Callable[[Any]
 
 def _fetching(dataset: Any, memory: BatchMemory, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
     if type(dataset) is not TensorDataset:
-        return lambda keys: dataset.fetch_batch(keys, memory)
+        return lambda keys: dataset.fetch_batch(keys, out=memory)
 
     def fetch(keys: Any) -> Any:
         batch = gather_rows(dataset, keys, memory)
@@ -98,5 +101,6 @@ def memory_of(collate: Callable[[Any], Any]) -> BatchMemory | None:
     """Returns where a collate function makes its batches, if it is the default one; None for any other."""
     if collate is torch_default_collate:
         return OwnMemory()
-    memory: BatchMemory | None = getattr(collate, "memory", None)
-    return memory
+    if isinstance(collate, SlotCollate):
+        return collate.memory
+    return None

@@ -103,7 +103,8 @@ class ClusterError(HeadraceError, RuntimeError):
 
 
 class StateError(HeadraceError, ValueError):
-    """A saved state does not belong to what it is loaded into: load it where it was saved, or begin anew."""
+    """A state cannot be taken, or a saved one does not belong to what it is loaded into: load it where it was saved, or
+    begin anew."""
 
 
 class RecordsLostError(StateError):

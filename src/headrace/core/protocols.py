@@ -2,18 +2,26 @@
 
 Every one is optional. An object without an attribute is used as torch uses it. Whole objects seldom have all of a class
 here: the classes below group the attributes by what they are found on, and each is looked for by itself.
+
+Other libraries use the same names with other meanings. So a method is called only if it can be called as it is
+described here (`answers`), and a value counts only if it is of the type that stands here (`says_yes`). Anything else is
+left alone.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import Any, Protocol, TypeGuard, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from headrace.core.batch_memory import BatchMemory
+from headrace.core.hugging_face_streams import is_hugging_face_stream, missing_in_state, set_stream_epoch
 
 
 @runtime_checkable
@@ -45,7 +53,7 @@ class HearsEpochs(Protocol):
 class MakesBatches(Protocol):
     """A map-style dataset that makes a whole batch without a Python loop over its samples.
 
-    The loader looks at it when an epoch begins, and only with the default collate function.
+    The loader looks at it when an epoch begins, and only with the default collate function. It passes `out` by name.
     """
 
     draws: bool
@@ -98,7 +106,7 @@ class NeverEnds(Protocol):
 
 
 class YieldsBatches(Protocol):
-    """An iterator over an iterable dataset that makes a whole batch of its next samples."""
+    """An iterator over an iterable dataset that makes a whole batch of its next samples. `out` is passed by name."""
 
     def next_batch(self, count: int, out: BatchMemory) -> tuple[Any, int]:
         """Returns the collated batch of the next samples, and how many these are: fewer than `count` at the end.
@@ -180,9 +188,91 @@ class DealsSamples(Protocol):
         """Raises `StateError` for a state that the sampler cannot take up. Called before anything is restored."""
 
 
+_signatures: WeakKeyDictionary[FunctionType, inspect.Signature] = WeakKeyDictionary()
+"""Of the functions that were looked at: to read a signature takes a hundred times as long as to call a function."""
+
+ORDER_OF_LOG = ("name", "shuffle", "seed", "rank", "world_size", "uneven", "alone")
+"""What `NeverEnds.live_sampler` is given."""
+
+
+def answers(thing: object, name: str, count: int = 0, *words: str) -> bool:
+    """Tells whether an object has a method of this name that takes `count` arguments, and others named `words`."""
+    method = getattr(thing, name, None)
+    if not callable(method):
+        return False
+
+    signature = _signature_of(method)
+    if signature is None:
+        return True
+    try:
+        signature.bind(*[None] * count, **dict.fromkeys(words))
+    except TypeError:
+        return False
+    return True
+
+
+def says_yes(thing: object, name: str, otherwise: bool = False) -> bool:
+    """Tells whether an attribute is `True`. otherwise: the answer for an object that does not have it."""
+    return getattr(thing, name, otherwise) is True
+
+
+def _signature_of(method: Callable[..., Any]) -> inspect.Signature | None:
+    """Returns the signature of a method that is bound already; None if nobody knows it, as of some written in C."""
+    function = getattr(method, "__func__", None)
+    if type(method) is not MethodType or type(function) is not FunctionType:
+        return _read_signature(method)
+
+    known = _signatures.get(function)
+    if known is None:
+        known = _read_signature(method)
+        if known is not None:
+            _signatures[function] = known
+    return known
+
+
+def _read_signature(method: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(method)
+    except (TypeError, ValueError):
+        return None
+
+
 def is_stateful(thing: object) -> TypeGuard[Stateful]:
-    """Tells what `isinstance(thing, Stateful)` tells, in a hundredth of the time."""
-    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+    """Tells whether an object has a state that can be taken and restored; see `Stateful`."""
+    if not hasattr(thing, "state_dict"):  # as nearly always
+        return False
+    if _holds_weights(thing) or missing_in_state(thing):
+        return False
+    return answers(thing, "state_dict") and answers(thing, "load_state_dict", 1)
+
+
+def other_state_protocol(thing: object) -> str:
+    """Returns how `state_dict` and `load_state_dict` of an object are called, if not as `Stateful`; else nothing.
+
+    What they save may matter, and nobody here can ask for it. Weights do not say where in its data an object is.
+    """
+    if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
+        return ""
+    if is_stateful(thing) or _holds_weights(thing) or missing_in_state(thing):
+        return ""
+
+    name = "state_dict"
+    if answers(thing, name):
+        name = "load_state_dict"
+    signature = _signature_of(getattr(thing, name))
+    if signature is None:
+        return name
+    return f"{name}({', '.join(signature.parameters)})"
+
+
+def _holds_weights(thing: Any) -> bool:
+    """Tells whether a `state_dict` is that of torch's modules (and TensorDicts): all tensors that an object holds."""
+    signature = _signature_of(thing.state_dict)
+    if signature is None:
+        return isinstance(thing, torch.nn.Module)
+    if "keep_vars" in signature.parameters:
+        return True
+    return isinstance(thing, torch.nn.Module) and answers(thing, "state_dict", 0, "prefix", "keep_vars")
 
 
 def may_have_states(dataset: object, *, is_map: bool) -> bool:
@@ -194,16 +284,17 @@ def may_have_states(dataset: object, *, is_map: bool) -> bool:
 
 def is_live(dataset: object) -> bool:
     """Tells whether a dataset is a log; see `NeverEnds`."""
-    return callable(getattr(dataset, "live_sampler", None))
+    return answers(dataset, "live_sampler", 0, *ORDER_OF_LOG)
 
 
 def tell_epoch(listener: object, epoch: int) -> None:
     """Calls the `set_epoch` of an object that has one; see `HearsEpochs`."""
-    set_epoch = getattr(listener, "set_epoch", None)
-    if callable(set_epoch):
-        set_epoch(epoch)
+    if is_hugging_face_stream(listener):
+        set_stream_epoch(listener, epoch)
+    elif answers(listener, "set_epoch", 1):
+        listener.set_epoch(epoch)  # type: ignore[attr-defined]  # `answers` has looked
 
 
 def takes_encoded(function: object) -> bool:
     """Tells whether a step decodes images itself; see `StepFunction`."""
-    return bool(getattr(function, "takes_encoded", False))
+    return says_yes(function, "takes_encoded")

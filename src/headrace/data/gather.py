@@ -23,6 +23,7 @@ Gather = Callable[[Keys, BatchMemory], Any]
 """Makes a column of a batch from its keys: int64 [batch], which are in range unless it is `fixed` that gathers."""
 
 RaggedAs = Literal["pad", "nested", "list"]
+RAGGED = ("pad", "nested", "list")
 
 COMPARED = 1 << 24
 """Samples up to which it is found out whether columns are alike: some 30 ms."""

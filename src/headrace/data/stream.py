@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import wrong_argument
+from headrace.core.protocols import says_yes
 from headrace.core.rng import rng
 from headrace.core.sharding import current_part, shard
 from headrace.data import gather
@@ -103,7 +104,7 @@ class StoredStream(FluentStream):
     @property
     def lies_elsewhere(self) -> bool:
         """Whether samples are read from an object store or a server."""
-        return bool(getattr(self._dataset, "lies_elsewhere", False))
+        return says_yes(self._dataset, "lies_elsewhere")
 
     def encoded(self, part: str | int | None) -> StoredStream:
         """See `FluentStream.encoded`."""
@@ -263,7 +264,7 @@ class StreamIterator:
 
     def _read_ahead(self) -> None:
         """Has the units behind this one read ahead, where they lie elsewhere."""
-        if not getattr(self._dataset, "lies_elsewhere", False):
+        if not says_yes(self._dataset, "lies_elsewhere"):
             return
 
         if self._ahead is None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
+from headrace.core.missing_state import state_of
 from headrace.core.protocols import is_stateful, tell_epoch
 from headrace.core.rng import global_states, set_global_states
 from headrace.core.torch_internals import IterDataPipe
@@ -145,7 +147,10 @@ def announce(index_sampler: object, terms: Terms) -> None:
 
 def dealing_of(index_sampler: object, world: World) -> World:
     """Returns the world over which a sampler deals out its positions; for a foreign one, the world around."""
-    return getattr(resumable(index_sampler), "world", world)
+    dealing = getattr(resumable(index_sampler), "world", world)
+    if isinstance(dealing, World):
+        return dealing
+    return world
 
 
 def position_in(state: object, otherwise: int) -> int:
@@ -178,7 +183,7 @@ def checkpoints_of(sampler: Any) -> tuple[Callable[[], Any] | None, Callable[[An
         return None, _as_it_is
     if isinstance(sampler, ElasticSampler):
         return Follower(sampler), sampler.state_at
-    return sampler.state_dict, _as_it_is
+    return functools.partial(state_of, sampler), _as_it_is
 
 
 def changing(index_sampler: object) -> ElasticSampler | None:

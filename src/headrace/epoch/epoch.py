@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from headrace.core.missing_state import MissingState, why_missing
 from headrace.core.protocols import is_stateful, may_have_states
 from headrace.core.rng import GlobalStates
+from headrace.core.said import warn_once
 from headrace.epoch.deferral import Deferral
 from headrace.epoch.indices import Indices, MapIndices
 from headrace.epoch.progress import Delivery, Draw, MapProgress
@@ -200,14 +202,21 @@ class Epoch:
 
         self.leaving = self.deliveries
         self.pending = (number, replica, state)
+        if state is not None and (why := why_missing(state, is_map=self.is_map)):
+            name = type(self.spec.dataset).__qualname__
+            warn_once(f"{name}, state", f"{name} has no state now, so loader.state_dict() raises: {why}")
         if losses:
             seen = self.seen + self.held
             self.held -= sum(loss.action == "skip" for loss in losses)
             self.fault_counter.delivered(losses, seen)
 
     def states_behind(self, arrived: Mapping[int, Any]) -> dict[int, Any]:
-        """Returns the states of replicas behind all that was delivered and behind what has `arrived` (by replica)."""
-        return {**self.states, **self.progress.replicas, **arrived}
+        """Returns the states of replicas behind all that was delivered and behind what has `arrived` (by replica).
+
+        A copy of a map-style dataset whose state is missing begins as it was made.
+        """
+        states = {**self.states, **self.progress.replicas, **arrived}
+        return {replica: state for replica, state in states.items() if type(state) is not MissingState}
 
     @property
     def keeps_states(self) -> bool:

@@ -231,7 +231,10 @@ class MapIndices:
         if self._batched:
             count = len(index)
 
-        return Positioned(index, getattr(index, "positions", self._next_positions(count)))
+        own = getattr(index, "positions", None)
+        if isinstance(own, np.ndarray) and own.shape == (count,):
+            return Positioned(index, own)
+        return Positioned(index, self._next_positions(count))
 
     def _next_positions(self, count: int) -> range:
         """Returns the positions of so many samples that come next, of which this rank has each n-th."""

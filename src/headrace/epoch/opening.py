@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any
+from zlib import crc32
 
 import torch
 
 from headrace.core.counter import stream_key
+from headrace.core.hugging_face_streams import is_hugging_face_stream, take_up_order
+from headrace.core.protocols import says_yes
 from headrace.core.rng import GlobalStates, global_states
 from headrace.core.torch_internals import draw_shared_seed
 from headrace.epoch.deferral import Deferral, Moved
@@ -156,7 +159,7 @@ class Opening:
         if moved or spec.defers:
             progress.deferral = Deferral(moved, allowed=spec.defers, batched=spec.batched)
 
-        elastic = getattr(sampler, "elastic", False)
+        elastic = says_yes(sampler, "elastic")
         indices = MapIndices(
             self.indices,
             progress,
@@ -218,6 +221,11 @@ class Opening:
             self._states = dict(saved["states"])
             progress = StreamProgress(self._states, resume["batches"], saved["next"])
 
+        # A state counts only in its epoch, and what is read again comes in the order of its epoch.
+        for state in self._states.values():
+            if "order" in state and is_hugging_face_stream(self.spec.dataset):
+                take_up_order(self.spec.dataset, state)
+
         if terms.seed is not None:
             draws = Draws("", "")  # neither an order nor a base seed is drawn
         elif resume is not None and resume["random"] is not None:
@@ -245,6 +253,8 @@ class Opening:
         With `renew`, workers draw other random numbers behind these batches than for them.
         """
         with drawing_from(self.spec, random) as redrawing:
+            if "s" not in draws and self.terms.seed is None:
+                self.base_seed = self._seed_of_new_workers()
             self._draw(draws)
             if not batches:
                 redrawing.has_drawn_before_the_first_batch()
@@ -255,6 +265,14 @@ class Opening:
 
         if renew and batches:
             self.base_seed = stream_key(int(self.base_seed), batches) & SEED_BITS
+
+    def _seed_of_new_workers(self) -> int:
+        """Returns a base seed for an epoch of which the interrupted run drew none, since its workers lived on.
+
+        Not from the user's generator: a script that seeds it at its beginning would get that of the first epoch.
+        """
+        generator = self.spec.generator or torch.default_generator
+        return stream_key(crc32(generator.get_state().numpy().tobytes()), self.terms.epoch) & SEED_BITS
 
     def _draw(self, draws: str) -> None:
         """Draws what an epoch draws at its beginning, see `Draws`."""

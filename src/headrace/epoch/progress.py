@@ -124,6 +124,10 @@ class StreamProgress:
         return self._reached[1]
 
     @property
+    def sampler(self) -> None:
+        """None: a stream has no sampler."""
+
+    @property
     def latest(self) -> Any:
         """The state of the replica that made the last batch."""
         return self._reached[2]

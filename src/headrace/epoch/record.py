@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from headrace.core.missing_state import MissingState, no_state, why_missing
 from headrace.core.world import World
 from headrace.epoch.generators import OrderStates, encoded
 from headrace.epoch.progress import Delivery, MapProgress, StreamProgress
@@ -129,12 +130,15 @@ class EpochRecord:
     def snapshot(self, loader: Origin, *, portion: int = 0) -> Snapshot:
         """Returns the state after the batch that was delivered last. portion: batches of the portion delivered.
 
-        Behind the last batch of an epoch it is the state at the beginning of the next one.
+        Behind the last batch of an epoch it is the state at the beginning of the next one. Raises `StateError` if the
+        state of a dataset or of the sampler could not be taken there.
         """
         self.settle()
         terms = self.terms
         progress = self.progress
         finished = self.is_over
+        if not finished or self.keeps_datasets:
+            self._check_that_none_is_missing()
         if finished:
             random = loader.random_state()
         else:
@@ -158,6 +162,18 @@ class EpochRecord:
         if isinstance(progress, MapProgress):
             return sealed({**common, **self._of_map(progress, loader)})
         return sealed({**common, **self._of_stream(progress, loader)})
+
+    def _check_that_none_is_missing(self) -> None:
+        if isinstance(self.progress.sampler, MissingState):
+            raise no_state("sampler", self.progress.sampler.why)
+
+        is_map = isinstance(self.progress, MapProgress)
+        for replica, state in self.progress.replicas.items():
+            why = why_missing(state, is_map=is_map)
+            if why and self.replicas:
+                why += f" (worker {replica})"
+            if why:
+                raise no_state("dataset", why)
 
     def _of_map(self, progress: MapProgress, loader: Origin) -> Snapshot:
         replicas = None
@@ -233,7 +249,8 @@ class EpochRecord:
             return [[0, dataset_state]]
 
         if isinstance(self.progress, MapProgress):
-            return _pairs(self.progress.replicas)
+            states = self.progress.replicas
+            return _pairs({one: states[one] for one in states if type(states[one]) is not MissingState}) or None
 
         kept = {replica: state["dataset"] for replica, state in self.progress.replicas.items() if state is not None}
         return _pairs({replica: state for replica, state in kept.items() if state is not None}) or None

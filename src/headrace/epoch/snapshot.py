@@ -26,6 +26,7 @@ from typing import Any
 from zlib import crc32
 
 from headrace.core.errors import StateError, explain
+from headrace.core.protocols import answers
 from headrace.core.world import World
 from headrace.epoch.deferral import merged
 from headrace.epoch.generators import decoded
@@ -236,9 +237,8 @@ def check_reach(state: Snapshot, batches: int | None, sampler: object, generator
         found = f"{len(state['random']['own'])} generators of its own"
         _refuse("this state was saved with another sampler or generator", found, f"{generators} of them")
 
-    check = getattr(sampler, "check_state", None)
-    if check is not None and state["sampler"] is not None:
-        check(state["sampler"])
+    if state["sampler"] is not None and answers(sampler, "check_state", 1):
+        sampler.check_state(state["sampler"])  # type: ignore[attr-defined]  # `answers` has looked
 
 
 def merge_states(states: Sequence[Snapshot]) -> Snapshot:

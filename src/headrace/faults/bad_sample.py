@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from headrace.core.protocols import answers
+
 Action = Literal["raise", "skip", "replace"]
 Stage = Literal["load", "collate"]
 Outcome = Literal["raise", "skip", "replace", "retry"]
@@ -114,10 +116,9 @@ def path_of(dataset: object, key: Any, error: BaseException | None = None) -> st
     # A `Subset` has `dataset` and `indices`, our own wrappers have `source`: the key is followed down to the dataset
     # that lists files.
     for _ in range(LONGEST_NESTING):
-        asked = getattr(dataset, "path_of_sample", None)
-        if asked is not None:
-            path: str | None = asked(key)
-            return path
+        if answers(dataset, "path_of_sample", 1):
+            path = dataset.path_of_sample(key)  # type: ignore[attr-defined]  # `answers` has looked
+            return path if isinstance(path, str) else None
         listed = getattr(dataset, "samples", None)
         if listed is None:
             listed = getattr(dataset, "imgs", None)

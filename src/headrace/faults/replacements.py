@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from headrace.core.counter import stream_key
+from headrace.core.protocols import says_yes
 from headrace.core.spans import SpanKey
 from headrace.samplers.kept import KeptSampler
 
@@ -97,7 +98,7 @@ def replacements_of(
         return _listed(np.asarray(sampler.indices))
 
     alike = (SequentialSampler, RandomSampler, DistributedSampler)
-    takes_all = type(sampler) in alike or getattr(sampler, "takes_all_alike", False)
+    takes_all = type(sampler) in alike or says_yes(sampler, "takes_all_alike")
     if not takes_all or not isinstance(dataset, Sized):
         return Replacements()
     if excluded is not None and len(excluded):

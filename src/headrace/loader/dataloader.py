@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterable
@@ -12,19 +13,20 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from headrace.batches.whole_batches import makes_batches
-from headrace.core.errors import UsageError
-from headrace.core.protocols import is_live, tell_epoch
+from headrace.core.errors import StateError, UsageError
+from headrace.core.hugging_face_streams import told_epoch
+from headrace.core.protocols import answers, is_live, says_yes, tell_epoch
 from headrace.core.torch_internals import DatasetKind
-from headrace.epoch.draws import changing, generators, pattern_of_draws, resumable, state_of_changed
+from headrace.epoch.draws import changing, generators, resumable
 from headrace.epoch.fixed_length import EndlessBatches, FixedLengthEpoch
 from headrace.epoch.lengths import batches_of
-from headrace.epoch.record import blank
 from headrace.epoch.snapshot import Snapshot, check_reach, checked, parts_of
 from headrace.faults.counts import Faults
 from headrace.faults.policy import ErrorAction, OnError
 from headrace.faults.quarantine import Excluded
 from headrace.loader.executors import executor_for, has_workers
 from headrace.loader.iterator import LoaderIterator, ProcessesIterator, WorkersIterator
+from headrace.loader.left_alone import check_states
 from headrace.loader.options import (
     AskedArguments,
     AskedBackend,
@@ -235,29 +237,17 @@ class DataLoader(Observed, AskedArguments[T_co]):
 
         Batches that were only prefetched do not count. You can save the state with `torch.save` or send it to another
         process; `headrace.merge_states` joins the states of several ranks. Takes microseconds, plus the time of the
-        dataset's own `state_dict()` if it has one.
+        dataset's own `state_dict()` if it has one. Raises `StateError` if the dataset or the sampler has a state that
+        could not be taken.
         """
-        session = self._session
-        session.adopt_changes(self)
-        if session.loaded is not None:
-            return session.loaded.state
-        if session.resume is not None:
-            return session.resume
+        if self._session.resume is None:
+            check_states(self._session.spec(self))
+        return self._taken_state()
 
-        origin = session.origin(session.spec(self))
-        if session.record is None:
-            elastic = getattr(resumable(self._index_sampler), "elastic", bool(self.shard))
-            draws = pattern_of_draws(
-                self.dataset, workers=has_workers(self, session), persistent=self.persistent_workers
-            )
-            sampler = state_of_changed(self._index_sampler)
-            return blank(session.terms(self, None), origin, draws, elastic=elastic, sampler=sampler)
-
-        supply = session.supply
-        delivered = 0
-        if supply is not None and supply.delivered != self.batches_per_epoch:
-            delivered = supply.delivered
-        return session.record.snapshot(origin, portion=delivered)
+    def _taken_state(self) -> Snapshot:
+        """Returns the state, whatever protocol the dataset and the samplers have for theirs."""
+        self._session.adopt_changes(self)
+        return self._session.state(self, workers=has_workers(self, self._session))
 
     def load_state_dict(self, state_dict: Snapshot) -> None:
         """Makes the next iteration continue after the batches that were delivered when the state was saved.
@@ -325,7 +315,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         self.dataset.commit(parts_of(state_dict)[0])  # type: ignore[attr-defined]  # `is_live` has looked
 
     def _iterate(self) -> Any:
-        if getattr(self.dataset, "endless", False):
+        if is_live(self.dataset) and says_yes(self.dataset, "endless"):
             self._go_on()
         self._session.adopt_changes(self)
         before = self._session.before_epoch()
@@ -342,7 +332,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
         """Has the next epoch of data without an end go on behind what was delivered."""
         session = self._session
         if session.record is not None and session.resume is None and self.batches_per_epoch is None:
-            self.load_state_dict(self.state_dict())
+            DataLoader.load_state_dict(self, self._taken_state())  # a subclass may have another state
 
     def _keep_datasets(self) -> None:
         """Has new workers go on with the states of the dataset that the workers had which were kept until now."""
@@ -350,12 +340,14 @@ class DataLoader(Observed, AskedArguments[T_co]):
         if record is None or self._session.resume is not None:
             return
         if record.finished and record.keeps_datasets and self.num_workers and record.progress.replicas:
-            self.load_state_dict(self.state_dict())
+            with contextlib.suppress(StateError):  # no state to go on with
+                DataLoader.load_state_dict(self, self._taken_state())  # a subclass may have another state
 
     def _iterate_once(self) -> Any:
         resume = self._session.resume
         epoch = self._session.epoch
         announced = self._session.announced
+        told = told_epoch(self.dataset)
         iterator = self._begin_epoch()
         if resume is None or not resume["batches"] or not isinstance(iterator, LoaderIterator):
             return iterator
@@ -364,6 +356,8 @@ class DataLoader(Observed, AskedArguments[T_co]):
         if iterator.is_at_end() and not iterator.record.is_short:
             if announced and epoch != resume["epoch"]:
                 self.set_epoch(epoch)
+            elif told:  # the state has taken it back to its own epoch
+                tell_epoch(self.dataset, told)
             iterator = self._begin_epoch()
 
         return iterator
@@ -432,8 +426,8 @@ class DataLoader(Observed, AskedArguments[T_co]):
         """Returns an iterator with the executor that the arguments ask for."""
         if self.num_workers:
             operator.index(self.num_workers)  # torch takes 2.0, too, until an epoch begins: a TypeError
-        if makes_batches(self.dataset, self.collate_fn) and callable(prepare := getattr(self.dataset, "prepare", None)):
-            prepare()
+        if makes_batches(self.dataset, self.collate_fn) and answers(self.dataset, "prepare"):
+            self.dataset.prepare()  # type: ignore[attr-defined]  # `answers` has looked
 
         session = self._session
         executor = executor_for(self, session)

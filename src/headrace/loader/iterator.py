@@ -25,6 +25,7 @@ from headrace.epoch.opening import SEED_BITS, Opening
 from headrace.epoch.progress import MapProgress
 from headrace.epoch.record import Draws, EpochRecord, Terms
 from headrace.epoch.spec import LoaderSpec
+from headrace.loader.left_alone import say_what_is_left_alone
 from headrace.loader.rank_check import RankWatch, rank_watch
 from headrace.loader.session import Session
 from headrace.loader.setting import setting_of
@@ -211,6 +212,7 @@ class LoaderIterator(TorchIterator):
         if self._recorder.epoch == 0:
             for trap in hazards(self.epoch.spec.dataset, setting):
                 self._recorder.trapped(trap)
+            say_what_is_left_alone(self.epoch.spec, announces=self.epoch.terms.announce)
 
         self._number_of_epoch = self._recorder.epoch
         self._streams: StreamComparison | None = None

@@ -244,7 +244,7 @@ def check_samples(dataset: object, sampler: object, batch_sampler: object) -> No
 
     for one in (given, getattr(given, "sampler", None)):
         expected = getattr(one, "samples_of_dataset", None)
-        if expected is not None and expected != length:
+        if _is_whole(expected) and expected != length:
             message = explain(
                 "the sampler was made for another dataset",
                 place=f"headrace.DataLoader, {type(one).__name__}",

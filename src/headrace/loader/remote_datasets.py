@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ChainDataset, ConcatDataset, StackDataset, Subset
 
+from headrace.core.protocols import answers, says_yes
 from headrace.core.urls import shown_url
+from headrace.faults.bad_sample import LONGEST_NESTING
 from headrace.samplers.key_arrays import Keys
 from headrace.storage.ranges import ByteRange
 
@@ -17,14 +19,14 @@ RangesOf = Callable[[Keys], list[ByteRange]]
 
 def lies_elsewhere(dataset: Any) -> bool:
     """Tells whether a dataset, or one that it is made of, reads from an object store or a server."""
-    return any(getattr(part, "lies_elsewhere", False) for part in _parts(dataset))
+    return any(says_yes(part, "lies_elsewhere") for part in _parts(dataset))
 
 
 def place_of(dataset: Any) -> str:
     """Returns where the data of a dataset lie that reads from elsewhere, without secrets; empty if it is not known."""
     for part in _parts(dataset):
         place = getattr(part, "place", None)
-        if isinstance(place, str) and getattr(part, "lies_elsewhere", False):
+        if isinstance(place, str) and says_yes(part, "lies_elsewhere"):
             return shown_url(place)
 
     return ""
@@ -39,19 +41,21 @@ def ranges_of(dataset: Any) -> RangesOf | None:
     if type(dataset) is StackDataset:
         return _ranges_of_stack(dataset)
 
-    if not getattr(dataset, "lies_elsewhere", False):
-        return None
-    found: RangesOf | None = getattr(dataset, "byte_ranges", None)
-    return found
+    if says_yes(dataset, "lies_elsewhere") and answers(dataset, "byte_ranges", 1):
+        return dataset.byte_ranges  # type: ignore[no-any-return]  # `answers` has looked
+    return None
 
 
 def _parts(dataset: Any) -> Iterator[Any]:
     """Yields a dataset and those that it is made of, from the outermost on."""
-    while dataset is not None:
+    for _ in range(LONGEST_NESTING):
         yield dataset
         for part in _members(dataset):
             yield from _parts(part)
+
         dataset = getattr(dataset, "dataset", None)
+        if dataset is None:
+            return
 
 
 def _members(dataset: Any) -> Sequence[Any]:

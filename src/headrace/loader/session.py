@@ -9,15 +9,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace.core.lengths import known_length
-from headrace.core.protocols import is_stateful
+from headrace.core.missing_state import MissingState, state_of
+from headrace.core.protocols import is_stateful, says_yes
 from headrace.core.torch_internals import DatasetKind
 from headrace.core.unseeded import Seeding
 from headrace.core.world import Shard, World, current_world, distributed_world
-from headrace.epoch.draws import changing, draws_nothing, names_of_samplers, random_state
+from headrace.epoch.draws import (
+    changing,
+    draws_nothing,
+    names_of_samplers,
+    pattern_of_draws,
+    random_state,
+    resumable,
+    state_of_changed,
+)
 from headrace.epoch.fixed_length import EndlessBatches
 from headrace.epoch.generators import OrderStates
 from headrace.epoch.progress import MapProgress
-from headrace.epoch.record import EpochRecord, Terms
+from headrace.epoch.record import EpochRecord, Terms, blank
 from headrace.epoch.slow_samples import SlowSamples
 from headrace.epoch.snapshot import Snapshot, checked, next_epoch, part_for, parts_of, with_sampler
 from headrace.epoch.spec import LoaderSpec, Shared
@@ -237,6 +246,26 @@ class Session:
             )
         return part
 
+    def state(self, loader: TorchDataLoader[Any], *, workers: bool) -> Snapshot:
+        """Returns the state behind the batch that was delivered last. workers: whether copies of the dataset are."""
+        if self.loaded is not None:
+            return self.loaded.state
+        if self.resume is not None:
+            return self.resume
+
+        sampler = loader._index_sampler
+        origin = self.origin(self.spec(loader))
+        if self.record is None:
+            elastic = says_yes(resumable(sampler), "elastic", otherwise=bool(self.options.shard))
+            draws = pattern_of_draws(loader.dataset, workers=workers, persistent=loader.persistent_workers)
+            changed = state_of_changed(sampler)
+            return blank(self.terms(loader, None), origin, draws, elastic=elastic, sampler=changed)
+
+        delivered = 0
+        if self.supply is not None and self.supply.delivered != self.options.batches_per_epoch:
+            delivered = self.supply.delivered
+        return self.record.snapshot(origin, portion=delivered)
+
     def origin(self, spec: LoaderSpec) -> LoaderOrigin:
         """Returns what a record asks when a state is taken."""
         return LoaderOrigin(spec, has_workers=spec.num_workers > 0 or self.tuner is not None)
@@ -344,7 +373,8 @@ class LoaderOrigin:
         dataset = self._spec.dataset
         if self._has_workers or not is_stateful(dataset):
             return None
-        try:
-            return dataset.state_dict()
-        except Exception:  # noqa: BLE001 - before it is iterated it may have no state yet, and say so in any way
+
+        state = state_of(dataset)
+        if type(state) is MissingState:  # before it is iterated it may have no state yet
             return None
+        return state

@@ -20,8 +20,12 @@ import torch.utils.data.dataloader
 
 import headrace
 import headrace.loader.dataloader
+from headrace.core.errors import StateError
+from headrace.core.said import warn_once
+from headrace.core.torch_internals import TorchIterator
 from headrace.faults.policy import OnError
 from headrace.loader.dataloader import DataLoader
+from headrace.loader.iterator import LoaderIterator
 from headrace.loader.setting import torch_setting
 from headrace.measure import children
 from headrace.measure.importing import around_import
@@ -80,9 +84,11 @@ def replace_loader(measurement: Measurement, replacement: Replacement, defaults:
         base = DataLoader
 
     measured = _measured_class(base, measurement, replacement, defaults)
-    our_measured = measured
     if replacement.plain:
         our_measured = _measured_class(DataLoader, measurement, replacement, defaults, found_in=DataLoader.__module__)
+    else:
+        our_measured = _own_class(measured)
+        measured.state_dict = _state_if_any
 
     _set_loader(measured)
     _set_own_loader(our_measured)
@@ -157,9 +163,8 @@ class _Measuring:
         recorder.listeners.extend(self._measurement.listeners)
         return entry
 
-    def begin(self, loader: torch.utils.data.DataLoader[Any]) -> MeasuredLoader:
+    def begin(self, loader: torch.utils.data.DataLoader[Any], began: float) -> MeasuredLoader:
         """An epoch begins. Returns the figures of the loader."""
-        began = time.perf_counter()
         measurement = self._measurement
         if measurement.on_first_loader is not None:
             measurement.on_first_loader()
@@ -173,11 +178,16 @@ class _Measuring:
             entry.recorder.begin_epoch(began, torch_setting(loader), fresh=not loader.persistent_workers)
         return entry
 
-    def watched(self, iterator: Any, loader: Sized, entry: MeasuredLoader) -> Any:
+    def watched(self, iterator: Any, loader: Any, entry: MeasuredLoader, began: float) -> Any:
         """Returns the iterator that the script gets."""
         if self._replacement.ideal:
             return Replay(iterator, _length_of(loader), entry.record, self._measurement.deadline)
-        if not self.keeps_own_record:
+        # A subclass, such as LitData's loader, may make an iterator of torch's itself.
+        is_torch_s = isinstance(iterator, TorchIterator) and not isinstance(iterator, LoaderIterator)
+        if is_torch_s and self.keeps_own_record:
+            entry.record.kind = "torch"
+            entry.recorder.begin_epoch(began, torch_setting(loader), fresh=not loader.persistent_workers)
+        if is_torch_s:
             entry.watch = EpochWatch(entry.recorder)
             entry.watch.attach(iterator)
 
@@ -237,10 +247,11 @@ def _measured_class(
                 measurement.unused_defaults.setdefault(name, []).append(label)
 
         def __iter__(self) -> Any:
-            entry = measuring.begin(self)
+            began = time.perf_counter()
+            entry = measuring.begin(self, began)
             with children.not_measured_if_spawned(self):
                 iterator = super().__iter__()
-            return measuring.watched(iterator, self, entry)
+            return measuring.watched(iterator, self, entry, began)
 
         def __getstate__(self) -> Any:
             """Leaves the figures out: they belong to this loader in this process."""
@@ -260,6 +271,31 @@ def _measured_class(
     MeasuredDataLoader.__module__ = found_in
     MeasuredDataLoader.__doc__ = base.__doc__
     return MeasuredDataLoader
+
+
+def _own_class(measured: Any) -> Any:
+    """Returns the class that `from headrace import DataLoader` gives, where `measured` takes the place of torch's."""
+
+    class OwnDataLoader(measured[T_co]):  # type: ignore[misc]
+        state_dict = DataLoader.state_dict
+
+    OwnDataLoader.__name__ = OwnDataLoader.__qualname__ = DataLoader.__qualname__
+    OwnDataLoader.__module__ = DataLoader.__module__
+    OwnDataLoader.__doc__ = DataLoader.__doc__
+    return OwnDataLoader
+
+
+def _state_if_any(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Returns the state of a loader that the script takes for torch's; an empty one, if none can be taken.
+
+    Frameworks save the state of each loader that has this method. torch's has none: it begins anew, as from here.
+    """
+    try:
+        return DataLoader.state_dict(loader)
+    except StateError as error:
+        name = type(loader.dataset).__qualname__
+        warn_once(f"{name}, saved", f"no state of the loader is saved, as with torch's:\n{error}")
+        return {}
 
 
 def _length_of(loader: Sized) -> int:

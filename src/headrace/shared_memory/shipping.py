@@ -17,13 +17,14 @@ import pickle
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing import context
+from multiprocessing import context, reduction
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from headrace.core.descriptors import nameless_file
+from headrace.core.own_generators import KINDS
 from headrace.shared_memory.codec import ObjectPickler
 from headrace.shared_memory.memory import Bytes, address_of
 
@@ -49,12 +50,14 @@ class ArrayManifest(NamedTuple):
 class PackedObject:
     """A packed object. Owns `pickle` and `bytes`, descriptors of its files; `inside` belong to the object.
 
-    The first call of `holds` maps the bytes file, and the mapping stays: its pages need not be faulted in each time.
+    As an argument of a process that multiprocessing starts, it arrives there as the object. The first call of `holds`
+    maps the bytes file, and the mapping stays: its pages need not be faulted in each time.
     """
 
     def __init__(self, obj: object) -> None:
         """Packs `obj`. Raises whatever pickling it raises, and OSError where there is no memory."""
         self.inside: list[int] = []
+        self._owns_inside = False
         self._spans: list[tuple[int, int]] = []
         self._length = 0
         self._mapped: Bytes | None = None
@@ -64,7 +67,7 @@ class PackedObject:
             self.bytes = nameless_file()
             with os.fdopen(self.pickle, "wb", closefd=False) as stream:
                 writer = _HashingWriter(stream)
-                _dump(obj, writer, self._append, self.inside)
+                self.generators = _dump(obj, writer, self._append, self.inside)
 
             self._digest = writer.digest()
             footer = pickle.dumps(self._spans, 5)
@@ -106,6 +109,15 @@ class PackedObject:
             return False
         return not inside and next(spans, None) is None and writer.digest() == self._digest
 
+    def keep_inside(self) -> None:
+        """Has the descriptors inside live as long as this does, whatever becomes of the object."""
+        self.inside = list(map(os.dup, self.inside))
+        self._owns_inside = True
+
+    def __reduce__(self) -> Any:
+        pickled, *others = map(reduction.DupFd, [self.pickle, self.bytes, *self.inside])
+        return _arrive, (self.manifest, pickled, *others)
+
     def close_pickle(self) -> None:
         """Gives up the pickle once it was received; the rest serves `holds`."""
         if self.pickle >= 0:
@@ -124,6 +136,10 @@ class PackedObject:
         if self.bytes >= 0:
             os.close(self.bytes)
         self.bytes = -1
+        if self._owns_inside:
+            for fd in self.inside:
+                os.close(fd)
+        self._owns_inside = False
 
 
 def unpack(manifest: ArrayManifest, pickle_fd: int, bytes_fd: int, inside: list[int]) -> Any:
@@ -136,13 +152,22 @@ def unpack(manifest: ArrayManifest, pickle_fd: int, bytes_fd: int, inside: list[
         mapped = mmap.mmap(bytes_fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         whole = np.frombuffer(mapped, np.uint8)
         spans = pickle.loads(whole[manifest.start : manifest.start + manifest.length].data)
-        with os.fdopen(pickle_fd, "rb", closefd=False) as stream:
-            stream.seek(0)
-            return pickle.load(stream, buffers=(whole[start : start + length] for start, length in spans))
+        # Mapped, not read: several processes may do this, and the place in the file is one for all.
+        pickled = mmap.mmap(pickle_fd, 0, prot=mmap.PROT_READ)
+        return pickle.loads(pickled, buffers=(whole[start : start + length] for start, length in spans))
     finally:
         _arrived.clear()
         os.close(pickle_fd)
         os.close(bytes_fd)
+
+
+def _arrive(manifest: ArrayManifest, *descriptors: Any) -> Any:
+    pickle_fd, bytes_fd, *inside = [descriptor.detach() for descriptor in descriptors]
+    try:
+        return unpack(manifest, pickle_fd, bytes_fd, inside)
+    finally:
+        for fd in inside:
+            os.close(fd)
 
 
 _arrived: list[int] = []
@@ -174,7 +199,12 @@ class _Departure:
 
 
 class _ShippingPickler(ObjectPickler):
+    generators = 0
+    """How many random generators were met."""
+
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, KINDS):
+            self.generators += 1
         if isinstance(obj, (torch.Tensor, torch.UntypedStorage)) and _is_shared(obj):
             # torch's own reduction: the memory stays shared.
             return NotImplemented
@@ -225,7 +255,9 @@ class _HashingWriter:
         return self._hash.digest()
 
 
-def _dump(obj: object, stream: Any, keep: Callable[[Bytes], None], inside: list[int]) -> None:
+def _dump(obj: object, stream: Any, keep: Callable[[Bytes], None], inside: list[int]) -> int:
+    """Pickles an object. Returns how many random generators it holds."""
+
     def stays(buffer: pickle.PickleBuffer) -> bool:
         data = np.frombuffer(buffer.raw(), np.uint8)
         if data.size < SMALL:
@@ -234,7 +266,9 @@ def _dump(obj: object, stream: Any, keep: Callable[[Bytes], None], inside: list[
         return False
 
     with _departing(_Departure(inside)):
-        _ShippingPickler(stream, stays).dump(obj)
+        pickler = _ShippingPickler(stream, stays)
+        pickler.dump(obj)
+    return pickler.generators
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 
 from headrace.core.errors import StorageError
 from headrace.core.spans import Beginning, NothingYetError, Span
+from headrace.core.waiting import slices
 from headrace.sources.feed import FeedStatus
 from headrace.sources.feed_options import FeedOptions
 from headrace.sources.log import LogSource
@@ -190,8 +191,11 @@ class LocalSupply:
         return self._connection
 
     def _is_readable(self, timeout: float | None) -> bool:
-        readable, _, _ = select.select([self._connected().socket], [], [], timeout)
-        return bool(readable)
+        for seconds in slices(timeout):
+            readable, _, _ = select.select([self._connected().socket], [], [], seconds)
+            if readable:
+                return True
+        return False
 
     def _send(self, message: tuple[Any, ...]) -> None:
         # The end of an I/O process shows when something is received.

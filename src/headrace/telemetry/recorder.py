@@ -178,6 +178,10 @@ class Recorder:
         """The number of workers changes in the middle of an epoch."""
         self.setting = replace(self.setting, num_workers=num_workers, prefetch_factor=prefetch_factor)
 
+    def note_start(self, *, fork_server: bool) -> None:
+        """Notes how workers were started; see `Setting`."""
+        self.setting = replace(self.setting, fork_server=fork_server)
+
     def note_dispatch(self, *, shares: bool, could_share: bool, adapts: bool, spare_memory: int) -> None:
         """Notes how the tasks of this epoch are given out; see `Setting`."""
         self.setting = replace(

@@ -104,6 +104,8 @@ class Setting:
     """Whether any free worker makes the next batch; False: round robin."""
     persistent_workers: bool = False
     start_method: str = "fork"
+    fork_server: bool = False
+    """Whether workers are forks of one helper process, which unpickled the dataset; False: each started by itself."""
     is_stream: bool = False
     splits: bool = True
     """Whether each worker has a part of the data; False: it seems that each has the whole stream."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from headrace.core.hugging_face_streams import missing_in_state
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -14,6 +16,7 @@ class ReplayBar:
 
     def __init__(self, dataset: object) -> None:
         self._name = type(dataset).__name__
+        self._missing = missing_in_state(dataset, in_worker=True)
         self._bar: Progress | None = None
         self._said = False
 
@@ -53,8 +56,12 @@ class ReplayBar:
             self._bar.stop()
 
     def _warn(self, total: int) -> None:
+        why = ""
+        advice = "Give it (or its iterator) state_dict() and load_state_dict() to resume at once."
+        if self._missing:
+            why = f" ({self._missing})"
+            advice = "Without that step it resumes at once."
         warnings.warn(
-            f"{self._name} cannot say where it was, so {total} samples are read again and "
-            "thrown away. Give it (or its iterator) state_dict() and load_state_dict() to resume at once.",
+            f"{self._name} cannot say where it was{why}, so {total} samples are read again and thrown away. {advice}",
             stacklevel=2,
         )

@@ -18,10 +18,13 @@ from typing import Any, Literal, NamedTuple
 
 from headrace.batches.bad_samples_map import GuardedFetcher
 from headrace.batches.fetch_map import Fetcher, MapFetcher
-from headrace.batches.fetch_stream import Deal, IterableFetcher, Source
+from headrace.batches.fetch_stream import Deal, IterableFetcher
 from headrace.batches.partial_loading import PartialLoading
+from headrace.batches.stream_source import Source
 from headrace.core.activity import IDLE, STAGE, START, Activity
+from headrace.core.copies import shallow_copy
 from headrace.core.counter import stream_key
+from headrace.core.missing_state import MissingState, why_missing
 from headrace.core.own_generators import OwnGenerators
 from headrace.core.protocols import tell_epoch
 from headrace.core.resumed_generators import ResumedGenerators
@@ -264,6 +267,12 @@ class Replica:
             return self._fetcher.state()
         return None
 
+    def state_without(self, missing: MissingState) -> Any:
+        """Returns the same without the state of the dataset, for which `missing` stands until the epoch ends."""
+        if self._fetcher is not None:
+            self._fetcher.give_up_state(missing)
+        return self.state()
+
     def state_at_beginning(self) -> Any:
         """Returns what this replica needs to begin elsewhere as it began here; None if nothing, or if nobody knows.
 
@@ -275,10 +284,10 @@ class Replica:
         if self._told is not None and not (isinstance(self._fetcher, IterableFetcher) and self._fetcher.has_begun):
             return self._told
 
-        try:
-            return self._fetcher.state()
-        except Exception:  # noqa: BLE001 - before the first sample there may be no state yet, said in any way
-            return None
+        state = self._fetcher.state()
+        if why_missing(state, is_map=self._worker_spec.is_map):
+            return None  # before the first sample there may be no state yet
+        return state
 
 
 class ReplicaHost:
@@ -350,7 +359,7 @@ class ReplicaHost:
             if is_pipe:
                 dataset = copy.deepcopy(dataset)
             else:
-                dataset = copy.copy(dataset)
+                dataset = shallow_copy(dataset)
 
         return [dataset if number == 0 else copy.deepcopy(dataset) for number in range(count)]
 
@@ -376,6 +385,10 @@ class ReplicaHost:
     def state(self, replica: int) -> Any:
         """Returns the state of a replica after its last batch, also one that raised."""
         return self._replicas[replica].state()
+
+    def state_without(self, replica: int, missing: MissingState) -> Any:
+        """Returns the same without what cannot be sent. See `Replica.state_without`."""
+        return self._replicas[replica].state_without(missing)
 
     def losses(self, replica: int) -> Sequence[BadSample]:
         """Returns what became of the bad samples of a replica's last batch, also one that raised."""

@@ -21,6 +21,7 @@ from headrace.batches.index import Careful, plain_index, split
 from headrace.core.activity import LOAD, private_activity
 from headrace.core.leaving import leave_daemon_thread
 from headrace.core.torch_internals import torch_default_collate
+from headrace.core.waiting import slices
 from headrace.epoch.epoch import Epoch
 from headrace.epoch.spec import LoaderSpec
 from headrace.shared_memory.leases import LocalMemory
@@ -328,10 +329,13 @@ class ThreadExecutor:
         left = None if deadline is None else max(deadline - time.monotonic(), 0)
         hang = None if self._sample_timeout is None else min(max(self._sample_timeout / 4, 0.01), 1.0)
         waits = [one for one in (left, hang, self._dispatcher.look_again) if one is not None]
-        try:
-            return self._take_in(self._outbox.get(timeout=min(waits, default=None)))
-        except queue.Empty:
-            return False
+        for seconds in slices(min(waits, default=None)):
+            try:
+                return self._take_in(self._outbox.get(timeout=seconds))
+            except queue.Empty:
+                continue
+
+        return False
 
     def _stack_of(self, number: int) -> str:
         """Returns where a worker thread is, the innermost call last."""

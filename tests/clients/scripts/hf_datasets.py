@@ -1,8 +1,8 @@
-"""datasets: a table and a stream, both in torch's format, through a loader with workers."""
+"""datasets: a table and streams, in torch's format, through loaders with and without workers."""
 
 import datasets
 import torch
-from reporting import DataLoader, delivered, in_the_loop
+from reporting import DataLoader, delivered, in_the_loop, ways_of_workers
 
 if __name__ == "__main__":
     table = datasets.Dataset.from_dict({"number": list(range(20)), "features": [[float(i)] * 4 for i in range(20)]})
@@ -12,5 +12,10 @@ if __name__ == "__main__":
     for batch in loader:
         delivered(batch["number"])
     stream = table.to_iterable_dataset(num_shards=4).with_format("torch")
-    for batch in DataLoader(stream, batch_size=4, num_workers=2):
-        delivered(batch["number"])
+    for words, epochs in ways_of_workers():
+        for kind in (stream, stream.shuffle(seed=3, buffer_size=6)):
+            loader = DataLoader(kind, batch_size=4, **words)
+            for epoch in range(epochs):
+                kind.set_epoch(epoch)
+                for batch in loader:
+                    delivered(batch["number"])

@@ -16,7 +16,7 @@ if os.environ.get("IMPORTED_FROM") == "headrace":
 else:
     from torch.utils.data import DataLoader
 
-__all__ = ["DataLoader", "Numbers", "delivered", "in_the_loop", "rank"]
+__all__ = ["DataLoader", "Numbers", "delivered", "in_the_loop", "rank", "ways_of_workers"]
 
 
 class Numbers(Dataset[tuple[torch.Tensor, int]]):
@@ -47,6 +47,15 @@ def in_the_loop(loader: Any) -> None:
     loaders = (loader, getattr(loader, "base_dataloader", None))
     ours = any(kind.__module__ == "headrace.loader.dataloader" for one in loaders for kind in type(one).__mro__)
     _say(f"class {rank()} {'headrace' if ours else 'torch'}")
+
+
+def ways_of_workers() -> list[tuple[dict[str, Any], int]]:
+    """Arguments of a loader, with a number of epochs: no workers, forked ones, and such as import everything anew."""
+    return [
+        ({}, 2),
+        ({"num_workers": 2, "multiprocessing_context": "fork"}, 2),
+        ({"num_workers": 2, "multiprocessing_context": "spawn"}, 1),
+    ]
 
 
 def _say(line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 
 import headrace
 from headrace.workers.remote.wire import Wire
+from tests import programs
 from tests.servers.hosts import HostsHere, Machine, placed_on
+from tests.workers.fork_server_data import ends
 from tests.workers.remote.data import Faulty, PlainStream, Rows, SlowRows, Stream, expected_of, flat, remote_loader
 
 ONE = Machine("one")
@@ -272,3 +275,23 @@ def test_a_host_that_is_killed_every_five_seconds_changes_nothing(local: int) ->
     own.close()
     assert expected_of(SlowRows(4_000, 0), seed=0, shuffle=True) == found
     assert sum(killed) >= 3
+
+
+STARTS_A_HOST = """
+import os, signal, sys
+from headrace.workers.remote.actors import start_host
+process, control, place = start_host(b"key", "127.0.0.1", "one", os.getcwd(), [])
+os.kill(process.pid, signal.SIGSTOP)
+print(process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a host ends only once it listens again")
+def test_a_host_that_hangs_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(STARTS_A_HOST)
+    with programs.Program([script], cwd=tmp_path) as parent:
+        host = int(parent.read_line())
+        parent.kill()
+        assert ends(host)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.workers.remote import proxy
 from tests.servers.hosts import HostsHere, Machine, placed_on
-from tests.workers.remote.data import PlainStream, Rows, Stream, expected_of, flat, remote_loader
+from tests.workers.remote.data import PlainStream, Rows, Stream, ThreadPooledRows, expected_of, flat, remote_loader
 
 MACHINES = (Machine("one"), Machine("two"), Machine("three"))
 
@@ -212,3 +212,11 @@ def test_proxies_are_started_by_every_start_method(hosts: HostsHere, method: str
     loader = remote_loader(Rows(), seed=0, num_workers=2, multiprocessing_context=method)
     with placed_on(loader, hosts, local=1):
         assert expected_of(Rows(), seed=0) == [flat(batch) for batch in loader]
+
+
+def test_a_worker_has_the_threads_that_unpickling_starts(hosts: HostsHere) -> None:
+    here = headrace.DataLoader(Rows(), batch_size=4, seed=0)
+    loader = remote_loader(ThreadPooledRows(), seed=0, num_workers=2)
+    with placed_on(loader, hosts):
+        for _ in range(2):
+            assert [flat(batch) for batch in here] == [flat(batch) for batch in loader]

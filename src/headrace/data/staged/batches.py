@@ -9,6 +9,7 @@ import numpy as np
 
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import SampleError
+from headrace.core.protocols import answers
 from headrace.core.torch_internals import torch_default_collate
 from headrace.data import gather
 from headrace.data.formats.columns import Array, Keys, Ragged
@@ -58,7 +59,7 @@ def _written(
     rows = iter(array)
 
     def write(value: object) -> int:
-        function.into(value, next(rows))
+        function.into(value, out=next(rows))
         return 0
 
     stand_in = Step(write, writer.name, writer.random, on=writer.on)
@@ -76,9 +77,11 @@ def _direct(steps: tuple[Step, ...]) -> Step | None:
     if not steps or steps[-1].batched:
         return None
 
-    last = steps[-1]
-    if all(hasattr(last.function, word) for word in ("into", "shape", "dtype")):
-        return last
+    function = steps[-1].function
+    shape = getattr(function, "shape", None)
+    dtype = getattr(function, "dtype", None)
+    if isinstance(shape, tuple) and dtype is not None and answers(function, "into", 1, "out"):
+        return steps[-1]
     return None
 
 

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 
 from headrace.core.errors import UsageError
+from headrace.core.protocols import answers
 
 PLAIN = frozenset({int, float, str, bytes, bool, type(None), complex})
 NESTED = (tuple, list)
@@ -327,9 +328,8 @@ class _Digester:
         return _hash(f"tensor {value.dtype} {tuple(value.shape)}", plain)
 
     def _object(self, value: Any) -> bytes:
-        fingerprint = getattr(value, "fingerprint", None)
-        if callable(fingerprint) and not isinstance(value, type):
-            text = fingerprint()
+        if not isinstance(value, type) and answers(value, "fingerprint"):
+            text = value.fingerprint()
             if not isinstance(text, str):
                 raise Incomparable(f"fingerprint() of {type(value).__name__} returned {type(text).__name__}, not text")
             return _hash("fingerprint", text.encode("utf-8", "surrogatepass"))

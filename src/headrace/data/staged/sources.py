@@ -10,6 +10,7 @@ import numpy as np
 from torch.utils.data import Subset
 
 from headrace.core.errors import DatasetError
+from headrace.core.protocols import answers
 from headrace.core.rng import enter_step
 from headrace.data.formats.columns import Keys
 from headrace.data.staged.layout import layout_of_schema
@@ -125,8 +126,8 @@ def source_of(dataset: Any) -> StepSource:
     """Returns what gives the samples of a dataset."""
     if type(dataset) is Subset:
         return SubsetSource(source_of(dataset.dataset), dataset.indices)
-    if callable(own := getattr(dataset, "as_source", None)):
-        source: StepSource = own()
+    if answers(dataset, "as_source"):
+        source: StepSource = dataset.as_source()
         return source
 
     if type(dataset) is StoredDataset:

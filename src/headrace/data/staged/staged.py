@@ -13,13 +13,14 @@ from torch.utils.data import Dataset, IterableDataset
 
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.errors import UsageError, wrong_argument
+from headrace.core.protocols import says_yes
 from headrace.core.rng import begin_stream, global_states_kept
 from headrace.core.urls import refuse_url
 from headrace.data.building.pool import On, check_on
 from headrace.data.fluent import Fluent
 from headrace.data.formats.columns import Keys
 from headrace.data.formats.registry import format_named
-from headrace.data.gather import RaggedAs, in_range, whole_numbers
+from headrace.data.gather import RAGGED, RaggedAs, in_range, whole_numbers
 from headrace.data.staged import batches as whole_batches
 from headrace.data.staged.build import looked_at, plan_work
 from headrace.data.staged.cache import Cached, Folder, Stale, in_memory
@@ -116,7 +117,10 @@ class Staged(Fluent, Dataset[Any]):
         """Returns a dataset itself if it has steps already, otherwise without any."""
         if isinstance(dataset, Staged):
             return dataset
-        return cls(dataset, ragged=getattr(dataset, "ragged", "pad"))
+        ragged: Any = getattr(dataset, "ragged", "pad")
+        if ragged not in RAGGED:
+            ragged = "pad"
+        return cls(dataset, ragged=ragged)
 
     def with_step(self, step: Step) -> Staged:
         """Returns the data with one more step at the end."""
@@ -165,7 +169,7 @@ class Staged(Fluent, Dataset[Any]):
     @property
     def lies_elsewhere(self) -> bool:
         """Whether samples are read from an object store or a server, and not from a cache on this machine."""
-        return self._where is None and bool(getattr(self.dataset, "lies_elsewhere", False))
+        return self._where is None and says_yes(self.dataset, "lies_elsewhere")
 
     def byte_ranges(self, keys: Any) -> list[Any]:
         """Returns which byte ranges samples are. See `StoredDataset.byte_ranges`."""
@@ -177,7 +181,7 @@ class Staged(Fluent, Dataset[Any]):
         """Whether samples come from memory, or from files that are mapped into it."""
         if self._stored is not None:
             return self._stored.lies_in_memory
-        return bool(getattr(self.dataset, "lies_in_memory", False))
+        return says_yes(self.dataset, "lies_in_memory")
 
     @property
     def place(self) -> str:
@@ -429,7 +433,7 @@ def folder_named(where: Any) -> Path:
 
 
 def _check(*, stale: object, ragged: object) -> None:
-    for word, value, choices in (("stale", stale, ("error", "rebuild")), ("ragged", ragged, ("pad", "nested", "list"))):
+    for word, value, choices in (("stale", stale, ("error", "rebuild")), ("ragged", ragged, RAGGED)):
         if value not in choices:
             expected = " or ".join(map(repr, choices))
             raise wrong_argument(word, value, expected, place="Staged")

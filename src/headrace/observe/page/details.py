@@ -139,6 +139,8 @@ def _workers(setting: Setting) -> str:
 
     if setting.remote_cores:
         return f"{some(setting.num_workers, 'process', 'processes')}, placed by Ray"
+    if setting.fork_server:
+        return f"{some(setting.num_workers, 'process', 'processes')}, {setting.start_method} by a fork server"
     if setting.backend == "process":
         return f"{some(setting.num_workers, 'process', 'processes')}, {setting.start_method}"
     if setting.backend == "thread":

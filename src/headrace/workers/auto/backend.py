@@ -23,7 +23,8 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 from headrace.batches.fetch_map import MapFetcher
 from headrace.batches.index import Positioned
 from headrace.batches.whole_batches import whole_batches
-from headrace.core.protocols import is_stateful
+from headrace.core.copies import shallow_copy
+from headrace.core.protocols import is_stateful, says_yes
 from headrace.core.rng import SampleStreams, global_states_kept
 from headrace.core.torch_internals import DatasetKind, compute_with_one_thread
 from headrace.epoch.spec import LoaderSpec
@@ -90,11 +91,12 @@ def advise(loader: TorchDataLoader[Any]) -> None:
     """
     dataset: Any = loader.dataset
     size = loader.batch_size
-    if not getattr(dataset, "lies_in_memory", False) or not size or not len(dataset) or dataset.place in _said:
+    if not says_yes(dataset, "lies_in_memory") or not size or not len(dataset):
         return
 
+    place = str(getattr(dataset, "place", type(dataset).__name__))
     fetch = whole_batches(dataset, loader.collate_fn)
-    if fetch is None:
+    if fetch is None or place in _said:
         return
 
     keys = np.linspace(0, len(dataset) - 1, size).astype(np.int64)
@@ -105,7 +107,6 @@ def advise(loader: TorchDataLoader[Any]) -> None:
             fetch(keys)
             seconds.append(time.perf_counter() - started)
 
-    place = dataset.place
     if min(seconds) < EXPECTED:
         _said.add(place)
         LOGGER.warning(
@@ -299,7 +300,7 @@ class _Trial:
         Threads shall not meet in the loader's leased memory here, so collation is torch's.
         """
         batched = self._loader._auto_collation
-        fetcher = MapFetcher(copy.copy(self._loader.dataset), batched, self._loader.collate_fn, streams)
+        fetcher = MapFetcher(shallow_copy(self._loader.dataset), batched, self._loader.collate_fn, streams)
 
         def fetch(keys: list[int]) -> Any:
             if batched:

@@ -6,11 +6,11 @@ the batches are the same whatever is decided, and whenever.
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from typing import Any, Literal
 
+from headrace.core.copies import shallow_copy
 from headrace.core.machine import cores
 from headrace.core.memory import free_memory, memory_of
 from headrace.core.world import local_world_size
@@ -149,7 +149,7 @@ class AutoScaler:
         """
         if self._inline is None:
             self._inline = InlineExecutor(self._memory, as_fresh=True)
-            self._inline.start(self._epoch, dataset=copy.copy(self._epoch.spec.dataset))
+            self._inline.start(self._epoch, dataset=shallow_copy(self._epoch.spec.dataset))
 
         return self._inline.next_result()
 

@@ -6,7 +6,6 @@ time. It is nearly the same on a busy machine, while the time that passes depend
 
 from __future__ import annotations
 
-import copy
 import itertools
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import torch.multiprocessing
 from torch.utils.data import BatchSampler, SubsetRandomSampler
 
+from headrace.core.copies import shallow_copy
 from headrace.core.machine import cores
 from headrace.core.unseeded import Seeding
 from headrace.core.world import ALONE
@@ -113,7 +113,7 @@ def _trial(spec: LoaderSpec, batches: Sequence[Any], count: int) -> LoaderSpec:
         sampler = BatchSampler(SubsetRandomSampler(keys), len(batches[0]), drop_last=False)
     return replace(
         spec,
-        dataset=copy.copy(spec.dataset),
+        dataset=shallow_copy(spec.dataset),
         index_sampler=sampler,
         sampler=None,
         generator=None,

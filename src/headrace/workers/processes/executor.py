@@ -131,6 +131,7 @@ class ProcessExecutor:
                 if worker.reaped and worker_id < self.num_workers:
                     self._replace_in_pool(worker_id, begin)
 
+        self.recorder.note_start(fork_server=self._pool.is_by_fork_server)
         self._bar = ReplayBar(epoch.spec.dataset)
         self._prefetch = prefetch_for(epoch.spec, self.scale, remote=self._placement is not None)
         remote = self._placement is not None

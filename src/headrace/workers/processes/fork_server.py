@@ -2,7 +2,8 @@
 
 With spawn and forkserver a worker is a new Python, which must import torch and get a dataset of its own. The fork
 server is the only such process: it imports and unpickles once, and a worker is then a fork of it, made in milliseconds
-and sharing its memory. It is clean: it has no threads and no accelerator context, unlike the process of the user.
+and sharing its memory. Unlike the process of the user, it has no threads and no accelerator context, unless the user's
+modules or dataset bring them: then it refuses to fork.
 
 Parent and fork server speak over a socket that keeps messages apart; objects travel as `shared_memory.shipping` packs
 them. The fork server ends when the parent's end of the socket closes, however that comes about. Its descriptors of
@@ -23,6 +24,8 @@ from collections.abc import Callable
 from multiprocessing import process
 from typing import Any, NoReturn
 
+from headrace.core.parent_watch import ParentWatch
+from headrace.core.waiting import slices
 from headrace.shared_memory.shipping import PackedObject
 from headrace.workers.heartbeat import START_PATIENCE
 from headrace.workers.processes.fork_server_main import LARGEST_MESSAGE, MAX_DESCRIPTORS, serve
@@ -41,6 +44,16 @@ class TooManyDescriptors(OSError):
     """An object holds more open descriptors than can be passed at once."""
 
 
+class ForkRefused(Exception):
+    """A fork server does not fork: a fork would not be what a process of its own is, or cannot be made."""
+
+    def __init__(self, reason: str, *, is_of_program: bool) -> None:
+        """is_of_program: whether it is so for each dataset of the program."""
+        super().__init__(reason)
+        self.reason = reason
+        self.is_of_program = is_of_program
+
+
 def out_of_descriptors() -> RuntimeError:
     """Returns torch's error for a process that may open no further file."""
     return RuntimeError(
@@ -57,13 +70,15 @@ class ForkServer:
         """Starts the helper by the start method of `context`. Returns at once; the helper is ready later."""
         self.method = context.get_start_method()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        helper = context.Process(target=serve, args=(theirs,), name="headrace-fork_server", daemon=False)
+        watch = ParentWatch.for_child()
+        helper = context.Process(target=serve, args=(theirs, watch), name="headrace-fork_server", daemon=False)
         with theirs:
             helper.start()
 
         process._children.discard(helper)  # type: ignore[attr-defined]  # ends by itself; nobody is to wait for it
         self._helper = ChildProcess(helper)
         self.pid = self._helper.pid
+        watch.bind(self.pid)
         self._socket = ours
         self._owner = os.getpid()
         self._worker_spec: PackedObject | None = None
@@ -77,7 +92,8 @@ class ForkServer:
         """Gives the helper the object that workers get, unless it has that already.
 
         Raises what pickling raises, and RuntimeError with the helper's traceback if it cannot unpickle the object, or
-        if it has not done so after `timeout` seconds (None: it may take for ever); then it is killed.
+        if it has not done so after `timeout` seconds (None: it may take for ever); then it is killed. Raises
+        `ForkRefused`.
         """
         if self._worker_spec is not None and self._still_holds(self._worker_spec, worker_spec):
             return
@@ -88,7 +104,10 @@ class ForkServer:
         packed = PackedObject(worker_spec)
         try:
             self._send_packed("load", packed)
-            self._answer("loaded", timeout)
+            (drawn_generators,), _ = self._answer("loaded", timeout)
+            if drawn_generators > packed.generators:
+                reason = "unpickling the dataset makes random generators, which forks would all have in the same state"
+                raise ForkRefused(reason, is_of_program=False)
         except BaseException:
             packed.close()
             raise
@@ -118,7 +137,7 @@ class ForkServer:
         return same
 
     def fork(self, target: Callable[[Any, Any], None], order: object) -> ForkedProcess:
-        """Has the helper fork a process that calls `target(worker_spec, order)`."""
+        """Has the helper fork a process that calls `target(worker_spec, order)`. Raises `ForkRefused`."""
         packed = PackedObject((target, order))
         try:
             self._send_packed("fork", packed)
@@ -170,7 +189,10 @@ class ForkServer:
             deadline = time.monotonic() + (timeout if self._is_ready else max(timeout, START_PATIENCE))
 
         while True:
-            if deadline is not None and not readable(self._socket.fileno(), deadline - time.monotonic()):
+            left = None
+            if deadline is not None:
+                left = max(deadline - time.monotonic(), 0)
+            if not any(readable(self._socket.fileno(), seconds) for seconds in slices(left)):
                 if self.alive:
                     self._helper.kill()
                 self.close()
@@ -186,6 +208,8 @@ class ForkServer:
                 deadline = time.monotonic() + timeout
             if got == "exhausted":
                 raise out_of_descriptors()
+            if got == "refused":
+                raise ForkRefused(rest[0], is_of_program=rest[1])
             if got == "failed":
                 raise RuntimeError(f"DataLoader workers cannot be started. There the traceback was:\n{rest[0]}")
             if got == kind:
@@ -235,3 +259,4 @@ def _let_go(pid: int, ours: socket.socket, helper: ProcessHandle) -> None:
         helper.join(PATIENCE)
         helper.terminate()
         helper.join(5)
+        helper.kill()  # it hangs in what it imports or unpickles, or that handles the signal

@@ -1,5 +1,7 @@
 """The life of a fork server: it holds the dataset, forks workers, and tells the parent how they end.
 
+Where forks would not be what workers by spawn or forkserver are (`fork_safety`), it refuses, and says why.
+
 While the parent compares the dataset with what the fork server holds, the fork server may fork processes in advance:
 *spares*. A spare waits for its order on a socket of its own. It does nothing of a worker's before that, so it can be
 dropped if the dataset has changed.
@@ -16,14 +18,22 @@ import pickle
 import signal
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
 import torch
 
+from headrace.core.parent_watch import ParentWatch
 from headrace.shared_memory.shipping import ArrayManifest, unpack
+from headrace.workers.processes.fork_safety import (
+    FileId,
+    drawn_generators,
+    file_id,
+    reason_not_to_fork,
+    running_threads,
+)
 
 LARGEST_MESSAGE = 1 << 16
 LARGEST_TEXT = LARGEST_MESSAGE // 5
@@ -36,8 +46,9 @@ SPARE_LIFE = 1.0
 """Seconds after which spares that nobody asks for are ended."""
 
 
-def serve(link: socket.socket) -> None:
+def serve(link: socket.socket, parent_watch: ParentWatch) -> None:
     """The target of the helper. Returns when the parent's end of `link` is closed."""
+    parent_watch.begin()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a program that ignores it passes that on, and with it exit codes go
     torch.set_num_threads(1)  # threads would not survive a fork
@@ -78,8 +89,10 @@ class _ForkServer:
         self._wanted = 0  # how many spares are still to be forked
         self._dropped: set[int] = set()  # the parent never knew of these
         self._worker_spec: Any = None
+        self._refusal = ""  # why the program cannot be forked, whatever the dataset
 
     def run(self) -> None:
+        self._refusal = self._reason_not_to_fork()
         _tell(self._link, ("ready",))
         while True:
             ready = wait([self._link.fileno(), *self._children], self._patience())
@@ -144,10 +157,25 @@ class _ForkServer:
 
     def _load(self, message: _Message) -> None:
         self._worker_spec = None
+        if self._refusal:
+            _tell(self._link, ("refused", self._refusal, True))
+            return
+
+        shipped = {file_id(fd) for fd in message.descriptors}
         self._worker_spec = message.unpack()
         gc.collect()
         gc.freeze()
-        _tell(self._link, ("loaded",))
+        dataset = getattr(self._worker_spec, "dataset", None)
+        refusal = self._reason_not_to_fork(shipped, dataset)
+        if refusal:
+            _tell(self._link, ("refused", refusal, False))
+        else:
+            _tell(self._link, ("loaded", drawn_generators(dataset)))
+
+    def _reason_not_to_fork(self, shipped: Collection[FileId] = (), dataset: object = None) -> str:
+        children = {child.pid for child in self._children.values()}
+        ours = [self._link.fileno(), *self._children]
+        return reason_not_to_fork({*shipped, *map(file_id, ours)}, children, dataset)
 
     def _start(self, message: _Message) -> None:
         while self._spares:
@@ -156,7 +184,13 @@ class _ForkServer:
 
         self._wanted = max(self._wanted - 1, 0)
         target, order = message.unpack()
-        pidfd = self._fork(_run, target, self._worker_spec, order)
+        try:
+            pidfd = self._fork(_run, target, self._worker_spec, order)
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EMFILE:
+                raise
+            _tell(self._link, ("refused", f"a fork failed: {error}", False))
+            return
         _tell(self._link, ("forked", self._children[pidfd].pid), [pidfd])
 
     # -- processes that are forked in advance --------------------------------------------------------------------------
@@ -178,7 +212,7 @@ class _ForkServer:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 pidfd = self._fork(_stand_by, theirs, self._worker_spec, ours)
-        except OSError:  # the worker itself may fare better, or the parent hears why not
+        except (OSError, RuntimeError):  # the worker itself may fare better, or the parent hears why not
             self._wanted = 0
             return
         self._spares[pidfd] = ours
@@ -208,7 +242,14 @@ class _ForkServer:
         return True
 
     def _fork(self, target: Callable[..., None], *arguments: Any) -> int:
-        """Forks a process that closes what is not its own and calls `target`. Returns its pidfd."""
+        """Forks a process that closes what is not its own and calls `target`. Returns its pidfd.
+
+        Raises OSError, and RuntimeError where an object that was unpickled meanwhile has started threads.
+        """
+        threads = running_threads()
+        if threads:
+            raise RuntimeError(threads)
+
         others = [self._link, *self._spares.values()]
         child = multiprocessing.get_context("fork").Process(
             target=_born, args=(others, target, *arguments), daemon=True

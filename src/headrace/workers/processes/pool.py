@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from headrace.core.activity import PLACE, STAGE, STOP_ROW, STOP_TASK, TASK
+from headrace.core.parent_watch import ParentWatch
+from headrace.core.waiting import slices
 from headrace.epoch.start import EpochStart
 from headrace.shared_memory.arena import Arena, InboundRegion
 from headrace.shared_memory.codec import dumps
@@ -142,6 +143,11 @@ class WorkerPool:
         return self.resources.workers
 
     @property
+    def is_by_fork_server(self) -> bool:
+        """Whether workers are forks of a fork server."""
+        return self._start.is_fork_server
+
+    @property
     def closed(self) -> bool:
         """Whether the workers were stopped."""
         return self.resources.closed
@@ -155,7 +161,7 @@ class WorkerPool:
             begin=begin,
             epoch=epoch,
             crash_file=crash_file,
-            bound=self._start.forks and threading.current_thread() is threading.main_thread(),
+            parent_watch=ParentWatch.for_child(),
             worker_id=worker_id,
             pipe=theirs,
             outgoing=region.ticket(),
@@ -168,6 +174,7 @@ class WorkerPool:
         finally:
             theirs.close()
 
+        assignment.parent_watch.bind(process.pid)
         self.resources.selector.register(ours, selectors.EVENT_READ, worker_id)
         self.resources.selector.register(process.sentinel, selectors.EVENT_READ, ~worker_id)
         return WorkerHandle(process, ours, region, crash_file, unplaced=assignment.remote is not None)
@@ -269,7 +276,13 @@ class WorkerPool:
                 timeout = 0
                 yield from self._hand_on(worker_id, worker)
 
-        for key, _ in self.resources.selector.select(timeout):
+        came: list[Any] = []
+        for seconds in slices(timeout):
+            came = self.resources.selector.select(seconds)
+            if came:
+                break
+
+        for key, _ in came:
             if key.data >= 0:
                 worker_id = key.data
             else:

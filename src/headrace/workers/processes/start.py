@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import pickle
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch.multiprocessing
 
+from headrace.shared_memory.by_value import TravellingObject
+from headrace.shared_memory.shipping import PackedObject
 from headrace.workers.processes import worker_main as worker
-from headrace.workers.processes.fork_server import ForkServer, TooManyDescriptors, fork_servers_exist
+from headrace.workers.processes.fork_server import ForkRefused, ForkServer, TooManyDescriptors, fork_servers_exist
 from headrace.workers.processes.handle import ChildProcess, pidfds_exist
+from headrace.workers.processes.inherited_state import inherited_state
 from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.worker_spec import WorkerSpec
+
+LOGGER = logging.getLogger("headrace")
 
 
 class Start(Protocol):
@@ -22,6 +29,10 @@ class Start(Protocol):
 
     forks: bool
     """Whether a worker inherits what the parent has open."""
+
+    @property
+    def is_fork_server(self) -> bool:
+        """Whether workers are forks of a fork server."""
 
     @property
     def alive(self) -> bool:
@@ -35,15 +46,23 @@ class ByContext:
     """Starts each worker by multiprocessing's own means."""
 
     alive = True
+    is_fork_server = False
 
-    def __init__(self, context: Any, worker_spec: WorkerSpec) -> None:
+    def __init__(
+        self,
+        context: Any,
+        worker_spec: WorkerSpec | PackedObject | TravellingObject,
+        target: Callable[[Any, Assignment], None] = worker.main,
+    ) -> None:
+        """worker_spec: where it is packed, the bytes of its arrays exist once for all workers."""
         self._context = context
         self._worker_spec = worker_spec
+        self._target = target
         self.forks = context.get_start_method() == "fork"
 
     def process(self, assignment: Assignment) -> Any:
         """See `Start.process`."""
-        process = self._context.Process(target=worker.main, args=(self._worker_spec, assignment), daemon=True)
+        process = self._context.Process(target=self._target, args=(self._worker_spec, assignment), daemon=True)
         with warning_of_pickle_errors():
             process.start()
 
@@ -57,25 +76,48 @@ class ByForkServer:
 
     forks = False
 
-    def __init__(self, fork_server: ForkServer) -> None:
+    def __init__(self, fork_server: ForkServer, instead: Callable[[ForkRefused], Start]) -> None:
+        """instead: returns how workers start from then on, if the fork server cannot fork after all."""
         self._fork_server = fork_server
+        self._instead = instead
+        self._other: Start | None = None
+
+    @property
+    def is_fork_server(self) -> bool:
+        """See `Start.is_fork_server`."""
+        return self._other is None
 
     @property
     def alive(self) -> bool:
         """See `Start.alive`."""
-        return self._fork_server.alive
+        return self._other is not None or self._fork_server.alive
 
     def process(self, assignment: Assignment) -> Any:
         """See `Start.process`."""
-        return self._fork_server.fork(worker.main, assignment)
+        if self._other is None:
+            try:
+                return self._fork_server.fork(worker.main, assignment)
+            except ForkRefused as refused:
+                self._other = self._instead(refused)
+        return self._other.process(assignment)
+
+
+_refused: dict[str, str] = {}
+"""Why the program's own modules allow no forks, by start method: found out once."""
 
 
 class ForkServers:
-    """Keeps the fork server of a loader from one iterator to the next, so that the dataset is sent only if it
-    changed."""
+    """Keeps the fork server of a loader from one iterator to the next, so that the dataset is sent only if it changed.
+
+    Where workers cannot be its forks, it keeps the packed dataset, and each worker starts by itself.
+    """
 
     def __init__(self) -> None:
         self._fork_server: ForkServer | None = None
+        self._inherited: object = None
+        self._packed: PackedObject | None = None
+        self.refusal = ""
+        """Why workers cannot be forks of a fork server; empty: nothing is known that speaks against it."""
 
     def start_for(self, context: Any, worker_spec: WorkerSpec, timeout: float | None = None) -> Start:
         """Returns how workers start by `context` (None: the default start method), with the `WorkerSpec` handed over.
@@ -86,22 +128,60 @@ class ForkServers:
         method = context.get_start_method()
         if method == "fork" or not fork_servers_exist():
             return ByContext(context, worker_spec)
-        if self._fork_server is None or not self._fork_server.alive or self._fork_server.method != method:
-            self._fork_server = ForkServer(context)
 
+        instead = functools.partial(self._start_apart, context, worker_spec)
+        if self.refusal:
+            return instead()
+        if method in _refused:
+            return instead(ForkRefused(_refused[method], is_of_program=True))
+
+        fork_server = self._fork_server_for(context)
         try:
             with warning_of_pickle_errors():
-                self._fork_server.load(worker_spec, timeout)
+                fork_server.load(worker_spec, timeout)
         except TooManyDescriptors:
             return ByContext(context, worker_spec)
+        except ForkRefused as refused:
+            return instead(refused)
 
-        return ByForkServer(self._fork_server)
+        return ByForkServer(fork_server, instead)
+
+    def _fork_server_for(self, context: Any) -> ForkServer:
+        """Returns a fork server that is as one would be that started now."""
+        method = context.get_start_method()
+        inherited = inherited_state(method)
+        known = self._fork_server
+        if known is not None and known.alive and known.method == method and self._inherited == inherited:
+            return known
+
+        # The one before ends with the last worker that it has forked: until then, it knows how each ended.
+        self._fork_server = ForkServer(context)
+        self._inherited = inherited
+        return self._fork_server
+
+    def _start_apart(self, context: Any, worker_spec: WorkerSpec, refused: ForkRefused | None = None) -> Start:
+        """Returns how workers start that are no forks; from now on, if a fork server has `refused` to fork."""
+        method = context.get_start_method()
+        if refused is not None:
+            self._fork_server = None
+            self.refusal = refused.reason
+            if refused.is_of_program:
+                _refused[method] = refused.reason
+            LOGGER.info("headrace: each worker starts by %s, as with torch: %s", method, refused.reason)
+
+        with warning_of_pickle_errors():
+            if self._packed is None or not self._packed.holds(worker_spec):
+                self._packed = None
+                self._packed = PackedObject(worker_spec)
+                self._packed.keep_inside()
+        return ByContext(context, self._packed)
 
     def close(self) -> None:
         """Ends the fork server, if there is one."""
         if self._fork_server is not None:
             self._fork_server.close()
         self._fork_server = None
+        self._packed = None
 
 
 @contextlib.contextmanager

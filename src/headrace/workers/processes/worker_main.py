@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import os
 import select
-import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -22,6 +19,8 @@ from headrace.batches.collate import SlotCollate
 from headrace.batches.partial_loading import PartialLoading
 from headrace.core.activity import IDLE, PLACE, SEND, STAGE, START, STOP_TASK, TASK, TOGETHER, count_whole_process
 from headrace.core.allocator import keep_freed_memory
+from headrace.core.missing_state import MissingState, cannot_be_sent
+from headrace.core.parent_watch import ParentWatch
 from headrace.core.torch_internals import (
     MP_STATUS_CHECK_INTERVAL,
     enter_worker_process,
@@ -45,8 +44,6 @@ from headrace.workers.remote.proxy import RemoteWorker
 from headrace.workers.replica import ReplicaHost
 from headrace.workers.worker_spec import WorkerSpec
 
-PR_SET_PDEATHSIG = 1
-
 PAUSE = 0.5e-3
 """Seconds between two looks for messages, while there are tasks."""
 
@@ -67,8 +64,8 @@ class Assignment:
     incoming: Ticket
     parent_pid: int
     crash_file: CrashFile
-    bound: bool
-    """Whether the kernel is to end it with the parent, also in the middle of a sample."""
+    parent_watch: ParentWatch
+    """By which the kernel ends it with the parent, also in the middle of a sample."""
     inherited: list[Connection] = field(default_factory=list)
     """Under fork: the parent's ends of all pipes, to be closed in the child so that a dead parent is noticed."""
     remote: RemoteWorker | None = None
@@ -80,8 +77,7 @@ def main(worker_spec: WorkerSpec, assignment: Assignment) -> None:
     try:
         for pipe in assignment.inherited:
             pipe.close()
-        if assignment.bound:
-            _die_with(assignment.parent_pid)
+        assignment.parent_watch.begin()
         if assignment.remote is not None:
             proxy.run(assignment, assignment.remote)
             return
@@ -96,17 +92,6 @@ def main(worker_spec: WorkerSpec, assignment: Assignment) -> None:
         _Worker(worker_spec, assignment).run()
     except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
         pass  # Ctrl-C reaches the parent too, which decides; without a parent there is nobody to tell.
-
-
-def _die_with(parent_pid: int) -> None:
-    """Has the kernel kill this process when the thread that forked it ends, and ends it if it has ended already.
-
-    `prctl(PR_SET_PDEATHSIG)` of Linux; elsewhere a worker notices the end of its parent behind the sample it is at.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:
-            os._exit(1)
 
 
 class _Worker:
@@ -196,7 +181,11 @@ class _Worker:
         self._activity[STOP_TASK] = 0
         self._failures = self._host.begin(begin, self._report)
         if begin.tell:
-            self._send(0, "begun", encode(self._host.states_at_beginning(), self._memory))
+            states = self._host.states_at_beginning()
+            for replica, state in states.items():
+                if self._unsendable(state) is not None:
+                    states[replica] = None
+            self._send(0, "begun", encode(states, self._memory))
 
     def _report(self, replica: int, done: int, total: int) -> None:
         self._send(0, "replay", encode((replica, done, total), self._memory))
@@ -210,15 +199,12 @@ class _Worker:
         activity[STAGE] = SEND
         activity[PLACE] = TOGETHER
         try:
-            if status != "error":
-                encoded = encode(payload, self._memory)
-            else:
-                encoded = self._encode_error(payload)
+            encoded = self._encode(status, payload, replica)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything; the main process raises it again
             self._memory.finish(set())
             error.add_note("headrace: raised while the batch was prepared for sending to the main process")
             status = "error"
-            encoded = self._encode_error(self._failure(replica, error))
+            encoded = self._encode(status, self._failure(replica, error), replica)
 
         del payload
         self._send(task, status, encoded, self._host.partial(replica))
@@ -245,12 +231,37 @@ class _Worker:
             self._host.losses(replica),
         )
 
-    def _encode_error(self, payload: tuple[Failure, Any, Sequence[BadSample]]) -> EncodedBatch:
-        """Encodes an error; one whose class cannot be pickled becomes a RuntimeError with the same traceback."""
+    def _encode(self, status: str, payload: Any, replica: int) -> EncodedBatch:
+        """Encodes a result. A state of the dataset that cannot be pickled is left out, until the epoch ends.
+
+        An error whose class cannot be pickled becomes a RuntimeError with the same traceback.
+        """
         try:
             return encode(payload, self._memory)
-        except Exception:  # noqa: BLE001 - pickling may raise anything
+        except Exception:
+            state = payload
+            if status != "end":
+                state = payload[1]
+
+            missing = self._unsendable(state)
+            if missing is None and status != "error":
+                raise
+
+        if missing is None:
             return encode((payload[0].simplified(), *payload[1:]), self._memory)
+
+        state = self._host.state_without(replica, missing)
+        if status == "end":
+            return encode(state, self._memory)
+        return self._encode(status, (payload[0], state, payload[2]), replica)
+
+    def _unsendable(self, state: object) -> MissingState | None:
+        """Returns what stands for a state of the dataset that cannot be pickled; None: it can be."""
+        try:
+            encode(state, self._memory)
+        except Exception as error:  # noqa: BLE001 - pickling may raise anything
+            return cannot_be_sent(error)
+        return None
 
     def _send(self, task: int, status: str, encoded: EncodedBatch, partial: PartialLoading | None = None) -> None:
         header: bytes | InSlot = encoded.header

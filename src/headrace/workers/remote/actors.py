@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from headrace.cluster.code import check_versions
+from headrace.core.parent_watch import ParentWatch
 
 STARTING = 60.0
 """Seconds that a host may take to listen: it has to import torch."""
@@ -50,13 +51,15 @@ def start_host(
     from headrace.workers.remote.messages import HostConfig, Place
 
     ours, theirs = Pipe(duplex=True)
+    parent_watch = ParentWatch.for_child()
     with theirs:
         process = subprocess.Popen(
             [*command, sys.executable, "-m", "headrace.workers.remote.host_main", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), *parent_watch.descriptors],
             stdin=subprocess.DEVNULL,
         )
 
+    parent_watch.bind(process.pid)
     try:
         ours.send_bytes(pickle.dumps(HostConfig(key, address, name, folder, paths)))
         if not ours.poll(STARTING):

@@ -1,9 +1,9 @@
 """The host process on another machine: it listens for a proxy, and runs one worker process for it.
 
-It is a program of its own, which a Ray actor starts (`actors.py`): a clean process without threads of a library, from
-which workers may be forked. It keeps the worker spec from one proxy to the next, and shares it with the other hosts of
-its machine (`shared_spec.py`), so that the dataset travels to a machine once. It ends with the process that has started
-it.
+It is a program of its own, which a Ray actor starts (`actors.py`): a clean process, from which workers may be forked
+unless the user's modules or dataset bring threads. It keeps the worker spec from one proxy to the next, and shares it
+with the other hosts of its machine (`shared_spec.py`), so that the dataset travels to a machine once. It ends with the
+process that has started it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ from headrace.core.errors import ClusterError
 from headrace.shared_memory.arena import Arena, InboundRegion
 from headrace.shared_memory.by_value import (
     TravellingManifest,
+    TravellingObject,
     by_value_pickler,
     note_received_classes,
     unpack_travelling,
 )
 from headrace.shared_memory.codec import pickle_batches_with
+from headrace.workers.processes import worker_main
+from headrace.workers.processes.fork_safety import reason_not_to_fork_once
 from headrace.workers.processes.messages import InSlot, Result
 from headrace.workers.processes.pool import WorkerHandle, WorkerPool
 from headrace.workers.processes.start import ByContext
@@ -64,6 +67,8 @@ class Host:
         self._digest = ""
         self._worker_spec: WorkerSpec
         """That with this digest; there is none while the digest is empty."""
+        self._packed: TravellingObject
+        """The same, as it came."""
         self._offers: list[Offer] = []
         """The one under which other hosts of this machine get it, or none."""
 
@@ -111,19 +116,23 @@ class Host:
         if hello.digest != self._digest and not self._load(wire, hello.digest):
             return
 
-        _Service(wire, hello, self._worker_spec, [self._control, self._listener], self._offers).run()
+        reason = reason_not_to_fork_once()
+        if reason:
+            LOGGER.info("headrace: the worker on %s is no fork: %s", self._config.name, reason)
+            start = ByContext(get_context("spawn"), self._packed, _run_apart)
+        else:
+            start = ByContext(get_context("fork"), self._worker_spec)
+        _Service(wire, hello, start, [self._control, self._listener], self._offers).run()
 
     def _load(self, wire: Wire, digest: str) -> bool:
         """Gets the worker spec. What goes wrong is told to the proxy. Raises `LostError`."""
         self._forget()
         try:
             fd, manifest = self._from_another_host(wire, digest) or _over_the_wire(wire)
-            try:
-                self._worker_spec = unpack_travelling(fd, manifest)
-                for offer in self._offers:
-                    offer.has(fd, manifest)
-            finally:
-                os.close(fd)
+            self._packed = TravellingObject(fd, manifest, os.fstat(fd).st_size, digest)
+            self._worker_spec = unpack_travelling(fd, manifest)
+            for offer in self._offers:
+                offer.has(fd, manifest)
         except LostError:
             self._forget()
             raise
@@ -212,9 +221,7 @@ class _Service:
     a slow line never keeps the worker from its next request.
     """
 
-    def __init__(
-        self, wire: Wire, hello: Hello, worker_spec: WorkerSpec, others: list[Any], offers: list[Offer]
-    ) -> None:
+    def __init__(self, wire: Wire, hello: Hello, start: ByContext, others: list[Any], offers: list[Offer]) -> None:
         """others: what ends the service when it can be read: the control connection, or another proxy at the door.
 
         offers: are answered meanwhile.
@@ -222,18 +229,14 @@ class _Service:
         self._wire = wire
         self._others = others
         self._offers = offers
-        self._worker_spec = worker_spec
         brief = functools.partial(_assignment, hello)
-        self._pool = WorkerPool(self._find_start, Arena(), 1, brief, hello.begin)
+        self._pool = WorkerPool(lambda: start, Arena(), 1, brief, hello.begin)
         self._outbox: SimpleQueue[_Outgoing | None] = SimpleQueue()
         self._writer = threading.Thread(target=_write_all, args=(wire, self._outbox), daemon=True)
         self._told: list[int] = []
         self._told_at = 0.0
         self._heard_at = time.monotonic()
         self._epoch = hello.epoch
-
-    def _find_start(self) -> ByContext:
-        return ByContext(get_context("fork"), self._worker_spec)
 
     @property
     def _worker(self) -> WorkerHandle:
@@ -345,6 +348,14 @@ def _assignment(hello: Hello, **given: Any) -> Assignment:
     """Returns what the worker process is told: it has the number that it has at the trainer."""
     given.update(worker_id=hello.worker_id, epoch=hello.epoch)
     return Assignment(workers=hello.workers, original_errors=hello.original_errors, **given)
+
+
+def _run_apart(packed: TravellingObject, assignment: Assignment) -> None:
+    """The target of a worker that is no fork of the host: it prepares what a fork has from there."""
+    pickle_batches_with(by_value_pickler())
+    worker_spec = unpack_travelling(packed.fd, packed.manifest)
+    note_received_classes()
+    worker_main.main(worker_spec, assignment)
 
 
 def _family_of(address: str) -> socket.AddressFamily:
