@@ -81,6 +81,11 @@ def test_a_seed_decides_on_the_numbers_and_states_come_back(kind: str) -> None:
     assert own.states() == before
 
 
+def test_what_seeds_itself_is_passed_over() -> None:
+    step = types.SimpleNamespace(generator=random.Random(), seeds_itself=True)
+    assert generators_of(types.SimpleNamespace(step=step)) == []
+
+
 def test_two_generators_of_a_dataset_draw_different_numbers() -> None:
     pair = [random.Random(), random.Random()]
     OwnGenerators(types.SimpleNamespace(pair=pair)).seed(3)

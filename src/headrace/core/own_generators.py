@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from headrace.core.counter import GOLDEN, MASK, mix
+from headrace.core.protocols import says_yes
 
 KINDS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
@@ -51,7 +52,7 @@ def generators_of(*roots: object) -> list[Found]:
     while waiting and len(seen) < MOST:
         path, owner, depth = waiting.popleft()
         for name, value in _held(owner):
-            if isinstance(value, PLAIN) or id(value) in seen:
+            if isinstance(value, PLAIN) or id(value) in seen or says_yes(value, "seeds_itself"):
                 continue
             seen.add(id(value))
             if isinstance(value, KINDS):

@@ -134,6 +134,9 @@ class StepFunction(Protocol):
     random: bool
     """Whether it draws random numbers: its results are then never cached."""
 
+    seeds_itself: bool
+    """Whether it seeds the generators that it holds, from `headrace.rng()`: then nobody else does."""
+
     takes_encoded: bool
     """Whether it decodes images itself: then it gets the bytes of the file, or the path."""
 

@@ -60,6 +60,8 @@ class Albumentations:
 
     random: ClassVar[bool] = True
 
+    seeds_itself: ClassVar[bool] = True
+
     def __init__(
         self,
         compose: Any,
