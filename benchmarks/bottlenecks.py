@@ -324,7 +324,9 @@ def table(plants: Sequence[Plant], given: argparse.Namespace) -> None:
             continue
         outcome = play(plant, given.rounds)
         found, first = outcome.finding, outcome.diagnosis.findings[:1]
-        predicted = found.gain if found is not None and found.gain is not None else outcome.diagnosis.ideal_gain
+        predicted = (
+            found.gain if found is not None and found.gain is not None else (outcome.diagnosis.ideal_gain or 1.0)
+        )
         between = ""
         if found is not None and found.interval is not None:
             low, high = found.interval

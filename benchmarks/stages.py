@@ -10,7 +10,8 @@ cuts    everything per access, either half stored, everything stored; 0 and 4 wo
 
 All read the same mapped trajectories, in the same random order, in batches of 320, one thread a process. What they
 deliver is compared with the features it should be, value by value; noise may move coordinates by its strength. Data lie
-in the page cache. Torch's samples are padded in NumPy, which is quicker than its own `pad_sequence`.
+in the page cache. Torch's samples are padded in NumPy, which is quicker than its own `pad_sequence`. "By hand" is a
+dataset with `__getitems__` that makes whole batches by the same batched steps.
 """
 
 from __future__ import annotations
@@ -46,12 +47,14 @@ RATES = {
     "everything stored": {
         "torch": "torch, all stored",
         "torch, pad_sequence": "torch, all stored, pad_sequence",
+        "torch, whole batches by hand": "torch, all stored, by hand",
         "headrace": "headrace, all stored",
         "bare copy and pad": "bare copy and pad",
     },
     "everything at each access": {
         "torch": "torch, per access, one by one",
         "torch, pad_sequence": "torch, per access, one by one, pad_sequence",
+        "torch, whole batches by hand": "torch, per access, by hand",
         "headrace": "headrace, per access, batched",
         "headrace, the functions that torch has": "headrace, per access, one by one",
         "bare loop, the batched steps": "bare loop, per access",
@@ -73,6 +76,8 @@ def rates(folder: Path, given: argparse.Namespace) -> list[results.Table]:
         "headrace, per access, batched": swipes.staged(source, "all per access", None),
         "headrace, per access, one by one": swipes.staged(source, "all per access", None, batched=False),
         "torch, all stored": swipes.Flat(ready, ()),
+        "torch, all stored, by hand": swipes.ByHand(ready, ()),
+        "torch, per access, by hand": swipes.ByHand(raw, [*swipes.features.IN_BLOCKS, swipes.noise_by_hand()]),
         "torch, all stored, pad_sequence": swipes.Flat(ready, ()),
         "torch, per access, one by one": swipes.Flat(raw, swipes.one_by_one((0, 1, 2), noise=True)),
         "torch, per access, one by one, pad_sequence": swipes.Flat(raw, swipes.one_by_one((0, 1, 2), noise=True)),
@@ -94,8 +99,10 @@ def rates(folder: Path, given: argparse.Namespace) -> list[results.Table]:
     got = all_in_turn(loops, 1.0, given.rounds)
     pairs = [
         ("headrace, all stored", "torch, all stored"),
+        ("headrace, all stored", "torch, all stored, by hand"),
         ("headrace, all stored", "bare copy and pad"),
         ("headrace, per access, batched", "torch, per access, one by one"),
+        ("headrace, per access, batched", "torch, per access, by hand"),
         ("headrace, per access, batched", "bare loop, per access"),
         ("headrace, per access, one by one", "torch, per access, one by one"),
         ("headrace, per access, one by one", "torch, per access, one by one, pad_sequence"),
@@ -114,7 +121,14 @@ def loader_of(name: str, dataset: Any, keys: Any, workers: int = 0) -> Any:
     if name.startswith("headrace"):
         return headrace.DataLoader(dataset, swipes.BATCH, sampler=keys.tolist(), num_workers=workers)
     pad = swipes.collate.pad_tensors if "pad_sequence" in name else swipes.collate.pad_arrays
+    if name.endswith("by hand"):
+        pad = as_it_is
     return swipes.torch_loader(dataset, workers, pad, sampler=keys.tolist())
+
+
+def as_it_is(batch: Any) -> Any:
+    """Collates what is a batch already."""
+    return batch
 
 
 def once(name: str, dataset: Any, keys: Any) -> float:

@@ -107,6 +107,64 @@ class Flat(Dataset):
         return sample
 
 
+class ByHand(Dataset):
+    """`__getitems__`: a whole batch by arrays, the same batched steps in it, and padded: no call for a sample alone."""
+
+    def __init__(self, columns: Columns, steps: Sequence[Callable[[Any], Any]]) -> None:
+        self.columns, self.steps = columns, steps
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()))[1]) - 1
+
+    def __getitems__(self, indices: list[int]) -> dict[str, collate.Pair]:
+        keys = np.asarray(indices)
+        block: dict[str, Any] = {}
+        for name, column in self.columns.items():
+            ragged = gathered(column, keys)
+            block[name] = ragged
+            if name == "word":
+                letters, offsets = ragged.values.tobytes().decode(), ragged.offsets.tolist()
+                block[name] = [letters[begin:end] for begin, end in itertools.pairwise(offsets)]
+        for step in self.steps:
+            block = step(block)
+        return {name: padded(column) for name, column in block.items()}
+
+
+def gathered(column: tuple[np.ndarray, np.ndarray], keys: np.ndarray) -> Ragged:
+    """Returns the values of these samples, end to end."""
+    values, offsets = column
+    begins = offsets[keys]
+    lengths = offsets[keys + 1] - begins
+    ends = np.append(0, np.cumsum(lengths))
+    some = np.empty((int(ends[-1]), *values.shape[1:]), values.dtype)
+    for begin, length, to in zip(begins.tolist(), lengths.tolist(), ends.tolist(), strict=False):
+        some[to : to + length] = values[begin : begin + length]
+    return Ragged(some, ends)
+
+
+def padded(column: Ragged) -> collate.Pair:
+    """Returns a column as one tensor, filled up with zeros."""
+    lengths = column.lengths
+    inside = np.arange(lengths.max()) < lengths[:, None]
+    out = np.zeros((*inside.shape, *column.values.shape[1:]), column.values.dtype)
+    out[inside] = column.values
+    return collate.Pair(torch.from_numpy(out), torch.from_numpy(lengths))
+
+
+def noise_by_hand() -> Callable[[Any], Any]:
+    """Returns `augment.noise_all` with a generator of its own."""
+    generator = np.random.default_rng(0)
+
+    def noise(block: dict[str, Any]) -> dict[str, Any]:
+        features = block["features"].values
+        moved = generator.standard_normal((len(features), 2), np.float32) * augment.STRENGTH
+        features[:, 0] += moved[:, 0]
+        features[:, 1] += moved[:, 1]
+        return block
+
+    return noise
+
+
 class Listed(Dataset):
     """A list of tuples of arrays, as most people write it."""
 

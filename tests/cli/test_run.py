@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import load_quarantine
+from headrace.cli.run import lines_on
 from tests import programs
+from tests.observe import made_up
 
 PLAIN_SCRIPT = """
 import sys
@@ -101,6 +104,16 @@ def test_the_report_is_one_sentence_and_a_row_for_each_loader(script: Path) -> N
     assert "for data." in report
     assert "train.py:14" in report
     assert "train.py:15" in report
+
+
+def test_findings_that_the_report_leaves_out_are_named() -> None:
+    diagnosis = made_up.diagnosis(made_up.with_workers())
+    first, *others = diagnosis.findings
+    explained, named = lines_on(diagnosis)
+    assert explained.startswith(f"{diagnosis.label}: {first.sentence} {first.advice} (predicted: ")
+    names = ", ".join(one.name for one in others if one.stage != "training")
+    assert named == f"{diagnosis.label}: also found, and explained by headrace doctor: {names}."
+    assert len(list(lines_on(replace(diagnosis, findings=(first,))))) == 1
 
 
 def test_options_fill_in_what_the_script_does_not_say(script: Path) -> None:

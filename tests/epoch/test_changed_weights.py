@@ -155,6 +155,27 @@ def test_a_change_before_the_loop_or_between_epochs_is_in_the_state(saves: str, 
     assert [[key for key, _ in batch] for batch in [*head, *rest]] == expected({(0, 0): [0, 1, 1], (0, 4): [1, 0, 0]})
 
 
+class StepsToo(headrace.DataLoader):
+    """A loader of a program's own, whose state holds more."""
+
+    def state_dict(self) -> Any:
+        return {"loader": super().state_dict(), "steps": 3}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict(state_dict["loader"])
+
+
+def test_a_change_behind_a_loaded_state_is_none_of_a_subclass_s_own_state() -> None:
+    options: Any = {"batch_size": GLOBAL_BATCH, "seed": 7}
+    first = StepsToo(Drawing(sum(LENGTHS)), sampler=sampler(), **options)
+    head = lists(islice(first, 4))
+    second = StepsToo(Drawing(sum(LENGTHS)), sampler=sampler(), **options)
+    second.load_state_dict(first.state_dict())
+    second.sampler.set_weights([0, 0, 1])
+    batches = [*head, *trained(second, {}, begin=(0, 4))]
+    assert [[key for key, _ in batch] for batch in batches] == expected({(0, 4): [0, 0, 1]})
+
+
 @pytest.mark.parametrize("crew", [(0, "process"), (3, "process")], ids=str)
 def test_an_epoch_that_was_left_early_goes_into_the_next_one_alike(crew: tuple[int, str]) -> None:
     def following(crew: tuple[int, str]) -> list[Any]:

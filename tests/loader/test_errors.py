@@ -37,6 +37,27 @@ def test_without_workers_the_very_exception_arrives_with_a_note() -> None:
     assert error.__notes__ == ["headrace: raised while loading the sample with key 13"]
 
 
+class Listed(Failing):
+    """Knows the files of its samples, as torchvision's folders do."""
+
+    samples = tuple((f"photos/{number}.jpg", 0) for number in range(20))
+
+
+class Raises(Failing):
+    def path_of_sample(self, key: int) -> str:
+        raise KeyError(key)
+
+
+def test_the_file_of_the_sample_is_named_where_the_dataset_knows_it() -> None:
+    for text, said in (("bad", "key 13, photos/13.jpg"), ("photos/13.jpg is bad", "key 13")):
+        with pytest.raises(ValueError) as caught:
+            list(DataLoader(Listed(13, ValueError(text)), batch_size=4))
+        assert caught.value.__notes__ == [f"headrace: raised while loading the sample with {said}"]
+
+    with pytest.raises(ValueError, match="bad"):
+        list(DataLoader(Raises(13, ValueError("bad")), batch_size=4))
+
+
 def test_an_error_in_collation_names_the_keys_of_the_batch() -> None:
     loader = DataLoader([torch.ones(n) for n in range(12)], batch_size=12)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError) as caught:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.batches.fetch_map import MapFetcher, note, note_length
+from headrace.batches.fetch_map import MapFetcher
 from headrace.batches.index import Careful, Positions, split
+from headrace.batches.notes import note_sample
 from headrace.core.errors import SampleError, explain
 from headrace.core.missing_state import MissingState
 from headrace.core.spans import SpanKey
@@ -122,8 +123,7 @@ class GuardedFetcher:
                 entries.append(self._load(place, key, position, failure))
             except Exception as error:  # noqa: BLE001 - the handler raises it again unless the sample is at fault
                 if failure is None:
-                    note(error, f"raised while loading the sample with key {key!r}")
-                    note_length(error, self._plain.dataset, key)
+                    note_sample(error, self._plain.dataset, key)
                 entries.extend(self._settled(Entry(place, key, position, None), "load", error, keys))
 
             failure = None

@@ -6,7 +6,7 @@ import inspect
 from types import GeneratorType
 from typing import Any, Protocol
 
-from headrace.batches.fetch_map import note
+from headrace.batches.notes import note
 from headrace.core.counter import stream_key
 from headrace.core.errors import SampleError, explain
 from headrace.faults.bad_sample import BadSample

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headrace.batches.index import Careful, Positioned, Positions, split
+from headrace.batches.notes import describe, note, note_sample
 from headrace.batches.partial_loading import PartialLoading
 from headrace.batches.whole_batches import draws_numbers, whole_batches
 from headrace.core.activity import (
@@ -26,16 +27,12 @@ from headrace.core.activity import (
     note_collation,
     private_activity,
 )
-from headrace.core.lengths import known_length
 from headrace.core.missing_state import MissingState, state_of
 from headrace.core.protocols import is_stateful
 from headrace.core.rng import BATCH, SAMPLE, SampleStreams
 from headrace.core.signal_handlers import is_of_signal_handler
-from headrace.core.spans import SpanKeys
 from headrace.core.unseeded import Unseeded
 from headrace.faults.bad_sample import BadSample
-
-SHOWN_KEYS = 8
 
 
 class Fetcher(Protocol):
@@ -330,9 +327,7 @@ class MapFetcher:
         except Exception as error:
             # With all samples there, a signal handler raised it behind the last one, and no key is to blame.
             if len(samples) < len(keys):
-                key = keys[len(samples)]
-                note(error, f"raised while loading the sample with key {key!r}")
-                note_length(error, dataset, key)
+                note_sample(error, dataset, keys[len(samples)])
             raise
 
         if partial is not None:
@@ -353,39 +348,3 @@ class MapFetcher:
                 self.load_one(place, key, None)
             else:
                 self.load_one(place, key, positions[place])
-
-
-def note(error: Exception, text: str) -> None:
-    """Adds to an exception's text without changing the exception (PEP 678)."""
-    error.add_note(f"headrace: {text}")
-
-
-def note_length(error: Exception, dataset: object, key: object) -> None:
-    """Says so if an exception looks like that of a dataset that is shorter than its `__len__`."""
-    if not isinstance(error, IndexError) or not isinstance(key, (int, np.integer)) or not hasattr(dataset, "__len__"):
-        return
-
-    length = known_length(dataset)
-    if length is None:
-        return
-
-    if key >= length:
-        note(error, f"the sampler gave key {key}, but len(dataset) is {length}")
-    else:
-        note(error, f"len(dataset) is {length}, so key {key} should exist: the length may be wrong")
-
-
-def describe(index: object) -> str:
-    """Names the keys of a batch, the first few of them if there are many."""
-    if isinstance(index, (np.ndarray, SpanKeys)):
-        index = index.tolist()
-    if not isinstance(index, (list, tuple)):
-        return f"the sample with key {index!r}"
-
-    shown = ", ".join(map(repr, index[:SHOWN_KEYS]))
-    if len(index) > SHOWN_KEYS:
-        more = f", ... ({len(index)} in all)"
-    else:
-        more = ""
-
-    return f"the batch with keys {shown}{more}"

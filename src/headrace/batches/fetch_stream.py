@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from headrace.batches.bad_samples_stream import StreamBatch
-from headrace.batches.fetch_map import note
+from headrace.batches.notes import note
 from headrace.batches.stream_source import Source
 from headrace.batches.whole_batches import memory_of
 from headrace.core.activity import Activity, note_collation, private_activity

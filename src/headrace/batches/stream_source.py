@@ -8,7 +8,7 @@ from types import GeneratorType
 from typing import Any
 
 from headrace.batches.bad_samples_stream import Ending
-from headrace.batches.fetch_map import note
+from headrace.batches.notes import note
 from headrace.core.activity import LOAD, PLACE, STAGE, TOGETHER, Activity, private_activity
 from headrace.core.batch_memory import BatchMemory
 from headrace.core.hugging_face_streams import Beginnings, going_on_from, is_hugging_face_stream, order_of

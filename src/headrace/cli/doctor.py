@@ -95,7 +95,7 @@ def _ideal_table(real: dict[str, Any], ideal: dict[str, Any]) -> Table:
         if loader["samples_per_second"] and other["samples_per_second"]:
             gain = other["samples_per_second"] / loader["samples_per_second"]
             predicted = "-"
-            if loader["label"] in gains:
+            if gains.get(loader["label"]) is not None:
                 predicted = f"{gains[loader['label']]:.2f}x"
 
             table.add_row(

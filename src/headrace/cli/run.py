@@ -37,7 +37,7 @@ from headrace.measure.waiting import LoaderRecord, TimeIsUp
 from headrace.observe.chrome_trace import write_trace
 from headrace.observe.diagnosis.certainty import BUSY
 from headrace.observe.diagnosis.diagnose import diagnose
-from headrace.observe.diagnosis.finding import Diagnosis
+from headrace.observe.diagnosis.finding import Diagnosis, Finding
 from headrace.observe.diagnosis.traps import WRONG_DATA
 from headrace.observe.live import LiveView
 from headrace.observe.page.page import page
@@ -326,7 +326,7 @@ def report(measurement: Measurement, console: Console) -> None:
             console.print(f"{record.label}: checksum of its batches {record.digest:08x}")
 
     for diagnosis in _diagnoses(measurement):
-        for line in (*_wrong_data(diagnosis), _advice(diagnosis)):
+        for line in lines_on(diagnosis):
             console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     for option, labels in measurement.unused_defaults.items():
@@ -422,26 +422,35 @@ def _add_row(table: Table, label: str, record: LoaderRecord) -> None:
     )
 
 
-def _wrong_data(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yields a line for each finding that is about the data themselves."""
-    for finding in diagnosis.findings:
-        if finding.name in WRONG_DATA:
-            yield f"{diagnosis.label}: {finding.sentence} {finding.advice}"
+def lines_on(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yields a line for each finding that is about the data themselves, one for what to change first, and the rest."""
+    wrong = [finding for finding in diagnosis.findings if finding.name in WRONG_DATA]
+    for finding in wrong:
+        yield f"{diagnosis.label}: {finding.sentence} {finding.advice}"
+
+    advice = _advice(diagnosis)
+    if advice is None:
+        yield f"{diagnosis.label}: {diagnosis.summary}"
+    else:
+        gain = ""
+        if advice.gain is not None and advice.gain >= NOTABLE:
+            gain = f" (predicted: this loop {gain_in_words(advice.gain, advice.interval)} as fast)"
+        yield f"{diagnosis.label}: {advice.sentence} {advice.advice}{gain}"
+
+    # That training limits is what the summary says.
+    left = [finding for finding in diagnosis.findings if finding not in wrong and finding is not advice]
+    others = [finding.name for finding in left if finding.stage != "training"]
+    if others:
+        yield f"{diagnosis.label}: also found, and explained by headrace doctor: {', '.join(others)}."
 
 
-def _advice(diagnosis: Diagnosis) -> str:
-    """Returns what to change first, in one line."""
+def _advice(diagnosis: Diagnosis) -> Finding | None:
+    """Returns the finding that says what to change first."""
     # Findings without a gain are no matter of speed. One that the machine is busy is: all gains are left out for it.
     for finding in diagnosis.findings:
-        if not finding.advice or (finding.gain is None and finding.name != BUSY):
-            continue
-
-        gain = ""
-        if finding.gain is not None and finding.gain >= NOTABLE:
-            gain = f" (predicted: this loop {gain_in_words(finding.gain, finding.interval)} as fast)"
-        return f"{diagnosis.label}: {finding.sentence} {finding.advice}{gain}"
-
-    return f"{diagnosis.label}: {diagnosis.summary}"
+        if finding.advice and (finding.gain is not None or finding.name == BUSY):
+            return finding
+    return None
 
 
 def _reason(option: str) -> str:

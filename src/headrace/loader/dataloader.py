@@ -246,7 +246,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
 
     def _taken_state(self) -> Snapshot:
         """Returns the state, whatever protocol the dataset and the samplers have for theirs."""
-        self._session.adopt_changes(self)
+        self._adopt_changes()
         return self._session.state(self, workers=has_workers(self, self._session))
 
     def load_state_dict(self, state_dict: Snapshot) -> None:
@@ -317,7 +317,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
     def _iterate(self) -> Any:
         if is_live(self.dataset) and says_yes(self.dataset, "endless"):
             self._go_on()
-        self._session.adopt_changes(self)
+        self._adopt_changes()
         before = self._session.before_epoch()
         try:
             return self._iterate_once()
@@ -328,11 +328,18 @@ class DataLoader(Observed, AskedArguments[T_co]):
             self._keep_datasets()
             raise
 
+    # A subclass may have another state than ours, as that of torchdata does: hence `DataLoader.load_state_dict`.
+
     def _go_on(self) -> None:
         """Has the next epoch of data without an end go on behind what was delivered."""
         session = self._session
         if session.record is not None and session.resume is None and self.batches_per_epoch is None:
-            DataLoader.load_state_dict(self, self._taken_state())  # a subclass may have another state
+            DataLoader.load_state_dict(self, self._taken_state())
+
+    def _adopt_changes(self) -> None:
+        changed = self._session.adopt_changes(self)
+        if changed is not None:
+            DataLoader.load_state_dict(self, changed)
 
     def _keep_datasets(self) -> None:
         """Has new workers go on with the states of the dataset that the workers had which were kept until now."""

@@ -287,18 +287,19 @@ class Session:
         self.announced = False
         return terms
 
-    def adopt_changes(self, loader: DataLoader[Any]) -> None:
-        """Has changes of the order begin behind the last batch, or behind the state that was loaded.
+    def adopt_changes(self, loader: DataLoader[Any]) -> Snapshot | None:
+        """Has changes of the order begin behind the last batch, so that they do not depend on what was drawn ahead.
 
-        So they do not depend on what was drawn ahead.
+        Returns the state to load in the place of the one that was loaded, where they begin behind that.
         """
         if loader._dataset_kind == DatasetKind.Iterable or (sampler := changing(loader._index_sampler)) is None:
-            return
+            return None
         if self.loaded is not None:
             if sampler.changes != self.loaded.changes:
-                loader.load_state_dict(with_sampler(self.loaded.state, sampler.state_at(self.loaded.reached)))
+                return with_sampler(self.loaded.state, sampler.state_at(self.loaded.reached))
         elif self.record is not None and isinstance(self.record.progress, MapProgress):
             sampler.begin_change(self.record.progress.sampler)
+        return None
 
     def terms(self, loader: TorchDataLoader[Any], resume: Snapshot | None) -> Terms:
         """Returns the terms of the next epoch, which goes on from `resume`."""

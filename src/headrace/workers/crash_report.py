@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headrace.batches.fetch_map import describe
+from headrace.batches.notes import describe
 from headrace.core.activity import COLLATE, JUDGE, LOAD, SEND, START, TOGETHER, UNBORN
 from headrace.faults.bad_sample import path_of
 from headrace.workers.restart_policy import Sighting

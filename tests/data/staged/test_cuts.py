@@ -178,6 +178,38 @@ def test_a_batched_step_always_gets_the_same_kind_of_columns() -> None:
     assert kinds == {("x", Ragged), ("word", list)}
 
 
+def test_batched_steps_in_a_row_get_columns_whatever_the_one_before_returned() -> None:
+    def make(batch: Any) -> Any:
+        batch["word"][0] += "!"
+        count = len(batch["word"])
+        lengths = np.arange(count) % 3
+        offsets = np.append(0, lengths.cumsum()).astype(np.int32)
+        return {
+            **batch,
+            "tensor": torch.arange(count),
+            "lists": [np.full(length, length) for length in lengths],
+            "gaps": Ragged(np.arange(10 * count), None, np.arange(count) * 10, np.arange(count) * 10 + lengths),
+            "short": Ragged(np.arange(offsets[-1]), offsets),
+        }
+
+    def look(batch: Any) -> Any:
+        seen.append({name: type(column) for name, column in batch.items()})
+        assert batch["gaps"].offsets.tolist() == batch["short"].offsets.tolist() == [0, 0, 1, 3]
+        assert batch["gaps"].values.tolist() == [10, 20, 21]
+        assert batch["short"].offsets.dtype == np.int64
+        batch["given"] += 1
+        return batch
+
+    seen: list[dict[str, type]] = []
+    source = [{"word": "a", "given": torch.tensor(key)} for key in range(3)]
+    made = Staged(source, get_item_transform=[step(one, batched=True) for one in (make, look)]).__getitems__([0, 1, 2])
+    assert seen[-1] == {
+        "word": list, "given": np.ndarray, "tensor": np.ndarray, "lists": Ragged, "gaps": Ragged, "short": Ragged,
+    }  # fmt: skip
+    assert [one["word"] for one in made] == ["a!", "a", "a"]
+    assert same([one["given"] for one in made], [torch.tensor(key + 1) for key in range(3)])
+
+
 def test_what_torch_collates_is_collated_as_torch_does() -> None:
     data = TensorDataset(torch.rand(6, 3), torch.arange(6))
     ours = next(iter(headrace.DataLoader(Staged(data), batch_size=6)))

@@ -254,6 +254,17 @@ def test_a_batched_step_that_returns_no_columns_is_named(result: str, cached: bo
         Staged(SOURCE[:100], *([wrong] if cached else [None, wrong]), cache="memory").__getitems__([3, 4])
 
 
+@pytest.mark.parametrize("result", NO_COLUMNS)
+def test_it_is_named_also_where_another_batched_step_would_get_that(result: str) -> None:
+    def unasked(batch: Any) -> Any:
+        raise AssertionError("a step got what its predecessor may not return")
+
+    wrong = step(NO_COLUMNS[result], batched=True, name="wrong")
+    staged = Staged(SOURCE[:100], get_item_transform=[wrong, step(unasked, batched=True)])
+    with pytest.raises(SampleError, match="'wrong'"):
+        staged.__getitems__([3, 4])
+
+
 def test_a_batched_step_that_fails_late_says_where(where: Any) -> None:
     def failing(batch: Any) -> Any:
         if RARE in batch["id"].tolist():

@@ -29,6 +29,14 @@ def test_where_others_have_the_cores_that_is_said_and_nothing_is_advised_that_re
     assert beside.summary.endswith("on a machine where other processes took 1.8 cores.")
 
 
+def test_beside_others_no_sentence_and_no_figure_says_what_would_be_gained() -> None:
+    for loop in (QUEUED, replace(QUEUED, loop=200 * MS)):
+        alone, beside = diagnose(recording_of(loop)), diagnose(recording_of(replace(loop, totals=OTHERS_RUN)))
+        assert alone.ideal_gain is not None
+        assert beside.ideal_gain is None
+        assert not [one.sentence for one in beside.findings if "times as fast" in one.sentence]
+
+
 def test_what_core_seconds_tell_is_said_on_a_busy_machine_too_without_a_gain() -> None:
     (found,) = (one for one in diagnose(recording_of(replace(CROWDED, totals=OTHERS_RUN))).findings[1:])
     assert (found.name, found.gain) == ("slow-load", None)

@@ -14,7 +14,7 @@ from headrace.core.protocols import answers
 from headrace.core.rng import enter_step
 from headrace.data.formats.columns import Keys
 from headrace.data.staged.layout import layout_of_schema
-from headrace.data.staged.running import Columns, Data, Rows
+from headrace.data.staged.samples import Columns, Data, Rows
 from headrace.data.stored import StoredDataset
 
 

@@ -32,7 +32,7 @@ def diagnose(recording: Recording) -> Diagnosis:
         summary=_summary(case, found),
         wait_share=case.wait_share,
         limit=limit,
-        ideal_gain=case.ideal_gain,
+        ideal_gain=None if case.machine_is_busy else case.ideal_gain,
         samples_per_second=case.rate,
         findings=tuple(found),
     )

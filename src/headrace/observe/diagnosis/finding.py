@@ -44,8 +44,8 @@ class Diagnosis:
     """Share of the loop's time that the training loop waited for batches, 0 to 1."""
     limit: str
     """The stage that limits the loop; see `Finding.stage`."""
-    ideal_gain: float
-    """How many times as fast the loop would be with a loader that costs nothing."""
+    ideal_gain: float | None
+    """How many times as fast the loop would be with a loader that costs nothing; None where others have the cores."""
     samples_per_second: float
     findings: tuple[Finding, ...] = ()
     """Those of the stage that limits the loop first, then by their gains, then those without one."""

@@ -42,17 +42,15 @@ def _training(case: Case) -> Iterator[Finding]:
     if not case.keeps_up:
         return
 
-    loop = float(np.median(case.stages["loop"]))
-    if not case.prepared.seconds:
-        when = "of the time"
-    else:
-        when = "of the time behind the first batches"
+    step = f"A step of training takes {seconds(float(np.median(case.stages['loop'])))}"
+    if not case.machine_is_busy:
+        step = f"{step}; a faster loader would make the loop {case.ideal_gain:.2f} times as fast"
 
     yield Finding(
         "training-limits",
         "training",
-        f"The loader keeps up: the loop waited {case.steady_share:.1%} {when}. A step of training takes "
-        f"{seconds(loop)}; a faster loader would make the loop {case.ideal_gain:.2f} times as fast.",
+        f"The loader keeps up: behind the first batch of an epoch, the loop waited {case.steady_share:.1%} of the "
+        f"time. {step}.",
         "Nothing in the loader. Make the step faster: larger batches, mixed precision, a compiled model.",
     )
 

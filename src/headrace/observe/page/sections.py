@@ -92,7 +92,7 @@ def _key_figures(recording: Recording, diagnosis: Diagnosis | None) -> str:
     if stats.looped > 0:
         figures["samples per second"] = digits(per_second)
         figures["of the time waiting"] = percent(stats.wait_share)
-    if stats.looped > 0 and diagnosis:
+    if stats.looped > 0 and diagnosis and diagnosis.ideal_gain is not None:
         figures["as fast at best"] = times(diagnosis.ideal_gain)
 
     figures["batches"] = count(stats.batches)

@@ -180,6 +180,14 @@ class Ragged:
         return self.values[first:last], offsets
 
     @property
+    def is_packed(self) -> bool:
+        """Whether `packed` would return just these values and offsets, and these make sense."""
+        offsets = self._offsets
+        if offsets is None or offsets.dtype != np.int64 or int(offsets[0]) or int(offsets[-1]) != len(self.values):
+            return False
+        return len(offsets) == 1 or int(SMALLEST(offsets[1:] - offsets[:-1])) >= 0
+
+    @property
     def nbytes(self) -> int:
         """Bytes that the arrays take."""
         return self.values.nbytes + self.starts.nbytes + self.stops.nbytes
