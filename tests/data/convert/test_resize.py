@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from headrace.core.errors import SampleError
 from headrace.data.convert.pack import pack
@@ -47,6 +47,44 @@ def test_large_images_shrink_and_all_else_is_kept(tmp_path: Path, workers: int) 
     assert rows(made, "image")[4:8] == images[4:8]
     assert small[1].format == "JPEG"
     assert made.columns["image"].values.nbytes < read(source).columns["image"].values.nbytes  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_pictures_are_turned_as_before(tmp_path: Path, kind: str) -> None:
+    images = []
+    for orientation in (*range(1, 9), 77):
+        exif = Image.Exif()
+        exif[ExifTags.Base.Orientation] = orientation
+        exif[ExifTags.Base.Make] = "a camera"
+        stream = BytesIO()
+        picture = Image.new("RGB", (60, 40), "black")
+        picture.paste("white", (0, 0, 20, 20))
+        picture.save(stream, kind, exif=exif)
+        images.append(stream.getvalue())
+    source = album(tmp_path / "photos.arrow", images)
+    pack(str(source), str(tmp_path / "small"), PackOptions(resize=20), workers=1)
+    made = rows(read(tmp_path / "small"), "image")
+    for before, after in zip(images, made, strict=True):
+        with Image.open(BytesIO(before)) as old, Image.open(BytesIO(after)) as new:
+            tags = old.getexif()[ExifTags.Base.Orientation]
+            assert dict(new.getexif()) == ({} if tags == 1 else {ExifTags.Base.Orientation: tags})
+            upright = ImageOps.exif_transpose(old)
+            smaller = ImageOps.exif_transpose(new)
+            assert (upright.width, upright.height) == (2 * smaller.width, 2 * smaller.height)
+            where = np.argwhere(np.asarray(smaller.convert("L")) > 128).mean(axis=0)
+            assert np.allclose(2 * where, np.argwhere(np.asarray(upright.convert("L")) > 128).mean(axis=0), atol=2)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize("exif", [b"Exif\0\0", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0nonsense" * 9], ids=str)
+def test_broken_exif_is_no_broken_picture(tmp_path: Path, exif: bytes) -> None:
+    plain = picture((40, 30))
+    marker = b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif
+    source = album(tmp_path / "photos.arrow", [plain[:2] + marker + plain[2:]])
+    pack(str(source), str(tmp_path / "small"), PackOptions(resize=16), workers=1)
+    (made,) = rows(read(tmp_path / "small"), "image")
+    with Image.open(BytesIO(made)) as image:
+        assert (image.size, dict(image.getexif())) == ((21, 16), {})
 
 
 @pytest.mark.quick(workers=1)

@@ -13,8 +13,14 @@ from headrace.data.formats.columns import Block, Column, Keys, column_from, valu
 from headrace.data.images import decode_image, holds_images
 
 
+ORIENTATION = 0x0112
+"""The number of the tag that says how a picture is to be turned (Exif 2.32, 4.6.4)."""
+
+
 def resized(block: Block, keys: Keys, side: int, quality: int, place: str) -> Block:
     """Returns a block whose images have a shorter side of at most `side` pixels, as JPEG; smaller ones are kept.
+
+    Of what EXIF says, the orientation is kept: whoever turned pictures by it, or did not, sees them as before.
 
     keys: numbers of the samples in the source. Raises `SampleError` that says which image cannot be decoded.
     """
@@ -45,10 +51,22 @@ def _smaller(data: bytes, side: int, quality: int, place: str) -> bytes:
     try:
         smaller = Image.fromarray(np.ascontiguousarray(pixels)).resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
         stream: Any = BytesIO()
-        smaller.save(stream, "JPEG", quality=quality)
+        smaller.save(stream, "JPEG", quality=quality, exif=_orientation(data))
     except (OSError, ValueError, MemoryError) as error:
         check_shortage(error, place, "resizing an image")
         raise SampleError.about("cannot resize an image", place=place, found=str(error)) from error
 
     encoded: bytes = stream.getvalue()
     return encoded
+
+
+def _orientation(data: bytes) -> Any:
+    """Returns the EXIF of an image with nothing but its orientation; empty if it is as most are."""
+    from PIL import Image
+
+    kept = Image.Exif()
+    with Image.open(BytesIO(data)) as image:
+        orientation = image.getexif().get(ORIENTATION, 1)
+    if orientation != 1:
+        kept[ORIENTATION] = orientation
+    return kept
