@@ -12,7 +12,6 @@ from headrace.core.shortage import check_shortage
 from headrace.data.formats.columns import Block, Column, Keys, column_from, value_of
 from headrace.data.images import decode_image, holds_images
 
-
 ORIENTATION = 0x0112
 """The number of the tag that says how a picture is to be turned (Exif 2.32, 4.6.4)."""
 
