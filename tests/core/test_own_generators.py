@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 import headrace
 from headrace.core.own_generators import LONGEST, OwnGenerators, generators_of
+from headrace.data.stored import StoredDataset
 
 MAKERS: dict[str, Any] = {
     "PCG64": lambda: np.random.default_rng(1),
@@ -84,6 +86,20 @@ def test_a_seed_decides_on_the_numbers_and_states_come_back(kind: str) -> None:
 def test_what_seeds_itself_is_passed_over() -> None:
     step = types.SimpleNamespace(generator=random.Random(), seeds_itself=True)
     assert generators_of(types.SimpleNamespace(step=step)) == []
+
+
+def test_data_that_draw_no_numbers_are_passed_over_unless_a_subclass_may(tmp_path: Path) -> None:
+    class Noisy(StoredDataset):
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index)
+
+    np.save(tmp_path / "a.npy", np.zeros(4))
+    stored = headrace.open(tmp_path / "a.npy")
+    assert generators_of(stored) == []
+    stored.generator = random.Random()
+    assert generators_of(stored) == []
+    stored.__class__ = Noisy
+    assert [found.generator for found in generators_of(stored)] == [stored.generator]
 
 
 def test_two_generators_of_a_dataset_draw_different_numbers() -> None:

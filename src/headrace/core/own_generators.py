@@ -45,34 +45,37 @@ class Found(NamedTuple):
 
 
 def generators_of(*roots: object) -> list[Found]:
-    """Returns the generators that objects hold, each once."""
+    """Returns the generators that objects hold, each once. What says that it draws no numbers is not looked into."""
     found: list[Found] = []
     seen = {id(root) for root in roots}
-    waiting = deque((type(root).__name__, root, 0) for root in roots)
+    waiting = deque((type(root).__name__, root, 0) for root in roots if getattr(root, "draws", None) is not False)
     while waiting and len(seen) < MOST:
         path, owner, depth = waiting.popleft()
-        for name, value in _held(owner):
+        for name, value, written in _held(owner):
             if isinstance(value, PLAIN) or id(value) in seen or says_yes(value, "seeds_itself"):
                 continue
             seen.add(id(value))
             if isinstance(value, KINDS):
-                found.append(Found(path + name, value))
-            elif name.removeprefix(".") in AROUND:
-                waiting.append((path + name, value, 0))
+                found.append(Found(path + written.format(name), value))
+            elif written == ATTRIBUTE and name in AROUND:
+                waiting.append((path + written.format(name), value, 0))
             elif depth + 1 < DEPTH:
-                waiting.append((path + name, value, depth + 1))
+                waiting.append((path + written.format(name), value, depth + 1))
     return found
 
 
-def _held(owner: object) -> Iterable[tuple[str, Any]]:
-    """Returns what an object holds, and how it is written behind the object."""
+ATTRIBUTE, ENTRY = ".{}", "[{!r}]"
+
+
+def _held(owner: object) -> Iterable[tuple[Any, Any, str]]:
+    """Returns what an object holds: the name, the value, and how the name is written behind the object."""
     if isinstance(owner, (list, tuple)):
-        return ((f"[{place}]", value) for place, value in enumerate(owner[:LONGEST]) if len(owner) <= LONGEST)
+        return ((place, value, ENTRY) for place, value in enumerate(owner[:LONGEST]) if len(owner) <= LONGEST)
     if isinstance(owner, Mapping):
         if type(owner) is not dict or len(owner) > LONGEST:
             return ()
-        return [(f"[{name!r}]", value) for name, value in owner.items()]
-    return [(f".{name}", value) for name, value in (getattr(owner, "__dict__", None) or {}).items()]
+        return ((name, value, ENTRY) for name, value in owner.items())
+    return ((name, value, ATTRIBUTE) for name, value in (getattr(owner, "__dict__", None) or {}).items())
 
 
 class OwnGenerators:

@@ -11,16 +11,14 @@ left alone.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from types import FunctionType, MethodType
 from typing import Any, Protocol, TypeGuard, runtime_checkable
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from headrace.core.batch_memory import BatchMemory
+from headrace.core.calls import calls_of
 from headrace.core.hugging_face_streams import is_hugging_face_stream, missing_in_state, set_stream_epoch
 
 
@@ -191,9 +189,6 @@ class DealsSamples(Protocol):
         """Raises `StateError` for a state that the sampler cannot take up. Called before anything is restored."""
 
 
-_signatures: WeakKeyDictionary[FunctionType, inspect.Signature] = WeakKeyDictionary()
-"""Of the functions that were looked at: to read a signature takes a hundred times as long as to call a function."""
-
 ORDER_OF_LOG = ("name", "shuffle", "seed", "rank", "world_size", "uneven", "alone")
 """What `NeverEnds.live_sampler` is given."""
 
@@ -204,40 +199,13 @@ def answers(thing: object, name: str, count: int = 0, *words: str) -> bool:
     if not callable(method):
         return False
 
-    signature = _signature_of(method)
-    if signature is None:
-        return True
-    try:
-        signature.bind(*[None] * count, **dict.fromkeys(words))
-    except TypeError:
-        return False
-    return True
+    calls = calls_of(method)
+    return calls is None or calls.take(count, words)
 
 
 def says_yes(thing: object, name: str, otherwise: bool = False) -> bool:
     """Tells whether an attribute is `True`. otherwise: the answer for an object that does not have it."""
     return getattr(thing, name, otherwise) is True
-
-
-def _signature_of(method: Callable[..., Any]) -> inspect.Signature | None:
-    """Returns the signature of a method that is bound already; None if nobody knows it, as of some written in C."""
-    function = getattr(method, "__func__", None)
-    if type(method) is not MethodType or type(function) is not FunctionType:
-        return _read_signature(method)
-
-    known = _signatures.get(function)
-    if known is None:
-        known = _read_signature(method)
-        if known is not None:
-            _signatures[function] = known
-    return known
-
-
-def _read_signature(method: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(method)
-    except (TypeError, ValueError):
-        return None
 
 
 def is_stateful(thing: object) -> TypeGuard[Stateful]:
@@ -262,18 +230,18 @@ def other_state_protocol(thing: object) -> str:
     name = "state_dict"
     if answers(thing, name):
         name = "load_state_dict"
-    signature = _signature_of(getattr(thing, name))
-    if signature is None:
+    calls = calls_of(getattr(thing, name))
+    if calls is None:
         return name
-    return f"{name}({', '.join(signature.parameters)})"
+    return f"{name}({', '.join(calls.signature.parameters)})"
 
 
 def _holds_weights(thing: Any) -> bool:
     """Tells whether a `state_dict` is that of torch's modules (and TensorDicts): all tensors that an object holds."""
-    signature = _signature_of(thing.state_dict)
-    if signature is None:
+    calls = calls_of(thing.state_dict)
+    if calls is None:
         return isinstance(thing, torch.nn.Module)
-    if "keep_vars" in signature.parameters:
+    if "keep_vars" in calls.signature.parameters:
         return True
     return isinstance(thing, torch.nn.Module) and answers(thing, "state_dict", 0, "prefix", "keep_vars")
 

@@ -133,7 +133,7 @@ class SampleStreams:
 
     def __init__(self, *words: int, seed_globals: bool, watch: bool = False, own: OwnGenerators | None = None) -> None:
         """own: those of the dataset, which are seeded wherever the global ones are."""
-        self._own = own or OwnGenerators()
+        self._own = OwnGenerators() if own is None else own
         self._keys = _keys(words)
         self._entered: tuple[int, int] | None = None
         self._seed_globals = seed_globals

@@ -37,7 +37,8 @@ class Unseeded:
 
         shared: other threads draw from them too, so a move says nothing of this one.
         """
-        self.own = own or OwnGenerators()
+        self.own = OwnGenerators() if own is None else own
+        self._has_own = bool(self.own)
         self._own_before: list[Any] = []
         self.first = True
         """Whether batches are made without seeds first."""
@@ -60,13 +61,14 @@ class Unseeded:
 
         if can_be_told:
             begin_unseeded()
-            self._own_before = self.own.states()
+            if self._has_own:
+                self._own_before = self.own.states()
         return can_be_told
 
     def end(self) -> Verdict:
         """The batch is made. Returns what becomes of it."""
         asked = end_unseeded()
-        drew_from_own = self.own.states() != self._own_before
+        drew_from_own = self._has_own and self.own.states() != self._own_before
         if drew_from_own and self._here:
             self.own.restore(self._own_before)
         if self._shared:

@@ -85,6 +85,11 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         return self._reader.place
 
     @property
+    def draws(self) -> bool:
+        """Whether samples may draw random numbers: only what a subclass does with them may."""
+        return type(self).__getitem__ is not StoredDataset.__getitem__
+
+    @property
     def stored_names(self) -> tuple[str, ...]:
         """The columns that are read: those that samples have, or of which these are stacked."""
         if self._stacking is None:

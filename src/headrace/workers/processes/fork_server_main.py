@@ -92,6 +92,8 @@ class _ForkServer:
         self._refusal = ""  # why the program cannot be forked, whatever the dataset
 
     def run(self) -> None:
+        # What the modules hold stays: it need not be looked at again with the dataset.
+        gc.freeze()
         self._refusal = self._reason_not_to_fork()
         _tell(self._link, ("ready",))
         while True:
@@ -162,7 +164,12 @@ class _ForkServer:
             return
 
         shipped = {file_id(fd) for fd in message.descriptors}
-        self._worker_spec = message.unpack()
+        # What is unpickled stays: nothing is garbage before it is all there.
+        gc.disable()
+        try:
+            self._worker_spec = message.unpack()
+        finally:
+            gc.enable()
         gc.collect()
         gc.freeze()
         dataset = getattr(self._worker_spec, "dataset", None)
