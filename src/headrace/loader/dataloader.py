@@ -328,7 +328,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
             self._keep_datasets()
             raise
 
-    # A subclass may have another state than ours, as that of torchdata does: hence `DataLoader.load_state_dict`.
+    # `DataLoader.load_state_dict`, since a subclass may have another state.
 
     def _go_on(self) -> None:
         """Has the next epoch of data without an end go on behind what was delivered."""
@@ -348,7 +348,7 @@ class DataLoader(Observed, AskedArguments[T_co]):
             return
         if record.finished and record.keeps_datasets and self.num_workers and record.progress.replicas:
             with contextlib.suppress(StateError):  # no state to go on with
-                DataLoader.load_state_dict(self, self._taken_state())  # a subclass may have another state
+                DataLoader.load_state_dict(self, self._taken_state())
 
     def _iterate_once(self) -> Any:
         resume = self._session.resume
