@@ -284,6 +284,26 @@ class OwnGenerator(Rebuilt):
         return int(self.rng.integers(1 << 60))
 
 
+class PickledGenerator(OwnGenerator):
+    """Its pickle holds a generator, too, in the place of which it makes a new one."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.build()
+
+
+class TorchGenerator(OwnGenerator):
+    """Its generator is one of torch's, deep within."""
+
+    def build(self) -> None:
+        generator = torch.Generator()
+        generator.seed()
+        self.steps = [{"generator": generator}]
+
+    def __getitem__(self, index: int) -> int:
+        return int(torch.randint(1 << 60, (), generator=self.steps[0]["generator"]))
+
+
 class FileReader(Rebuilt):
     """Each sample is the next byte of a file that was opened once."""
 

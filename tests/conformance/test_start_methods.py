@@ -21,9 +21,11 @@ from .datasets import (
     OwnGenerator,
     OwnNumber,
     OwnServer,
+    PickledGenerator,
     ShardedStream,
     Surroundings,
     ThreadPooled,
+    TorchGenerator,
     Witness,
     surroundings,
     tag_dataset,
@@ -155,8 +157,11 @@ def test_what_unpickling_starts_runs_in_each_worker(Loader: Any, method: str, pe
 
 
 @METHODS
-def test_random_generators_that_unpickling_makes_differ_from_worker_to_worker(Loader: Any, method: str) -> None:
-    loader = Loader(OwnGenerator(4), batch_size=None, num_workers=2, multiprocessing_context=method)
+@pytest.mark.parametrize("kind", [OwnGenerator, PickledGenerator, TorchGenerator])
+def test_random_generators_that_unpickling_makes_differ_from_worker_to_worker(
+    Loader: Any, method: str, kind: type[OwnGenerator]
+) -> None:
+    loader = Loader(kind(4), batch_size=None, num_workers=2, multiprocessing_context=method)
     assert len({*loader, *loader}) == 8
 
 

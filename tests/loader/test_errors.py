@@ -54,8 +54,15 @@ def test_the_file_of_the_sample_is_named_where_the_dataset_knows_it() -> None:
             list(DataLoader(Listed(13, ValueError(text)), batch_size=4))
         assert caught.value.__notes__ == [f"headrace: raised while loading the sample with {said}"]
 
+
+def test_a_dataset_that_cannot_name_the_file_changes_no_error() -> None:
+    dataset = Raises(13, ValueError("bad"))
     with pytest.raises(ValueError, match="bad"):
-        list(DataLoader(Raises(13, ValueError("bad")), batch_size=4))
+        list(DataLoader(dataset, batch_size=4))
+
+    loader = DataLoader(dataset, batch_size=4, on_error="skip")
+    assert sum(map(len, loader)) == 19
+    assert [(bad.key, bad.path) for bad in loader.faults.records] == [(13, None)]
 
 
 def test_an_error_in_collation_names_the_keys_of_the_batch() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,7 @@ def note(error: Exception, text: str) -> None:
 
 def note_sample(error: Exception, dataset: object, key: Any) -> None:
     """Adds the key of the sample that raised, its file if the dataset knows that, and whether the key is too large."""
-    path = None
-    with contextlib.suppress(Exception):  # raised by the dataset, for a word beside the error that matters
-        path = path_of(dataset, key)
+    path = path_of(dataset, key)
     if path is None or path in str(error):
         note(error, f"raised while loading the sample with key {key!r}")
     else:

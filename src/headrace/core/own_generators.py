@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -46,22 +47,29 @@ class Found(NamedTuple):
 
 def generators_of(*roots: object) -> list[Found]:
     """Returns the generators that objects hold, each once. What says that it draws no numbers is not looked into."""
-    found: list[Found] = []
+    return [Found(path, value) for path, value in values_in(*roots) if isinstance(value, KINDS)]
+
+
+def values_in(*roots: object) -> Iterator[tuple[str, Any]]:
+    """Yields what objects hold, and how to get to it: see `generators_of`."""
     seen = {id(root) for root in roots}
     waiting = deque((type(root).__name__, root, 0) for root in roots if getattr(root, "draws", None) is not False)
     while waiting and len(seen) < MOST:
         path, owner, depth = waiting.popleft()
         for name, value, written in _held(owner):
-            if isinstance(value, PLAIN) or id(value) in seen or says_yes(value, "seeds_itself"):
+            if isinstance(value, PLAIN):
+                if type(value) is int:
+                    yield path + written.format(name), value
+                continue
+            if id(value) in seen or says_yes(value, "seeds_itself"):
                 continue
             seen.add(id(value))
             if isinstance(value, KINDS):
-                found.append(Found(path + written.format(name), value))
+                yield path + written.format(name), value
             elif written == ATTRIBUTE and name in AROUND:
                 waiting.append((path + written.format(name), value, 0))
             elif depth + 1 < DEPTH:
                 waiting.append((path + written.format(name), value, depth + 1))
-    return found
 
 
 ATTRIBUTE, ENTRY = ".{}", "[{!r}]"
@@ -118,6 +126,13 @@ class OwnGenerators:
         """Puts the generators into the states that `states` returned."""
         for generator, state in zip(self._generators, states, strict=True):
             _restore(generator, state)
+
+
+def digest(generator: Any) -> int:
+    """Returns a checksum of the state of a generator; the same one for all whose numbers do not come of a state."""
+    if not _can_be_seeded(generator):
+        return 0
+    return crc32(repr(_state(generator)).encode())
 
 
 def _can_be_seeded(generator: Any) -> bool:

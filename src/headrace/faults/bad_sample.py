@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -105,7 +106,7 @@ def path_of(dataset: object, key: Any, error: BaseException | None = None) -> st
     """Returns the file of a sample: what the exception names, else what the dataset lists; None if neither does.
 
     A dataset lists its files as `samples` or `imgs`, pairs that begin with a path, as torchvision's folders do; or it
-    has a method `path_of_sample`.
+    has a method `path_of_sample`. Never raises: it is asked for a word beside an error that matters.
     """
     named = getattr(error, "filename", None)
     if isinstance(named, (str, bytes)):
@@ -113,6 +114,12 @@ def path_of(dataset: object, key: Any, error: BaseException | None = None) -> st
             return named
         return named.decode(errors="backslashreplace")
 
+    with contextlib.suppress(Exception):  # raised by the dataset
+        return _path_in(dataset, key)
+    return None
+
+
+def _path_in(dataset: object, key: Any) -> str | None:
     # A `Subset` has `dataset` and `indices`, our own wrappers have `source`: the key is followed down to the dataset
     # that lists files.
     for _ in range(LONGEST_NESTING):

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from headrace.core.descriptors import nameless_file
-from headrace.core.own_generators import KINDS
+from headrace.core.own_generators import KINDS, digest
 from headrace.shared_memory.codec import ObjectPickler
 from headrace.shared_memory.memory import Bytes, address_of
 
@@ -199,12 +199,14 @@ class _Departure:
 
 
 class _ShippingPickler(ObjectPickler):
-    generators = 0
-    """How many random generators were met."""
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.generators: set[int] = set()
+        """The states of the random generators that were met; see `digest`."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, KINDS):
-            self.generators += 1
+            self.generators.add(digest(obj))
         if isinstance(obj, (torch.Tensor, torch.UntypedStorage)) and _is_shared(obj):
             # torch's own reduction: the memory stays shared.
             return NotImplemented
@@ -255,8 +257,8 @@ class _HashingWriter:
         return self._hash.digest()
 
 
-def _dump(obj: object, stream: Any, keep: Callable[[Bytes], None], inside: list[int]) -> int:
-    """Pickles an object. Returns how many random generators it holds."""
+def _dump(obj: object, stream: Any, keep: Callable[[Bytes], None], inside: list[int]) -> set[int]:
+    """Pickles an object. Returns the states of the random generators that it holds; see `digest`."""
 
     def stays(buffer: pickle.PickleBuffer) -> bool:
         data = np.frombuffer(buffer.raw(), np.uint8)

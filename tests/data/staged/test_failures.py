@@ -90,3 +90,27 @@ def test_what_a_batched_step_raises_for_all_samples_comes_through_without_a_cach
         with pytest.raises(kind, match=text) as caught:
             access()
         assert step.__name__ in f"{caught.value} {getattr(caught.value, '__notes__', None)}"
+
+
+# -- samples that are unlike all others --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("odd", [0, 13, 39])
+@pytest.mark.parametrize("value", [np.ones(3, np.float32), None], ids=["another type", "nothing"])
+@pytest.mark.filterwarnings("ignore:.*bad sample")
+def test_one_sample_that_is_unlike_the_others_costs_no_others(odd: int, value: Any) -> None:
+    samples = [{"id": number, "x": np.arange(1.0 + number % 3)} for number in range(40)]
+    samples[odd]["x"] = value
+    loader = DataLoader(
+        Staged(samples).map(dict, batched=True), batch_size=5, on_error="skip", collate_fn=lambda batch: batch
+    )
+    assert [int(one["id"]) for batch in loader for one in batch] == [n for n in range(40) if n != odd]
+    assert [bad.key for bad in loader.faults.records] == [odd]
+
+
+def test_samples_that_all_differ_are_an_error_at_each_access() -> None:
+    samples = [{"x": np.ones(3, dtype)} for dtype in ("f4", "f8", "i4", "i8")]
+    data = Staged(samples).map(dict, batched=True)
+    for key in range(4):
+        with pytest.raises(SampleError, match="samples differ too much"):
+            data[key]

@@ -135,6 +135,27 @@ def test_an_epoch_goes_on_from_a_saved_state_with_the_same_random_numbers(made: 
     assert len(rest) == 6
 
 
+@pytest.mark.parametrize(("workers", "backend"), [(0, "process"), (1, "thread"), (1, "process")])
+def test_a_batch_belongs_to_the_loop_whatever_the_last_step_does_with_what_it_returned(
+    workers: int, backend: Any
+) -> None:
+    table = np.full((64, 3), 2.0)
+
+    def look_up(batch: Any) -> Any:
+        buffer[: len(batch["id"])] = batch["id"][:, None]
+        return {"id": buffer[: len(batch["id"])], "prior": table[: len(batch["id"])]}
+
+    buffer = np.zeros((64, 3))
+    data = Staged([{"id": float(key)} for key in range(40)]).map(look_up, batched=True)
+    loader = headrace.DataLoader(data, batch_size=4, num_workers=workers, backend=backend)
+    kept = []
+    for batch in loader:
+        assert (batch["prior"] == 2).all()
+        batch["prior"].mul_(2)
+        kept.append(batch["id"])
+    assert [batch[0, 0].item() for batch in kept] == [4.0 * number for number in range(10)]
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy], ids=["copy", "deepcopy"])
 def test_copies_are_data_sets_of_their_own(made: Staged, copied: Any) -> None:
     other = copied(made)

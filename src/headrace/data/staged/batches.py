@@ -103,7 +103,12 @@ def collate(columns: Columns, ragged: gather.RaggedAs, out: BatchMemory) -> Any:
             return _shaped(leaf, column, shapes, ragged, out)
 
         field = leaf.fields()[0]
-        return gather.whole(field, column, field.dtype, ragged, out, padder)
+        if isinstance(column, Ragged):
+            return gather.whole(field, column, field.dtype, ragged, out, padder)
+        # A step may keep what it has returned, and write to it later.
+        tensor, array = gather.allocate(out, column.shape, field.dtype)
+        array[...] = column
+        return tensor
 
     return built(columns.node, make)
 

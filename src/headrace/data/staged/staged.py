@@ -374,29 +374,43 @@ class Staged(Fluent, Dataset[Any]):
 
     def _learn(self, pipeline: Pipeline, keys: list[int]) -> None:
         """Has a pipeline look at some samples; those that cannot be had are left out, since nobody may ask for them."""
-        # One sample that raises must not keep the others from being learned of. Which one it is, is found one by one.
+        # One sample that raises, or is unlike all others, must not keep the others from being learned of. Which one it
+        # is, is found one by one.
         try:
-            pipeline.learn(copied(self.before_steps(keys)), named(keys, self.dataset))
+            self._learn_of(pipeline, keys)
         except Exception:
-            sound = []
-            for key in keys:
-                if self._is_sound(pipeline, key):
-                    sound.append(key)
-
-            if sound == keys:
-                raise
+            groups = self._alike(pipeline, keys)
             # What was learned of single samples on the way would be taken for what all look like.
             pipeline.forget()
+            alike = max(groups, key=len, default=[])
+            if groups and 2 * len(alike) <= sum(map(len, groups)):
+                raise
             try:
-                pipeline.learn(copied(self.before_steps(sound or keys)), named(sound or keys, self.dataset))
+                self._learn_of(pipeline, alike or keys)
             except Exception:
                 # A step that raises for all samples raises at each access, too. It gets there what it got here.
-                if sound:
+                if alike:
                     raise
 
-    def _is_sound(self, pipeline: Pipeline, key: int) -> bool:
+    def _learn_of(self, pipeline: Pipeline, keys: list[int]) -> None:
+        pipeline.learn(copied(self.before_steps(keys)), named(keys, self.dataset))
+
+    def _alike(self, pipeline: Pipeline, keys: list[int]) -> list[list[int]]:
+        """Returns those of some samples that can be had, in groups of which each can be had together."""
+        groups: list[list[int]] = []
+        for key in keys:
+            for group in groups:
+                if self._is_sound(pipeline, [*group, key]):
+                    group.append(key)
+                    break
+            else:
+                if self._is_sound(pipeline, [key]):
+                    groups.append([key])
+        return groups
+
+    def _is_sound(self, pipeline: Pipeline, keys: list[int]) -> bool:
         try:
-            pipeline.learn(copied(self.before_steps([key])), named([key], self.dataset))
+            self._learn_of(pipeline, keys)
         except Exception:  # noqa: BLE001 - an access to that very sample will raise it
             return False
         return True

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from headrace.core.memory import process_tree
-from headrace.telemetry.dataset_traps import attributes_of
+from headrace.core.own_generators import PLAIN, values_in
 from headrace.workers.processes.handle import pidfds_exist, readable
 
 PATIENCE = 5.0
@@ -42,6 +42,9 @@ EXITING = 0x4
 
 SEEDS = 1 << 64
 """Seeds below it are taken to be the program's; NumPy draws others, of 128 bits."""
+
+DRAWN, UNSEEDED = 1 << 40, 67280421310721
+"""Seeds of torch's generators from which on they are taken to be drawn, and the one of a generator that is new."""
 
 FileId = tuple[int, int]
 """Device and inode."""
@@ -192,21 +195,21 @@ def _mapped_files() -> dict[str, bool]:
 
 
 def _values_of_this_process(held: object) -> str:
-    values = list(_values_of_modules())
-    for owner, name, value in values:
+    values = []
+    for owner, name, value in _values_of_modules():
+        values.append((f"{owner}.{name}", value))
+        if not isinstance(value, PLAIN):
+            values += [(f"{owner}.{name}", inside) for _, inside in values_in(value)]
+
+    for name, value in values:
         if _has_drawn_seed(value):
-            return f"{owner}.{name} is a random generator whose seed is not the program's"
+            return f"{name} is or holds a random generator whose seed is not the program's"
 
     pid = os.getpid()
-    for owner, name, value in (*values, *attributes_of(held)):
+    for name, value in (*values, *values_in(held)):
         if type(value) is int and value == pid and _asks_for_pid():
-            return f"{owner}.{name} is the number of the process"
+            return f"{name} is or holds the number of the process"
     return ""
-
-
-def drawn_generators(held: object) -> int:
-    """Returns how many attributes of a dataset are random generators with seeds of their own."""
-    return len({id(value) for _, _, value in attributes_of(held) if _has_drawn_seed(value)})
 
 
 def _values_of_modules() -> Iterator[tuple[str, str, object]]:
@@ -242,6 +245,10 @@ def _has_drawn_seed(value: object) -> bool:
     if isinstance(value, np.random.Generator):
         seeds = value.bit_generator.seed_seq
         return isinstance(seeds, np.random.SeedSequence) and isinstance(seeds.entropy, int) and seeds.entropy >= SEEDS
+
+    if isinstance(value, torch.Generator):
+        # Those that torch draws have up to 53 bits, and one that nobody has seeded this number.
+        return value is not torch.default_generator and DRAWN <= value.initial_seed() != UNSEEDED
 
     # Their states do not say where the seed is from. The generators of the modules themselves are seeded in a worker.
     is_global = value is np.random.mtrand._rand or value is random._inst

@@ -104,8 +104,8 @@ class ForkServer:
         packed = PackedObject(worker_spec)
         try:
             self._send_packed("load", packed)
-            (drawn_generators,), _ = self._answer("loaded", timeout)
-            if drawn_generators > packed.generators:
+            (generators,), _ = self._answer("loaded", timeout)
+            if not packed.generators.issuperset(generators):
                 reason = "unpickling the dataset makes random generators, which forks would all have in the same state"
                 raise ForkRefused(reason, is_of_program=False)
         except BaseException:

@@ -25,11 +25,11 @@ from typing import Any
 
 import torch
 
+from headrace.core.own_generators import digest, generators_of
 from headrace.core.parent_watch import ParentWatch
 from headrace.shared_memory.shipping import ArrayManifest, unpack
 from headrace.workers.processes.fork_safety import (
     FileId,
-    drawn_generators,
     file_id,
     reason_not_to_fork,
     running_threads,
@@ -177,7 +177,7 @@ class _ForkServer:
         if refusal:
             _tell(self._link, ("refused", refusal, False))
         else:
-            _tell(self._link, ("loaded", drawn_generators(dataset)))
+            _tell(self._link, ("loaded", [digest(found.generator) for found in generators_of(dataset)]))
 
     def _reason_not_to_fork(self, shipped: Collection[FileId] = (), dataset: object = None) -> str:
         children = {child.pid for child in self._children.values()}
