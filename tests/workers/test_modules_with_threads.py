@@ -73,7 +73,7 @@ MODULES = {
     "number of the process": (
         "pid = os.getpid()",
         "index if pid == os.getpid() else -1",
-        "__mp_main__.pid is the number of the process",
+        "__mp_main__.pid is or holds the number of the process",
     ),
     "nothing": ("", "index", None),
 }
