@@ -116,9 +116,9 @@ class RabbitMQ:
         return done.stdout
 
     def save(self) -> None:
-        """Has it write what it knows of its streams. It does so seconds later by itself; killed before that, it never
-        brings the first stream of its life back."""
-        self.ctl("eval", "[dets:sync(Table) || Table <- dets:all()].")
+        """Has it write what it knows of its queues and streams. It does so seconds later by itself; killed before that,
+        it has never heard of a new queue, and never brings the first stream of its life back."""
+        self.ctl("eval", "ok = mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()].")
 
     def stop(self) -> None:
         """Ends it. What it had is in a temporary folder: it need not say goodbye."""

@@ -190,6 +190,7 @@ def test_a_broker_that_is_killed_and_started_again(
     publish(shared_rabbitmq, name, numbers(0, 200), ids[:200])
     with opened(queue(shared_rabbitmq, name, journal)) as log:
         first = take(log, 1)
+        shared_rabbitmq.save()
         shared_rabbitmq.restart()
         until(lambda: _published(shared_rabbitmq, name, numbers(200, 400), ids[200:]))
         assert first + take(log, 400 - len(first)) == numbers(0, 400)
