@@ -47,24 +47,24 @@ class Found(NamedTuple):
 
 def generators_of(*roots: object) -> list[Found]:
     """Returns the generators that objects hold, each once. What says that it draws no numbers is not looked into."""
-    return [Found(path, value) for path, value in values_in(*roots) if isinstance(value, KINDS)]
+    return [Found(path, value) for path, value in values_in(KINDS, *roots)]
 
 
-def values_in(*roots: object) -> Iterator[tuple[str, Any]]:
-    """Yields what objects hold, and how to get to it: see `generators_of`."""
+def values_in(kinds: tuple[type, ...], *roots: object) -> Iterator[tuple[str, Any]]:
+    """Yields the values of these types that objects hold, and how to get to each; see `generators_of`."""
     seen = {id(root) for root in roots}
     waiting = deque((type(root).__name__, root, 0) for root in roots if getattr(root, "draws", None) is not False)
     while waiting and len(seen) < MOST:
         path, owner, depth = waiting.popleft()
         for name, value, written in _held(owner):
             if isinstance(value, PLAIN):
-                if type(value) is int:
+                if isinstance(value, kinds):
                     yield path + written.format(name), value
                 continue
             if id(value) in seen or says_yes(value, "seeds_itself"):
                 continue
             seen.add(id(value))
-            if isinstance(value, KINDS):
+            if isinstance(value, kinds):
                 yield path + written.format(name), value
             elif written == ATTRIBUTE and name in AROUND:
                 waiting.append((path + written.format(name), value, 0))

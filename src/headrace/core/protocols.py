@@ -18,8 +18,8 @@ import numpy.typing as npt
 import torch
 
 from headrace.core.batch_memory import BatchMemory
-from headrace.core.calls import calls_of
 from headrace.core.hugging_face_streams import is_hugging_face_stream, missing_in_state, set_stream_epoch
+from headrace.core.signatures import signature_of
 
 
 @runtime_checkable
@@ -199,8 +199,8 @@ def answers(thing: object, name: str, count: int = 0, *words: str) -> bool:
     if not callable(method):
         return False
 
-    calls = calls_of(method)
-    return calls is None or calls.take(count, words)
+    signature = signature_of(method)
+    return signature is None or signature.accepts(count, words)
 
 
 def says_yes(thing: object, name: str, otherwise: bool = False) -> bool:
@@ -230,18 +230,18 @@ def other_state_protocol(thing: object) -> str:
     name = "state_dict"
     if answers(thing, name):
         name = "load_state_dict"
-    calls = calls_of(getattr(thing, name))
-    if calls is None:
+    signature = signature_of(getattr(thing, name))
+    if signature is None:
         return name
-    return f"{name}({', '.join(calls.signature.parameters)})"
+    return f"{name}({', '.join(signature.parameters)})"
 
 
 def _holds_weights(thing: Any) -> bool:
     """Tells whether a `state_dict` is that of torch's modules (and TensorDicts): all tensors that an object holds."""
-    calls = calls_of(thing.state_dict)
-    if calls is None:
+    signature = signature_of(thing.state_dict)
+    if signature is None:
         return isinstance(thing, torch.nn.Module)
-    if "keep_vars" in calls.signature.parameters:
+    if "keep_vars" in signature.parameters:
         return True
     return isinstance(thing, torch.nn.Module) and answers(thing, "state_dict", 0, "prefix", "keep_vars")
 

@@ -164,6 +164,11 @@ def typed(column: Column, dtype: np.dtype[Any]) -> Column:
 def _converted(values: Array, dtype: np.dtype[Any], memory: BatchMemory) -> torch.Tensor:
     if values.dtype == dtype and values.nbytes < memory.smallest:
         return torch.from_numpy(values)
+    return copied(values, dtype, memory)
+
+
+def copied(values: Array, dtype: np.dtype[Any], memory: BatchMemory) -> torch.Tensor:
+    """Returns a tensor of the batch with these values, converted to `dtype`."""
     tensor, out = allocate(memory, values.shape, dtype)
     out[...] = values
     return tensor

@@ -27,7 +27,7 @@ def hazards(dataset: object, setting: Setting) -> Iterator[Trap]:
     if not setting.seeded:
         for path, generator in generators_of(dataset):
             yield Trap("generator-copied", f"{path} is a {_kind(generator)} of the dataset's own.")
-    for owner, name, value in attributes_of(dataset):
+    for owner, name, value in _attributes(dataset):
         if setting.start_method == "fork" and _is_open(value):
             yield Trap("handle-shared", f"{owner}.{name} is a {_kind(value)}, opened before the workers were started.")
 
@@ -39,8 +39,7 @@ def _kind(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def attributes_of(dataset: object) -> Iterator[tuple[str, str, object]]:
-    """Yields what a dataset holds, and what those inside it hold: class, name and value."""
+def _attributes(dataset: object) -> Iterator[tuple[str, str, object]]:
     # A dataset that wraps others keeps the inner one in `dataset`, as torch's `Subset` does.
     for _ in range(DEEP):
         for name, value in getattr(dataset, "__dict__", {}).items():

@@ -5,7 +5,7 @@ import tempfile
 
 from litdata import StreamingDataLoader, StreamingDataset
 from litdata.streaming.writer import BinaryWriter
-from reporting import DataLoader, delivered, in_the_loop, ways_of_workers
+from reporting import DataLoader, numbers_streamed
 
 OWN = "own" in sys.argv[1:]
 
@@ -24,20 +24,9 @@ def main() -> None:
     kind = StreamingDataLoader if OWN else DataLoader
     with tempfile.TemporaryDirectory() as folder:
         write(folder)
-        for words, epochs in ways_of_workers():
-            loader = kind(StreamingDataset(folder, shuffle=True), batch_size=4, **words)
-            in_the_loop(loader)
-            for _ in range(epochs):
-                for batch in loader:
-                    delivered(batch["number"])
-            if OWN:
-                batches = iter(loader)
-                delivered(next(batches)["number"])
-                state = loader.state_dict()
-                loader = kind(StreamingDataset(folder, shuffle=True), batch_size=4, **words)
-                loader.load_state_dict(state)
-                for batch in loader:
-                    delivered(batch["number"])
+        numbers_streamed(
+            lambda **words: kind(StreamingDataset(folder, shuffle=True), batch_size=4, **words), resumes=OWN
+        )
 
 
 if __name__ == "__main__":

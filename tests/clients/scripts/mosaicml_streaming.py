@@ -3,7 +3,7 @@
 import sys
 import tempfile
 
-from reporting import DataLoader, delivered, in_the_loop, ways_of_workers
+from reporting import DataLoader, numbers_streamed
 from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 
 OWN = "own" in sys.argv[1:]
@@ -22,21 +22,7 @@ def main() -> None:
             for number in range(40):
                 writer.write({"number": number})
 
-        for words, epochs in ways_of_workers():
-            loader = kind(dataset_in(folder), batch_size=4, **words)
-            in_the_loop(loader)
-            for _ in range(epochs):
-                for batch in loader:
-                    delivered(batch["number"])
-            if OWN:
-                batches = iter(loader)
-                delivered(next(batches)["number"])
-                state = loader.state_dict()
-                del batches, loader
-                loader = kind(dataset_in(folder), batch_size=4, **words)
-                loader.load_state_dict(state)
-                for batch in loader:
-                    delivered(batch["number"])
+        numbers_streamed(lambda **words: kind(dataset_in(folder), batch_size=4, **words), resumes=OWN)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ if os.environ.get("IMPORTED_FROM") == "headrace":
 else:
     from torch.utils.data import DataLoader
 
-__all__ = ["DataLoader", "Numbers", "delivered", "in_the_loop", "rank", "ways_of_workers"]
+__all__ = ["DataLoader", "Numbers", "delivered", "in_the_loop", "numbers_streamed", "rank", "ways_of_workers"]
 
 
 class Numbers(Dataset[tuple[torch.Tensor, int]]):
@@ -56,6 +57,28 @@ def ways_of_workers() -> list[tuple[dict[str, Any], int]]:
         ({"num_workers": 2, "multiprocessing_context": "fork"}, 2),
         ({"num_workers": 2, "multiprocessing_context": "spawn"}, 1),
     ]
+
+
+def numbers_streamed(make: Callable[..., Any], *, resumes: bool) -> None:
+    """Says what loaders that `make` makes deliver in whole epochs, with each kind of workers.
+
+    resumes: whether the loader stops in a further epoch, and another one goes on from its state.
+    """
+    for words, epochs in ways_of_workers():
+        loader = make(**words)
+        in_the_loop(loader)
+        for _ in range(epochs):
+            for batch in loader:
+                delivered(batch["number"])
+        if resumes:
+            batches = iter(loader)
+            delivered(next(batches)["number"])
+            state = loader.state_dict()
+            del batches, loader
+            loader = make(**words)
+            loader.load_state_dict(state)
+            for batch in loader:
+                delivered(batch["number"])
 
 
 def _say(line: str) -> None:

@@ -77,8 +77,6 @@ class Shown:
 
     def __init__(self) -> None:
         self._columns: dict[int, ShownColumn] = {}
-        self._sound: tuple[Any, int] | None = None
-        """Offsets that were looked at, and of how many values: steps hand them on with other values."""
 
     def tree(self, node: Node, data: Columns) -> Any:
         """Returns columns as a batched step sees them, and notes what each one is."""
@@ -116,19 +114,9 @@ class Shown:
         if type(tree) is np.ndarray:
             return tree.ndim > 0 and len(tree) == count and tree.dtype in NUMBERS
         if type(tree) is Ragged:
-            return len(tree) == count and tree.values.dtype in NUMBERS and self._is_packed(tree)
+            return len(tree) == count and tree.values.dtype in NUMBERS and tree.is_packed
         known = self.find(tree)
         return type(tree) is list and known is not None and known.copy == tree
-
-    def _is_packed(self, ragged: Ragged) -> bool:
-        sound = self._sound
-        total = len(ragged.values)
-        if sound is not None and sound[0] is ragged.starts and sound[1] == total:
-            return True
-        if not ragged.is_packed:
-            return False
-        self._sound = ragged.starts, total
-        return True
 
 
 class _Taken:

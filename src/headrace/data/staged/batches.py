@@ -106,9 +106,7 @@ def collate(columns: Columns, ragged: gather.RaggedAs, out: BatchMemory) -> Any:
         if isinstance(column, Ragged):
             return gather.whole(field, column, field.dtype, ragged, out, padder)
         # A step may keep what it has returned, and write to it later.
-        tensor, array = gather.allocate(out, column.shape, field.dtype)
-        array[...] = column
-        return tensor
+        return gather.copied(column, field.dtype, out)
 
     return built(columns.node, make)
 
@@ -138,9 +136,7 @@ def _shaped(leaf: Leaf, column: Ragged, shapes: Array, ragged: gather.RaggedAs, 
 
     values, offsets = column.packed()
     if ragged != "list":
-        tensor, array = gather.allocate(out, (len(shapes), *distinct[0].tolist()), dtype)
-        array[...] = values.reshape(array.shape)
-        return tensor
+        return gather.copied(values.reshape(len(shapes), *distinct[0].tolist()), dtype, out)
 
     flat = gather.ragged(Ragged(values, offsets), leaf.fields()[0], dtype, "list")(np.arange(len(shapes)), out)
     return [part.reshape(shape) for part, shape in zip(flat, shapes.tolist(), strict=True)]

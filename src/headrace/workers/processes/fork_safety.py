@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from headrace.core.memory import process_tree
-from headrace.core.own_generators import PLAIN, values_in
+from headrace.core.own_generators import KINDS, PLAIN, values_in
 from headrace.workers.processes.handle import pidfds_exist, readable
 
 PATIENCE = 5.0
@@ -196,30 +196,30 @@ def _mapped_files() -> dict[str, bool]:
 
 def _values_of_this_process(held: object) -> str:
     values = []
-    for owner, name, value in _values_of_modules():
-        values.append((f"{owner}.{name}", value))
+    for name, value in _values_of_modules():
+        values.append((name, value))
         if not isinstance(value, PLAIN):
-            values += [(f"{owner}.{name}", inside) for _, inside in values_in(value)]
+            values += [(name, inside) for _, inside in values_in((int, *KINDS), value)]
 
     for name, value in values:
         if _has_drawn_seed(value):
             return f"{name} is or holds a random generator whose seed is not the program's"
 
     pid = os.getpid()
-    for name, value in (*values, *values_in(held)):
+    for name, value in (*values, *values_in((int,), held)):
         if type(value) is int and value == pid and _asks_for_pid():
             return f"{name} is or holds the number of the process"
     return ""
 
 
-def _values_of_modules() -> Iterator[tuple[str, str, object]]:
-    """Yields what the program's own modules hold, and the classes in them."""
+def _values_of_modules() -> Iterator[tuple[str, object]]:
+    """Yields what the program's own modules hold, and the classes in them, by name."""
     for module in _own_modules():
         for name, value in list(vars(module).items()):
-            yield module.__name__, name, value
+            yield f"{module.__name__}.{name}", value
             if isinstance(value, type) and value.__module__ == module.__name__:
                 for inner, attribute in list(vars(value).items()):
-                    yield value.__qualname__, inner, attribute
+                    yield f"{value.__qualname__}.{inner}", attribute
 
 
 def _own_modules() -> Iterator[types.ModuleType]:

@@ -164,12 +164,7 @@ class _ForkServer:
             return
 
         shipped = {file_id(fd) for fd in message.descriptors}
-        # What is unpickled stays: nothing is garbage before it is all there.
-        gc.disable()
-        try:
-            self._worker_spec = message.unpack()
-        finally:
-            gc.enable()
+        self._worker_spec = message.unpack()
         gc.collect()
         gc.freeze()
         dataset = getattr(self._worker_spec, "dataset", None)
