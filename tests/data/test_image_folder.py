@@ -227,7 +227,8 @@ def test_a_missing_root_is_also_a_file_not_found_error(tmp_path: Path, monkeypat
     assert f"place:    {tmp_path / 'nowhere'}" in str(error)
     monkeypatch.chdir(tmp_path)
     assert f"place:    {tmp_path / 'photos'}" in str(refusal("photos"))
-    assert "expanduser" in str(refusal("~/photos"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert f"place:    {tmp_path / 'pets'}" in str(refusal("~/pets"))
     again = pickle.loads(pickle.dumps(error))
     assert (DatasetNotFoundError, str(error)) == (type(again), str(again))
 

@@ -22,7 +22,7 @@ from headrace.core.protocols import takes_encoded
 from headrace.core.urls import refuse_url
 from headrace.data.fluent import Fluent
 from headrace.data.path_table import PathTable
-from headrace.storage.locations import local_path
+from headrace.storage.locations import bound_path, local_path
 from headrace.transforms.decoders import rgb_by_pillow
 from headrace.transforms.decoding import read_file
 
@@ -71,7 +71,7 @@ class ImageFolder(Fluent, Dataset[tuple[Any, Any]]):
         classes without images, and DatasetError if a folder cannot be read.
         """
         refuse_url(local_path(root), "headrace.ImageFolder", OPEN_INSTEAD)
-        self.root = local_path(root)
+        self.root = bound_path(local_path(root))
         self.transform = transform
         self.target_transform = target_transform
         if loader is None:
@@ -320,17 +320,11 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 def unreadable(folder: str, error: OSError) -> DatasetError:
     """The error that says why `folder` could not be listed."""
-    place = printable(str(Path(folder).absolute()))
+    place = printable(folder)
     found = error.strerror or str(error)
     if isinstance(error, FileNotFoundError):
-        home = folder.startswith("~")
-        if home:
-            cure = "write Path(root).expanduser(): '~' is not expanded here"
-        else:
-            cure = "correct the path"
-
         what = "an image folder does not exist"
-        return DatasetNotFoundError.about(what, place=place, found=found, expected=LAYOUT, cure=cure)
+        return DatasetNotFoundError.about(what, place=place, found=found, expected=LAYOUT, cure="correct the path")
 
     cure = "pass the folder itself, not a file in it"
     if isinstance(error, PermissionError):

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from headrace.core.errors import MissingExtraError, UsageError
 from headrace.core.hidden import hide_secrets
 from headrace.core.urls import URL, is_url, shown_url
 
-__all__ = ["Location", "is_url", "local_path", "parse", "url_options"]
+__all__ = ["Location", "bound_path", "is_url", "local_path", "parse", "url_options"]
 
 SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az", "abfs": "az", "abfss": "az"}
 """Other names of a scheme, with the one that a `Location` has."""
@@ -138,6 +139,23 @@ def local_path(url: str | os.PathLike[str]) -> str:
     if match["slashes"] == "/":
         return "/" + unquote(match["rest"])
     return _path_of_file_url(match["rest"], given)
+
+
+def bound_path(path: str | os.PathLike[str]) -> str:
+    """Returns a path of this machine from the root, with `~` expanded: the same place after `os.chdir`.
+
+    Raises `UsageError` for the home of a user who is not there.
+    """
+    given = os.fsdecode(path)
+    try:
+        # `..` stays: behind a link it does not lead back.
+        return str(Path(given).expanduser().absolute())
+    except RuntimeError as error:
+        name = given.partition("/")[0]
+        what = "this path has no home"
+        cure = "write the path from the root, or ./~... for a name that begins so"
+        found = f"{name}, but no such user is known"
+        raise UsageError.about(what, place=given, found=found, expected="~ or ~USER", cure=cure) from error
 
 
 def _scheme_and_rest(url: str) -> tuple[str, str]:

@@ -33,7 +33,7 @@ from headrace.data.formats.registry import check_name, format_named, open_reader
 from headrace.data.formats.shards import stored_files, stored_objects
 from headrace.sources.sql.recognition import is_sql
 from headrace.storage.listing import lookup
-from headrace.storage.locations import is_url, local_path, parse
+from headrace.storage.locations import bound_path, is_url, local_path, parse
 from headrace.storage.store_options import options_for
 
 WANT_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -102,7 +102,7 @@ def pack(  # noqa: PLR0913 - two places, each with its options
         place = bucket.url
         made = _pack_there(bucket, lambda: _plan(given, bucket.url, options, way), way)
     else:
-        place = str(Path(place).expanduser())
+        place = bound_path(place)
         check_name(place)
         made = _pack_here(_plan(given, place, options, way), way)
 

@@ -21,7 +21,7 @@ from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import open_reader
 from headrace.data.images import decode_image, holds_images
 from headrace.storage.listing import lookup
-from headrace.storage.locations import is_url, local_path, parse
+from headrace.storage.locations import bound_path, is_url, local_path, parse
 from headrace.storage.store_options import options_for
 from headrace.transforms.decoders import damage_in, is_sound_jpeg
 
@@ -56,7 +56,7 @@ def verify(
         found = Verified(place, format or "")
         reader = open_reader(local_path(uri), format=format, trust=trust, options=reading)
     else:
-        place = str(Path(place).expanduser())
+        place = bound_path(place)
         found = Verified(place, format or "")
         _check_files(place, found)
         try:

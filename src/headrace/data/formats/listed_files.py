@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceError, UsageError
@@ -24,7 +23,7 @@ from headrace.data.formats.registry import (
 from headrace.data.formats.shards import FileList
 from headrace.storage.files import is_file
 from headrace.storage.listing import current, lookup
-from headrace.storage.locations import is_url, local_path, parse, url_options
+from headrace.storage.locations import bound_path, is_url, local_path, parse, url_options
 from headrace.storage.store_options import options_for
 from headrace.storage.stores import CacheSettings
 
@@ -88,7 +87,7 @@ def _places(given: Sequence[Any]) -> list[str]:
 
     if is_url(first):
         return places
-    return [str(Path(place).expanduser()) for place in places]
+    return list(map(bound_path, places))
 
 
 def _store_of(place: str) -> tuple[str, str] | None:

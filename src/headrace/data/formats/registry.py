@@ -27,7 +27,7 @@ from headrace.data.formats.shards import is_pattern, matches_of
 from headrace.data.formats.unfinished import refuse_unfinished
 from headrace.storage.files import exists, first_bytes, is_folder, parent_of, size_of
 from headrace.storage.listing import lookup, not_found
-from headrace.storage.locations import CLOUD_SCHEMES, is_url, local_path, parse
+from headrace.storage.locations import CLOUD_SCHEMES, bound_path, is_url, local_path, parse
 from headrace.storage.store_options import options_for
 from headrace.storage.stores import CacheSettings
 
@@ -243,7 +243,7 @@ def open_reader(
         with lookup(options_for(place, options), cache):
             return _open(parse(place).url, format, trust)
 
-    place = str(Path(place).expanduser())
+    place = bound_path(place)
     check_name(place)
     check_kind(place)
     return _open(place, format, trust)
@@ -261,7 +261,7 @@ def open_flat_reader(
     if is_url(place):
         with lookup(options_for(place, options), cache):
             return open_flat(parse(place).url, number)
-    return open_flat(str(Path(place).expanduser()), number)
+    return open_flat(bound_path(place), number)
 
 
 def _open(place: str, format: str | None, trust: bool) -> Reader:

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from headrace.core.errors import UsageError, wrong_argument
@@ -22,6 +21,7 @@ from headrace.sources.receivers import ReceiverSource
 from headrace.sources.sql.recognition import is_sql
 from headrace.storage.cache.limit import bytes_in
 from headrace.storage.fetcher import default_budget
+from headrace.storage.locations import bound_path
 
 if TYPE_CHECKING:
     from headrace.data.gather import RaggedAs
@@ -184,7 +184,7 @@ def _with_journal(messages: ReceiverSource, asked: Asked) -> LogSource:
     if limit is not None and bytes_in(limit, "journal_bytes") < LEAST_JOURNAL:
         raise wrong_argument("journal_bytes", limit, "1MB or more", place=PLACE)
     if journal is not None:
-        journal = str(Path(os.fsdecode(journal)).absolute())
+        journal = bound_path(journal)
     return JournalSource(messages, journal, limit, live.get("duplicates", "keep"))
 
 
