@@ -62,7 +62,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         self.schema = schema
         self._options = options
         self._checks_keys = False
-        self._plan: Handle[list[tuple[str, Gather]] | None] = Handle(self._make_plan)
+        self._plan: Handle[list[tuple[str, Gather]] | None] = Handle()
 
     @property
     def format(self) -> str:
@@ -99,7 +99,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     @property
     def lies_in_memory(self) -> bool:
         """Whether batches are gathered from memory, or from files that are mapped into it; opens the data."""
-        return self._plan.get() is not None
+        return self._plan.get(self._make_plan) is not None
 
     @property
     def lies_elsewhere(self) -> bool:
@@ -207,7 +207,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         # A cached property: it follows from what will be changed.
         vars(changed).pop("block_schema", None)
         changed._checks_keys = False
-        changed._plan = Handle(changed._make_plan)
+        changed._plan = Handle()
         return changed
 
     # -- samples -------------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
     def fetch_batch(self, keys: Any, out: BatchMemory) -> dict[str, Any]:
         """Returns the batch of these keys, each column gathered into `out`. Raises `IndexError` and `FormatError`."""
-        plan = self._plan.get()
+        plan = self._plan.get(self._make_plan)
         if type(keys) is np.ndarray and keys.dtype is INT64 and keys.ndim == 1:
             array = keys
         else:

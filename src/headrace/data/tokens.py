@@ -69,7 +69,7 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
         self.stride = int(stride)
         self._reader = reader
         self._options = options
-        self._windows: Handle[_Windows] = Handle(self._open)
+        self._windows: Handle[_Windows] = Handle()
 
     def _open(self) -> _Windows:
         tokens = self._reader.column(COLUMN)
@@ -87,7 +87,7 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
     @property
     def lies_in_memory(self) -> bool:
         """Whether batches are gathered from memory, or from files that are mapped into it."""
-        return self._windows.get().rows is not None
+        return self._windows.get(self._open).rows is not None
 
     @property
     def lies_elsewhere(self) -> bool:
@@ -127,7 +127,7 @@ class TokenWindows(Fluent, Dataset[dict[str, Any]]):
 
     def _rows(self, keys: Keys) -> Array:
         """Returns [keys, window + 1]: each window, and the target of its last token."""
-        rows = self._windows.get().rows
+        rows = self._windows.get(self._open).rows
         if rows is not None:
             taken: Array = rows[keys]
             return taken

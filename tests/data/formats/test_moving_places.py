@@ -1,4 +1,4 @@
-"""A dataset stays bound to the place it was opened at: after `os.chdir`, pickled, in workers, by any name of the path."""
+"""A dataset is bound to the place it was opened at: after `os.chdir`, pickled, in workers, by any name of the path."""
 
 from __future__ import annotations
 

@@ -131,7 +131,11 @@ class SeveralFiles(Protocol):
 class Handle(Generic[T]):
     """Something that is opened at its first use in each process, and is never pickled."""
 
-    def __init__(self, opener: Callable[[], T]) -> None:
+    def __init__(self, opener: Callable[[], T] | None = None) -> None:
+        """opener: not a method of the handle's owner; that is given to `get`.
+
+        Kept here it would be a cycle: files would stay open behind `del` until Python's collector comes.
+        """
         self._opener = opener
         self._forget()
 
@@ -140,8 +144,8 @@ class Handle(Generic[T]):
         self._value: T | None = None
         self._lock = threading.Lock()
 
-    def get(self) -> T:
-        """Returns it, opened by the calling process."""
+    def get(self, opener: Callable[[], T] | None = None) -> T:
+        """Returns it, opened by the calling process. opener: where the handle was made without one."""
         value = self._value
         if value is not None and self._process is this_process.current:
             return value
@@ -152,7 +156,7 @@ class Handle(Generic[T]):
 
         with self._lock:
             if self._value is None or self._process is not this_process.current:
-                self._value = self._opener()
+                self._value = (opener or self._opener)()  # type: ignore[misc]
                 self._process = this_process.current
             return self._value
 

@@ -97,7 +97,7 @@ class SQLReader:
         self._relation = relation
         self._index = index
         self._columns = {column.name: column for column in columns}
-        self._reading: Handle[_Reading] = Handle(self._open)
+        self._reading: Handle[_Reading] = Handle()
 
     def _open(self) -> _Reading:
         return _Reading(self._read_runs, self._read_rows, len(self), _bytes_of_row(self.schema))
@@ -111,7 +111,7 @@ class SQLReader:
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`. Raises `SampleError` for a row that is gone or empty, and `StorageError`."""
-        return self._reading.get().fetch(keys, tuple(names))
+        return self._reading.get(self._open).fetch(keys, tuple(names))
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""

@@ -52,10 +52,10 @@ class TarReader:
         self.schema = schema
         self.files = files
         self._endings = dict(endings)
-        self._starts: Handle[Keys] = Handle(self._count)
+        self._starts: Handle[Keys] = Handle()
 
     def __len__(self) -> int:
-        return int(self._starts.get()[-1])
+        return int(self._starts.get(self._count)[-1])
 
     def _count(self) -> Keys:
         """Returns the number of the first sample of each shard, and behind them the number of all samples."""
@@ -93,7 +93,7 @@ class TarReader:
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
-        starts = self._starts.get().tolist()
+        starts = self._starts.get(self._count).tolist()
         runs = []
         for start, stop in itertools.pairwise(starts):
             for first in range(start, stop, RUN):
@@ -103,7 +103,7 @@ class TarReader:
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`."""
-        return self._fetch(grouped(keys, self._starts.get()), len(keys), self.schema.only(names), new_bytes)
+        return self._fetch(grouped(keys, self._starts.get(self._count)), len(keys), self.schema.only(names), new_bytes)
 
     def shard_count(self) -> int:
         """See `Sharded.shard_count`."""
@@ -146,7 +146,7 @@ class TarReader:
 
     def path_of_sample(self, key: int) -> str:
         """See `NamesFiles.path_of_sample`."""
-        starts = self._starts.get()
+        starts = self._starts.get(self._count)
         number = int(np.searchsorted(starts, key, side="right")) - 1
         name = name_of_sample(self.files.index(number), key - int(starts[number]))
         return f"{self.files.names[number]}, sample {name}"
@@ -163,7 +163,7 @@ class TarReader:
     def byte_ranges(self, keys: Keys, names: Sequence[str]) -> list[ByteRange]:
         """See `RemoteReader.byte_ranges`."""
         wanted = _with_files(self.schema.only(names))
-        runs = self._locate(grouped(keys, self._starts.get()), len(keys), wanted)[2]
+        runs = self._locate(grouped(keys, self._starts.get(self._count)), len(keys), wanted)[2]
         return self.files.ranges(runs)
 
     def shard_ranges(self, number: int, names: Sequence[str]) -> list[ByteRange]:

@@ -85,7 +85,7 @@ class TableReader:
         self._length = length
         self._trust = trust
         self._table: Handle[pa.Table] = Handle(load)
-        self._opened: Handle[_OpenTable] = Handle(self._open)
+        self._opened: Handle[_OpenTable] = Handle()
 
     def _open(self) -> _OpenTable:
         return _OpenTable(self._table.get(), self.place, self._trust)
@@ -95,7 +95,7 @@ class TableReader:
 
     def column(self, name: str) -> Column | None:
         """See `Reader.column`."""
-        opened = self._opened.get()
+        opened = self._opened.get(self._open)
         parts = opened.column(self.schema[name]).parts
         if len(parts) == 1:
             return parts[0]
@@ -103,7 +103,7 @@ class TableReader:
 
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`."""
-        opened = self._opened.get()
+        opened = self._opened.get(self._open)
         schema = self.schema.only(names)
         if len(keys) == 0:
             return concatenated(schema, [])
