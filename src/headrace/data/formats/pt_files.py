@@ -21,9 +21,9 @@ import torch
 from headrace.core.counter import spread
 from headrace.core.errors import FormatError
 from headrace.data.formats.atomic_target import AtomicTarget
-from headrace.data.formats.columns import Block, Column, Keys, Origin, column_from, field_of
+from headrace.data.formats.columns import Block, Column, Keys, Origin, column_from, exactly, field_of
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
-from headrace.data.formats.columns.schema import Field, Schema
+from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import commit_with_manifest, read_manifest
 from headrace.data.formats.protocol import Reader, Writer, even_blocks
@@ -328,27 +328,29 @@ def _value(field: Field, sample: Mapping[str, Any], file: str) -> Any:
         else:
             wanted = str
 
-        sound = isinstance(value, wanted)
-    else:
-        array = np.asarray(value)
-        sound = value is not None and array.dtype.kind == field.dtype.kind and _fits(field, array.shape)
+        if isinstance(value, wanted):
+            return value
+        raise _unlike(field, type(value).__name__, file)
 
-    if not sound:
-        if isinstance(value, np.ndarray):
-            shape = f" of shape {value.shape}"
-        else:
-            shape = ""
+    array = np.asarray(value)
+    if value is None or array.dtype not in NUMBERS:
+        raise _unlike(field, type(value).__name__, file)
+    if not _fits(field, array.shape):
+        raise _unlike(field, f"{array.dtype} of shape {list(array.shape)}", file)
+    try:
+        return exactly(array, field.dtype)
+    except ValueError as error:
+        raise _unlike(field, str(error), file) from error
 
-        found = type(value).__name__ + shape
-        raise FormatError.about(
-            f"column {field.name!r} of a sample differs",
-            place=file,
-            found=found,
-            expected=str(field),
-            cure="leave the column out with columns=, or make the file again",
-        )
 
-    return value
+def _unlike(field: Field, found: str, file: str) -> FormatError:
+    return FormatError.about(
+        f"column {field.name!r} of a sample differs",
+        place=file,
+        found=found,
+        expected=str(field),
+        cure="leave the column out with columns=, or make the file again",
+    )
 
 
 def _fits(field: Field, shape: tuple[int, ...]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import FormatError
-from headrace.data.formats.columns import Array, Block, Column, Keys, Origin, Ragged, column_from, joined
+from headrace.data.formats.columns import Array, Block, Column, Keys, Origin, Ragged, column_from, exactly, joined
 from headrace.data.formats.columns.arrays import NPY_FAILURES, cure_of, npy_from, unreadable
 from headrace.data.formats.columns.grouping import grouped, rows_of
 from headrace.data.formats.columns.schema import Field, Schema
@@ -272,6 +272,7 @@ class TarReader:
             place = functools.partial(self._place_of, key, field.name)
             values.append(decoded(ending, data[start : start + size].data, place))
 
+        arrays = []
         for key, value in zip(origin.keys, values, strict=True):
             array = np.asarray(value)
             if field.kind == "fixed":
@@ -279,19 +280,20 @@ class TarReader:
             else:
                 shape = array.shape[1:]
 
-            if array.dtype != field.dtype or shape != field.shape:
-                found = f"{array.dtype.name} {list(array.shape)}"
-                what = f"column {field.name!r} of a sample differs"
-                place_of_value = self._place_of(key, field.name)
-                raise FormatError.about(
-                    what,
-                    place=place_of_value,
-                    found=found,
-                    expected=str(field),
-                    cure="leave the column out with columns=, or make the shard again",
-                )
+            found = f"{array.dtype.name} {list(array.shape)}"
+            try:
+                if shape == field.shape:
+                    arrays.append(exactly(array, field.dtype))
+                    continue
+            except ValueError as error:
+                found = f"{error}, {list(array.shape)}"
 
-        return column_from(field, values)
+            what = f"column {field.name!r} of a sample differs"
+            cure = "leave the column out with columns=, or make the shard again"
+            place_of_value = self._place_of(key, field.name)
+            raise FormatError.about(what, place=place_of_value, found=found, expected=str(field), cure=cure)
+
+        return column_from(field, arrays)
 
 
 def _with_files(schema: Schema) -> list[Field]:

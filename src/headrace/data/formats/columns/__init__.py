@@ -12,10 +12,12 @@ from headrace.data.formats.columns.block import (
     bytes_of,
     column_from,
     concatenated,
+    exactly,
     field_of,
     joined,
     ragged_from,
     value_of,
+    widest,
 )
 from headrace.data.formats.columns.ragged import Array, Column, Keys, Loose, Ragged, copy_pieces, offsets_of
 from headrace.data.formats.columns.schema import Field, Schema
@@ -36,9 +38,11 @@ __all__ = [
     "column_from",
     "concatenated",
     "copy_pieces",
+    "exactly",
     "field_of",
     "joined",
     "offsets_of",
     "ragged_from",
     "value_of",
+    "widest",
 ]

@@ -182,8 +182,11 @@ def ragged_from(field: Field, values: Sequence[Any]) -> Ragged:
         return Ragged(np.frombuffer(b"".join(values), np.uint8), offsets)
 
     # The empty array in front gives the column its type and shape where there are no values.
-    empty = np.empty((0, *field.shape), field.dtype)
-    return Ragged(np.concatenate([empty, *values]), offsets)
+    parts = [np.empty((0, *field.shape), field.dtype)]
+    for value in values:
+        parts.append(exactly(np.asarray(value), field.dtype))
+
+    return Ragged(np.concatenate(parts), offsets)
 
 
 def column_from(field: Field, values: Sequence[Any]) -> Column:
@@ -193,14 +196,58 @@ def column_from(field: Field, values: Sequence[Any]) -> Column:
             return ragged_from(field, values)
         column = np.empty((len(values), *field.shape), field.dtype)
         for index, value in enumerate(values):
-            if np.shape(value) != field.shape:
-                raise ValueError(f"shape {np.shape(value)} in sample {index}")
-            column[index] = value
+            array = exactly(np.asarray(value), field.dtype)
+            if array.shape != field.shape:
+                raise ValueError(f"shape {array.shape} in sample {index}")
+            column[index] = array
         return column
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         found = f"{type(error).__name__}: {error}"
         message = explain("a sample does not fit its column", place=f"column {field.name!r}", found=found)
         raise FormatError(f"{message}\n  expected: {field}") from error
+
+
+def exactly(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Returns numbers as another type of their kind. Raises `ValueError` if one would become another number."""
+    if values.dtype == dtype:
+        return values
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = values.astype(dtype)
+        if values.size == 0:
+            return converted
+        if _kind(values.dtype) != _kind(dtype):
+            raise ValueError(f"{values.dtype} where {dtype} was found before")
+        if np.can_cast(values.dtype, dtype):
+            return converted
+
+        back = converted.astype(values.dtype)
+        same = (back == values) & ((converted < 0) == (values < 0)) | (values != values)
+
+    if not same.all():
+        lost = values[~same].flat[0]
+        raise ValueError(f"{values.dtype} where {dtype} was found before, which does not hold {lost}")
+    return converted
+
+
+def widest(types: Iterable[np.dtype[Any]]) -> np.dtype[Any] | None:
+    """Returns the type that holds all numbers of all these types; None if there is none. types: at least one."""
+    found = list(dict.fromkeys(types))
+    if len(set(map(_kind, found))) > 1:
+        return None
+
+    wide = np.result_type(*found)
+    # NumPy makes floating point of signed and unsigned numbers of 64 bits.
+    if _kind(wide) != _kind(found[0]):
+        return None
+    return wide
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    """Returns the kind of numbers: those of one kind may be widened."""
+    if dtype.kind == "u":
+        return "i"
+    return dtype.kind
 
 
 def block_from(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Block:
@@ -239,24 +286,23 @@ def field_of(name: str, values: Sequence[Any], place: object) -> Field:
     if _all_are(values, (bytes, bytearray, memoryview)):
         return Field(name, "bytes")
 
-    arrays = []
+    types = set()
     kinds = set()
     shapes = set()
+    described = set()
     for value in _numbers_in(name, values, place):
         array = as_numbers(np.asarray(value), place)
-        arrays.append(array)
-        kinds.add((array.dtype, array.ndim, array.shape[1:]))
+        types.add(array.dtype)
+        kinds.add((array.ndim, array.shape[1:]))
         shapes.add(array.shape)
+        described.add(f"{array.dtype} of {array.ndim} dimensions")
 
-    first = arrays[0]
-    if len(shapes) == 1 and len(kinds) == 1:
-        return Field(name, "fixed", first.dtype, first.shape)
-    if len(kinds) == 1 and first.ndim > 0:
-        return Field(name, "ragged", first.dtype, first.shape[1:])
-
-    described = []
-    for dtype, dimensions, _ in kinds:
-        described.append(f"{dtype} of {dimensions} dimensions")
+    wide = widest(types)
+    ((dimensions, shape), *others) = kinds
+    if wide is not None and len(shapes) == 1:
+        return Field(name, "fixed", wide, shapes.pop())
+    if wide is not None and not others and dimensions > 0:
+        return Field(name, "ragged", wide, shape)
 
     found = ", ".join(sorted(described))
     expected = f"samples like the first, {np.asarray(values[0]).dtype} of shape {np.shape(values[0])}"
