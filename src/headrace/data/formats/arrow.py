@@ -18,7 +18,8 @@ from headrace.core.errors import FormatError
 from headrace.data.formats.arrow_ranges import open_table, read_table
 from headrace.data.formats.columns import Block, concatenated
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
-from headrace.data.formats.columns.arrow_columns import arrow_schema, schema_from, to_batch
+from headrace.data.formats.columns.arrow_columns import to_batch
+from headrace.data.formats.columns.arrow_types import arrow_schema, schema_from
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
 from headrace.data.formats.growing_file import GrowingFileWriter

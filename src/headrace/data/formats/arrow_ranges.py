@@ -21,7 +21,9 @@ from headrace.core.memory import machine_memory
 from headrace.data.formats.arrow_layout import BatchLayout, ColumnLayout, Message, Span, batch_layout, read_messages
 from headrace.data.formats.columns import Array, Column, Keys
 from headrace.data.formats.columns.arrays import unreadable
-from headrace.data.formats.columns.arrow_columns import AS_WHOLE, check_decoded, field_from, from_arrow, schema_from
+from headrace.data.formats.columns.arrow_columns import check_decoded, from_arrow
+from headrace.data.formats.columns.arrow_numbers import are_as_stored, is_time
+from headrace.data.formats.columns.arrow_types import field_from, schema_from
 from headrace.data.formats.columns.byte_spans import Addresses, Units, exact_units
 from headrace.data.formats.columns.grouping import grouped
 from headrace.data.formats.columns.remote_arrays import FixedColumn, Pieces, RaggedColumn, StoredArray, read_units
@@ -260,8 +262,14 @@ def _plain_type(field: Field, kind: pa.DataType) -> np.dtype[Any] | None:
         return None
     if types.is_string_view(kind) or types.is_binary_view(kind):
         return None
-    if any(holds(kind) for holds in AS_WHOLE):
-        return np.dtype(f"<i{kind.bit_width // 8}")
+    if is_time(kind) and not are_as_stored(kind):
+        return None
+    if isinstance(kind, pa.FixedShapeTensorType) and kind.permutation:
+        return None
+    if types.is_struct(kind) or (
+        isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.FixedShapeTensorType)
+    ):
+        return None
     return field.dtype.newbyteorder("<")
 
 

@@ -23,7 +23,8 @@ from headrace.data.formats.arrow_ranges import open_table, read_table
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Ragged
 from headrace.data.formats.columns.arrays import unreadable
-from headrace.data.formats.columns.arrow_columns import from_arrow, schema_from, to_arrow
+from headrace.data.formats.columns.arrow_columns import from_arrow, to_arrow
+from headrace.data.formats.columns.arrow_types import schema_from
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
 from headrace.data.formats.fetched_whole import NotByRanges

@@ -12,7 +12,8 @@ from headrace.core.errors import FormatError, HeadraceError
 from headrace.data.formats.arrow import BatchWriter
 from headrace.data.formats.columns import Column, Keys, joined
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
-from headrace.data.formats.columns.arrow_columns import arrow_schema, check_decoded, from_arrow, schema_from
+from headrace.data.formats.columns.arrow_columns import check_decoded, from_arrow
+from headrace.data.formats.columns.arrow_types import arrow_schema, schema_from
 from headrace.data.formats.columns.grouping import grouped
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import BlockReader

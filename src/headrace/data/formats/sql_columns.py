@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 
 from headrace.core.errors import FormatError, SampleError
 from headrace.data.formats.columns import Array, Block, Column, Field, Keys, Origin, Schema, concatenated
-from headrace.data.formats.columns.arrow_columns import AS_WHOLE, field_from, from_arrow
+from headrace.data.formats.columns.arrow_columns import from_arrow
+from headrace.data.formats.columns.arrow_numbers import is_time, times
+from headrace.data.formats.columns.arrow_types import field_from
 from headrace.sources.sql.answers import Answer
 from headrace.sources.sql.relation import SelectedColumn
 
@@ -183,8 +185,8 @@ def _filled(field: Field, array: pa.Array) -> pa.Array:
     if field.dtype.kind == "f":
         return array
 
-    if any(holds(array.type) for holds in AS_WHOLE):
-        array = array.cast({32: pa.int32(), 64: pa.int64()}[array.type.bit_width])
+    if is_time(array.type):
+        array = times(array)
     if pa.types.is_boolean(array.type):
         return pc.fill_null(array, False)
     return pc.fill_null(array, 0)

@@ -15,7 +15,8 @@ from headrace.core.errors import FormatError, SampleError
 from headrace.core.spans import Span, SpanKey, SpanKeys
 from headrace.data import gather
 from headrace.data.formats.columns import Block, Column, concatenated
-from headrace.data.formats.columns.arrow_columns import field_from, from_arrow
+from headrace.data.formats.columns.arrow_columns import from_arrow
+from headrace.data.formats.columns.arrow_types import field_from
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.live.dataset import LogDataset, own, schema_from_text
 from headrace.sources.span_file import PARTITION, POSITION

@@ -1,16 +1,11 @@
 """Our columns as Arrow's, and back; back without a copy wherever Arrow keeps a column as plain memory.
 
-fixed scalar      the primitive type; bool is packed in bits, and unpacked on reading
-fixed array       arrow.fixed_shape_tensor, the canonical extension type
-ragged            large_list of the element (elements with a shape: of fixed_size_list)
-bytes, text       large_binary, large_string
+Truth values are packed in bits, and unpacked on reading.
 """
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,46 +13,11 @@ import pyarrow.compute as pc
 
 from headrace.core.errors import FormatError
 from headrace.core.shortage import check_shortage
-from headrace.data.formats.columns import Array, Block, Column, Ragged, joined
-from headrace.data.formats.columns.arrays import schema_of_text, to_json_text
-from headrace.data.formats.columns.schema import NUMBERS, Field, Kind, Schema
+from headrace.data.formats.columns import Array, Block, Column, Ragged, exactly, joined
+from headrace.data.formats.columns.arrow_numbers import decimals, is_time, times
+from headrace.data.formats.columns.arrow_types import BYTES, TEXTS, arrow_type, axes, is_image, is_one_of
+from headrace.data.formats.columns.schema import Field
 from headrace.data.formats.guards.limits import check_unfolding
-
-KEY = b"headrace"
-"""Where our schema lies in the metadata of Arrow's."""
-
-WORDS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
-AS_WHOLE = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_time, pa.types.is_duration)
-
-
-def arrow_schema(schema: Schema) -> pa.Schema:
-    """Returns Arrow's schema, with ours in its metadata."""
-    fields = []
-    for field in schema:
-        fields.append(pa.field(field.name, arrow_type(field), nullable=False))
-
-    return pa.schema(fields, metadata={KEY: to_json_text(schema)})
-
-
-def arrow_type(field: Field) -> pa.DataType:
-    """Returns Arrow's type of a field."""
-    if field.kind == "bytes":
-        return pa.large_binary()
-    if field.kind == "text":
-        return pa.large_string()
-
-    element = pa.from_numpy_dtype(field.dtype)
-    if field.kind == "fixed":
-        if field.shape:
-            return pa.fixed_shape_tensor(element, list(field.shape))
-        return element
-
-    if field.shape:
-        item = pa.list_(element, math.prod(field.shape))
-    else:
-        item = element
-
-    return pa.large_list(item)
 
 
 def to_batch(block: Block, schema: pa.Schema) -> pa.RecordBatch:
@@ -98,79 +58,6 @@ def _flat(field: Field, values: Array, kind: pa.DataType) -> pa.Array:
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, lists)
     return lists
-
-
-def schema_from(arrow: pa.Schema, place: object) -> Schema:
-    """Returns our schema of an Arrow schema; columns of types that are not held are left out, with a warning."""
-    ours = schema_of_text((arrow.metadata or {}).get(KEY), place)
-    if ours is not None and list(ours.names) == arrow.names:
-        return ours
-
-    fields = []
-    others = []
-    for column in arrow:
-        field = field_from(column.name, column.type)
-        if field is None:
-            others.append(f"{column.name} ({column.type})")
-        else:
-            fields.append(field)
-
-    if others and not fields:
-        expected = "numbers, text, bytes, or lists and tensors of numbers"
-        raise FormatError.about("no column can be read", place=place, found=", ".join(others), expected=expected)
-
-    if others:
-        warnings.warn(f"{place}: columns of these types are left out: {', '.join(others)}", stacklevel=2)
-    return Schema(tuple(fields))
-
-
-def field_from(name: str, kind: pa.DataType) -> Field | None:
-    """Returns our field for an Arrow type; None if there is none."""
-    types = pa.types
-    if types.is_dictionary(kind):
-        return field_from(name, kind.value_type)
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return Field(name, "text")
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
-        return Field(name, "bytes")
-    if types.is_fixed_size_binary(kind):
-        return Field(name, "fixed", np.dtype(np.uint8), (kind.byte_width,))
-    if _is_one_of(kind, AS_WHOLE):
-        return Field(name, "fixed", np.dtype(np.int64))
-    if types.is_decimal(kind):
-        return Field(name, "fixed", np.dtype(np.float64))
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return _array_field(name, "fixed", kind.value_type, tuple(kind.shape))
-
-    # What is none of ours falls through to here, and comes out as None, since its element is not primitive.
-    element, shape = _nested(kind)
-    if types.is_list(kind) or types.is_large_list(kind):
-        element, shape = _nested(kind.value_type)
-        return _array_field(name, "ragged", element, shape)
-
-    return _array_field(name, "fixed", element, shape)
-
-
-def _nested(kind: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
-    shape: tuple[int, ...] = ()
-    while pa.types.is_fixed_size_list(kind):
-        kind, shape = kind.value_type, (*shape, kind.list_size)
-    return kind, shape
-
-
-def _is_one_of(kind: pa.DataType, tests: Iterable[Callable[[pa.DataType], bool]]) -> bool:
-    return any(holds(kind) for holds in tests)
-
-
-def _array_field(name: str, kind: Kind, element: pa.DataType, shape: tuple[int, ...]) -> Field | None:
-    # Times are primitive types for Arrow; lists of them are left out, as NumPy's times are no numbers of ours.
-    if not pa.types.is_primitive(element) or _is_one_of(element, AS_WHOLE):
-        return None
-
-    dtype = np.dtype(element.to_pandas_dtype())
-    if dtype in NUMBERS:
-        return Field(name, kind, dtype, shape)
-    return None
 
 
 def from_arrow(field: Field, array: pa.ChunkedArray | pa.Array, place: object) -> Column:
@@ -223,9 +110,9 @@ def _decoded_size(chunk: pa.Array) -> int:
         lengths = np.frombuffer(chunk.buffers()[1] or b"", np.int32)[::4][chunk.offset : chunk.offset + len(chunk)]
         return int(np.maximum(lengths, 0).sum(dtype=np.int64))
 
-    values = chunk.dictionary
+    values = _words(chunk.dictionary)
     types = pa.types
-    if _is_one_of(values.type, WORDS):
+    if is_one_of(values.type, (*TEXTS[:2], *BYTES[:2])):
         sizes = pc.binary_length(values)
     elif types.is_list(values.type) or types.is_large_list(values.type):
         inner = values.flatten()
@@ -240,12 +127,17 @@ def _chunk(field: Field, chunk: pa.Array, place: object) -> Column:
     where = f"{place}, column {field.name!r}"
     try:
         if pa.types.is_dictionary(chunk.type):
-            chunk = chunk.dictionary_decode()
+            chunk = pa.DictionaryArray.from_arrays(chunk.indices, _words(chunk.dictionary)).dictionary_decode()
+        if is_image(chunk.type):
+            chunk = _file_bytes(chunk)
         if chunk.null_count and not (field.dtype.kind == "f" and field.kind == "fixed" and not field.shape):
             cure = "fill the empty places (pyarrow.compute.fill_null), or leave the column out with columns="
             found = f"{chunk.null_count} empty places (null) in {len(chunk)} samples"
             raise FormatError.about("a column has holes", place=where, found=found, expected=str(field), cure=cure)
 
+        if isinstance(chunk.type, pa.FixedShapeTensorType) and chunk.type.permutation:
+            stored = _numbers(chunk, field).reshape(len(chunk), *chunk.type.shape)
+            return np.ascontiguousarray(stored.transpose(0, *(axis + 1 for axis in axes(chunk.type))))
         if field.kind == "fixed":
             return _numbers(chunk, field).reshape(len(chunk), *field.shape)
         column = _ragged(field, chunk)
@@ -262,6 +154,27 @@ def _chunk(field: Field, chunk: pa.Array, place: object) -> Column:
         ) from error
 
 
+def _words(values: pa.Array) -> pa.Array:
+    """Returns the words of a dictionary; Arrow looks none up that are views."""
+    if pa.types.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    if pa.types.is_binary_view(values.type):
+        return values.cast(pa.large_binary())
+    return values
+
+
+def _file_bytes(chunk: pa.StructArray) -> pa.Array:
+    """Returns the bytes of images. Raises `ValueError` for one that lies in a file of its own."""
+    data = chunk.field("bytes")
+    elsewhere = data.is_null()
+    if data.null_count:
+        row = int(np.flatnonzero(elsewhere.to_numpy(zero_copy_only=False))[0])
+        raise ValueError(f"no bytes in row {row:,}, whose file lies elsewhere: {chunk.field('path')[row]}")
+    if chunk.null_count:
+        raise ValueError("empty places (null)")
+    return data
+
+
 def _numbers(chunk: pa.Array, field: Field) -> Array:
     kind = chunk.type
     if isinstance(chunk, pa.ExtensionArray):
@@ -276,27 +189,18 @@ def _numbers(chunk: pa.Array, field: Field) -> Array:
         data = np.frombuffer(chunk.buffers()[1] or b"", np.uint8)
         return data[chunk.offset * width : (chunk.offset + len(chunk)) * width]
 
-    if _is_one_of(kind, AS_WHOLE):
-        if kind.bit_width == 32:
-            whole = pa.int32()
-        else:
-            whole = pa.int64()
-
-        chunk = chunk.cast(whole)
     if pa.types.is_decimal(kind):
-        chunk = chunk.cast(pa.float64())
+        return exactly(decimals(chunk), field.dtype)
+    if is_time(kind):
+        chunk = times(chunk)
 
     array: Array = chunk.to_numpy(zero_copy_only=False)
     if chunk.null_count and array.dtype.kind not in "f":
         raise ValueError("empty places (null)")
-    if array.dtype == field.dtype:
-        return array
-
     # JSON and CSV have no halves: Arrow reads the numbers that were written from such a column as floats.
-    halved = array.dtype == np.float32 and field.dtype == np.float16
-    if not halved and not np.can_cast(array.dtype, field.dtype):
-        raise ValueError(f"{array.dtype} where {field.dtype} was written")
-    return array.astype(field.dtype)
+    if array.dtype == np.float32 and field.dtype == np.float16:
+        return array.astype(field.dtype)
+    return exactly(array, field.dtype)
 
 
 def _flattened(chunk: pa.Array, shape: tuple[int, ...]) -> pa.Array:
@@ -327,6 +231,8 @@ def _ragged(field: Field, chunk: pa.Array) -> Ragged:
         else:
             values = np.empty(0, np.uint8)
     else:
+        if isinstance(chunk, pa.ExtensionArray):
+            chunk = chunk.storage
         narrow = pa.types.is_list(chunk.type)
         offset_buffer = chunk.buffers()[1]
         inner = chunk.values

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
-from headrace.data.formats.columns.arrow_columns import schema_from
+from headrace.data.formats.columns.arrow_types import schema_from
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
