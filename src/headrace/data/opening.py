@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from headrace.core.errors import wrong_argument
 from headrace.data.formats import flat
+from headrace.data.formats.columns.schema import wanted_names
 from headrace.data.formats.given_objects import reader_of_object, rows_of
 from headrace.data.formats.listed_files import open_listed
 from headrace.data.formats.protocol import Reader
@@ -124,6 +125,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     if ragged not in ("pad", "nested", "list"):
         raise wrong_argument("ragged", ragged, "'pad', 'nested' or 'list'", place="headrace.open")
 
+    columns = wanted_names(columns)
     if is_log(uri, live):
         stored = {
             "format": format, "trust": trust or None, "stack": stack, "dtype": dtype, "window": window,
@@ -150,10 +152,10 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     listed = None
     if isinstance(uri, (str, os.PathLike)):
         cache = cache_settings(cache_dir, cache_limit, uri)
-        reader = open_reader(uri, format=format, trust=trust, options=options, cache=cache)
+        reader = open_reader(uri, format=format, trust=trust, columns=columns, options=options, cache=cache)
     elif isinstance(uri, (list, tuple)):
         cache = cache_settings(cache_dir, cache_limit, next(iter(uri), None))
-        listed, reader = open_listed(uri, format=format, trust=trust, options=options, cache=cache)
+        listed, reader = open_listed(uri, format=format, trust=trust, columns=columns, options=options, cache=cache)
     else:
         reader = reader_of_object(uri)
 

@@ -91,7 +91,9 @@ class PackJob:
 
     def begin(self) -> None:
         """See `Job.begin`."""
-        self._reader = self._given or open_reader(self.plan.source, trust=self._trust, options=self._source_options)
+        self._reader = self._given or open_reader(
+            self.plan.source, trust=self._trust, columns=self.plan.options.columns, options=self._source_options
+        )
 
     def make(self, piece: int) -> None:
         """See `Job.make`."""

@@ -138,12 +138,12 @@ def _plan(source: str, target: str, options: PackOptions, way: Way) -> PackPlan:
         return make_plan(way.reader, target, options)
 
     if not is_url(source):
-        reader = open_reader(source, trust=way.trust)
+        reader = open_reader(source, trust=way.trust, columns=options.columns)
         _check_apart(reader.place, target)
         return make_plan(reader, target, options)
 
     with lookup(way.source_options):
-        reader = open_reader(source, trust=way.trust, options=way.source_options)
+        reader = open_reader(source, trust=way.trust, columns=options.columns, options=way.source_options)
         _check_apart(reader.place, target)
         return make_plan(reader, target, options)
 

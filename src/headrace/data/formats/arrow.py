@@ -19,14 +19,15 @@ from headrace.data.formats.arrow_ranges import open_table, read_table
 from headrace.data.formats.columns import Block, concatenated
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.arrow_columns import to_batch
-from headrace.data.formats.columns.arrow_types import arrow_schema, schema_from
+from headrace.data.formats.columns.arrow_sets import joined_schema, joined_tables, wanted_of
+from headrace.data.formats.columns.arrow_types import arrow_schema
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
 from headrace.data.formats.growing_file import GrowingFileWriter
 from headrace.data.formats.guards.arrow_messages import check_compressed
 from headrace.data.formats.guards.limits import FREE, allowed, stored_size, too_large
 from headrace.data.formats.manifest import manifest_of
-from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
 from headrace.storage.files import first_bytes, is_file, is_folder, join
 from headrace.storage.locations import is_url
@@ -55,44 +56,35 @@ def refusal(field: Field) -> str | None:
     return None
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     files = shards_of(path, SUFFIXES)
     manifest_of(path, NAME)
-    return open_files(files, path, trust)
+    return open_files(files, path, trust, columns)
 
 
-def open_files(files: Sequence[str], path: str, trust: bool) -> Reader:
+def open_files(files: Sequence[str], path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `SeveralFiles.open_files`."""
     if is_url(files[0]):
         return open_table(NAME, path, read_table(files), trust)
 
-    table = load(files, trust)
+    schema, table = _joined(files, path, trust, columns)
     if table.num_rows > FREE and table.num_rows > allowed(stored_size(files)):
         raise too_large(path, f"{table.num_rows:,} samples", f"{allowed(stored_size(files)):,} at most")
 
-    schema = schema_from(table.schema, path)
-    return TableReader(NAME, path, schema, table.num_rows, functools.partial(load, files, trust), trust)
+    return TableReader(NAME, path, schema, table.num_rows, functools.partial(load, files, schema, trust), trust)
 
 
-def load(files: Sequence[str], trust: bool = False) -> pa.Table:
-    """Returns a table over the files, mapped into memory. Raises `FormatError` if one is damaged, or differs."""
-    tables: list[pa.Table] = []
-    for file in files:
-        table = _table(file, trust)
-        if tables and not table.schema.equals(tables[0].schema):
-            found = f"{table.schema.names} where {files[0]} has {tables[0].schema.names}"
-            expected = "the same columns and types in all shards"
-            raise FormatError.about(
-                "shards differ",
-                place=file,
-                found=found,
-                expected=expected,
-                cure="make all of them with the same columns and types, or open those that agree by themselves",
-            )
-        tables.append(table)
+def _joined(files: Sequence[str], path: str, trust: bool, columns: Names | None) -> tuple[Schema, pa.Table]:
+    tables = [_table(file, trust) for file in files]
+    schemas = [table.schema for table in tables]
+    schema = joined_schema(schemas, files, path, wanted_of(schemas[0], columns))
+    return schema, joined_tables(tables, schema, files)
 
-    return pa.concat_tables(tables)
+
+def load(files: Sequence[str], schema: Schema, trust: bool = False) -> pa.Table:
+    """Returns a table over the files, mapped into memory. Raises `FormatError` if one is damaged."""
+    return joined_tables([_table(file, trust) for file in files], schema, files)
 
 
 def _table(file: str, trust: bool) -> pa.Table:

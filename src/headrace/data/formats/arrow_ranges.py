@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from headrace.core.errors import FormatError, HeadraceError
+from headrace.core.errors import HeadraceError
 from headrace.core.memory import machine_memory
 from headrace.data.formats.arrow_layout import BatchLayout, ColumnLayout, Message, Span, batch_layout, read_messages
 from headrace.data.formats.columns import Array, Column, Keys
@@ -123,15 +123,8 @@ def read_table(urls: Sequence[str]) -> StoredTable:
             if first is None:
                 first = schema
             elif not schema.equals(first):
-                names = f"{schema.names} where {urls[0]} has {first.names}"
-                expected = "the same columns and types in all shards"
-                raise FormatError.about(
-                    "shards differ",
-                    place=urls[number],
-                    found=names,
-                    expected=expected,
-                    cure="make all of them with the same columns and types, or open those that agree by themselves",
-                )
+                # Columns of several types are put together in memory.
+                raise NotByRanges
 
             messages.append(found)
             for layout in layouts:

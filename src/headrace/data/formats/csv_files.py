@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import functools
+import logging
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,49 +15,128 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
+from headrace.core.errors import FormatError
 from headrace.core.shortage import check_shortage
+from headrace.data.formats.columns.arrow_numbers import is_time
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.large_integers import check_csv
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.text_tables import BLOCK, TextFormat, text_at
 from headrace.data.formats.guards.limits import COLUMNS
 
+LOGGER = logging.getLogger("headrace")
+
+OTHERS = ";\t|"
+"""What stands between the columns of some files that are named `.csv`."""
+
+HINT = re.compile(rb"sep=(.)\r?\n?")
+"""A first line by which Excel is told what stands between columns."""
+
+WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+"""How text in UTF-16 begins."""
+
 
 def _parse(delimiter: str, file: str, known: Schema | None) -> pa.Table:
     """Reads a file whose first line names the columns."""
-    if known is None:
-        types = None
-    else:
-        types = {}
-        for field in known:
-            types[field.name] = _csv_type(field)
+    skipped, delimiter = _beginning(file, delimiter, guess=known is None)
+    _check_threads(file)
+    read = pyarrow.csv.ReadOptions(block_size=BLOCK, encoding="utf8", skip_rows=skipped)
+    parse = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    if known is not None:
+        table = _read(file, read, parse, {field.name: _csv_type(field) for field in known})
+        if table.column_names != list(known.names):
+            raise ValueError(f"columns {table.column_names} instead of {list(known.names)}")
+        return table
 
+    table = _read(file, read, parse, {})
+    if len(set(table.column_names)) != table.num_columns:
+        raise ValueError(f"a column name comes twice: {table.column_names}")
+
+    # Arrow makes a number of what looks like a time, in a unit that depends on the other rows.
+    times = [field.name for field in table.schema if is_time(field.type)]
+    if times:
+        table = _read(file, read, parse, dict.fromkeys(times, pa.string()))
+
+    for field in table.schema:
+        if pa.types.is_binary(field.type):
+            raise _no_utf8(f"{file}, column {field.name!r}", f"bytes such as {_not_utf8(table.column(field.name))!r}")
+
+    check_csv(file, table, read, parse)
+    return table.rename_columns(_named(table.column_names))
+
+
+def _beginning(file: str, delimiter: str, *, guess: bool) -> tuple[int, str]:
+    """Returns how many lines stand before the names of the columns, and what stands between these.
+
+    guess: whether that may be another character than `delimiter`. Raises `ValueError` and `FormatError`.
+    """
     if Path(file).stat().st_size == 0:
         raise ValueError("an empty file, without a line of column names")
 
-    # Arrow takes some kilobytes for each column before it looks at the second line: a line of commas would take all.
     with Path(file).open("rb") as stream:
-        names = stream.readline(BLOCK).count(delimiter.encode()) + 1
+        head = stream.readline(BLOCK)
+        hint = HINT.fullmatch(head)
+        if hint is not None:
+            head = stream.readline(BLOCK)
 
+    if head.startswith(WIDE_MARKS):
+        raise _no_utf8(file, "text in UTF-16")
+    if hint is not None:
+        delimiter = hint[1].decode("latin-1")
+    elif guess:
+        delimiter = _delimiter_of(head, delimiter, file)
+
+    # Arrow takes some kilobytes for each column before it looks at the second line: a line of commas would take all.
+    names = head.count(delimiter.encode()) + 1
     if names > COLUMNS:
         raise ValueError(f"{names:,} columns, of {COLUMNS:,} at most")
+    return int(hint is not None), delimiter
 
-    _check_threads(file)
-    read = pyarrow.csv.ReadOptions(block_size=BLOCK, encoding="utf8")
-    parse = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    table = pyarrow.csv.read_csv(
-        file,
-        read_options=read,
-        parse_options=parse,
-        convert_options=pyarrow.csv.ConvertOptions(column_types=types, strings_can_be_null=False),
-    )
-    if known is not None and table.column_names != list(known.names):
-        raise ValueError(f"columns {table.column_names} instead of {list(known.names)}")
-    if len(set(table.column_names)) != table.num_columns:
-        raise ValueError(f"a column name comes twice: {table.column_names}")
-    if known is None:
-        check_csv(file, table, read, parse)
-    return table
+
+def _read(
+    file: str,
+    read: pyarrow.csv.ReadOptions,
+    parse: pyarrow.csv.ParseOptions,
+    types: Mapping[str, pa.DataType],
+) -> pa.Table:
+    convert = pyarrow.csv.ConvertOptions(column_types=dict(types), strings_can_be_null=False)
+    return pyarrow.csv.read_csv(file, read_options=read, parse_options=parse, convert_options=convert)
+
+
+def _delimiter_of(head: bytes, delimiter: str, file: str) -> str:
+    """Returns what stands between columns: another character, which the log tells, if the usual one never does."""
+    if delimiter.encode() in head:
+        return delimiter
+
+    counts = {other: head.count(other.encode()) for other in OTHERS if other != delimiter}
+    found = max(counts, key=counts.__getitem__)
+    if counts[found] == 0:
+        return delimiter
+
+    told = "%s: its first line has no %r; columns are separated by %r. A number with a comma in it is read as text."
+    LOGGER.warning(told, file, delimiter, found)
+    return found
+
+
+def _named(names: Sequence[str]) -> list[str]:
+    """Returns the names of columns, as pandas calls those that have none; it writes its index without a name."""
+    return [name or f"Unnamed: {number}" for number, name in enumerate(names)]
+
+
+def _not_utf8(column: pa.ChunkedArray) -> bytes:
+    """Returns the first value of a column that is no UTF-8."""
+    for value in column.to_pylist():
+        try:
+            value.decode()
+        except UnicodeDecodeError:
+            return bytes(value[:60])
+
+    return b""
+
+
+def _no_utf8(place: str, found: str) -> FormatError:
+    cure = "write it in UTF-8, as by iconv -f LATIN1 -t UTF-8; or read it with pandas and its encoding="
+    return FormatError.about("this text is in another encoding", place=place, found=found, expected="UTF-8", cure=cure)
 
 
 def _check_threads(file: str) -> None:

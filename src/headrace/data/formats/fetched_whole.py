@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.core.errors import HeadraceError
 from headrace.data.formats.columns import Block, Column, Keys
-from headrace.data.formats.protocol import Format, Reader, SeveralFiles
+from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles
 from headrace.data.formats.shards import files_at
 from headrace.storage.files import parent_of
 from headrace.storage.whole import FetchedFiles
@@ -51,7 +51,7 @@ class FetchedReader:
         return self._reader.blocks()
 
 
-def open_fetched(chosen: Format, url: str, trust: bool) -> Reader:
+def open_fetched(chosen: Format, url: str, trust: bool, columns: Names | None = None) -> Reader:
     """Fetches what lies at a URL, and opens it. Raises what `Format.open_reader` does, and `StorageError`."""
     folder, urls = files_at(url)
     fetched = FetchedFiles(folder, urls)
@@ -63,10 +63,12 @@ def open_fetched(chosen: Format, url: str, trust: bool) -> Reader:
         path = str(Path(fetched.path, url.rpartition("/")[2]))
 
     with naming(fetched.path, folder):
-        return FetchedReader(url, folder, fetched, chosen.open_reader(path, trust))
+        return FetchedReader(url, folder, fetched, chosen.open_reader(path, trust, columns))
 
 
-def open_fetched_files(chosen: SeveralFiles, urls: Sequence[str], place: str, trust: bool) -> Reader:
+def open_fetched_files(
+    chosen: SeveralFiles, urls: Sequence[str], place: str, trust: bool, columns: Names | None = None
+) -> Reader:
     """Fetches objects, and opens them as one dataset.
 
     Raises what `SeveralFiles.open_files` does, and `StorageError`.
@@ -78,7 +80,7 @@ def open_fetched_files(chosen: SeveralFiles, urls: Sequence[str], place: str, tr
     begin = len(folder) + 1
     paths = [str(Path(fetched.path, url[begin:])) for url in urls]
     with naming(fetched.path, folder):
-        return FetchedReader(place, folder, fetched, chosen.open_files(paths, place, trust))
+        return FetchedReader(place, folder, fetched, chosen.open_files(paths, place, trust, columns))
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from headrace.data.formats.columns import Block, Column, Keys, Origin, column_fr
 from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.manifest import commit_with_manifest, read_manifest
-from headrace.data.formats.protocol import Reader, Writer, even_blocks
+from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
 from headrace.data.formats.sample_files import LocalSampleFiles, RemoteSampleFiles, SampleFiles
 from headrace.storage.files import is_folder, objects_below
 from headrace.storage.locations import is_url
@@ -64,7 +64,7 @@ def refusal(field: Field) -> str | None:
     return "the content is bytes named image, audio or data, or text named text"
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     manifest = read_manifest(path, NAME)
     objects = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,21 @@ from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.data.formats.columns import Array, Column, column_from
 from headrace.data.formats.columns.arrays import (
-    OFFSETS,
     ArraysWriter,
     ColumnsReader,
     columns_from,
+    cure_of_lengths,
     length_of,
     schema_of_text,
     to_json_text,
     unreadable,
+    wanted_arrays,
 )
 from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.guards.limits import allowed, check_unfolding, too_large
-from headrace.data.formats.manifest import manifest_of
-from headrace.data.formats.protocol import Handle, Reader, Writer, even_blocks
+from headrace.data.formats.manifest import manifest_of, only_known
+from headrace.data.formats.protocol import Handle, Names, Reader, Writer, even_blocks
 from headrace.storage.files import first_bytes, is_file
 
 NAME = "hdf5"
@@ -68,7 +70,7 @@ def refusal(field: Field) -> str | None:
     return None
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     manifest_of(path, NAME)
     with _file(path) as file:
@@ -77,7 +79,8 @@ def open_reader(path: str, trust: bool) -> Reader:
             ours = schema_of_text(_text_of(datasets.pop(ABOUT, None)), path)
             # Such a dataset could name any file that this user may read, and its bytes would be taken for samples.
             outside = []
-            for name, dataset in datasets.items():
+            for name in wanted_arrays(datasets, columns):
+                dataset = datasets[name]
                 if dataset.external is not None or dataset.is_virtual:
                     outside.append(name)
 
@@ -88,10 +91,11 @@ def open_reader(path: str, trust: bool) -> Reader:
 
             if not datasets:
                 raise ValueError("no datasets in it")
-            if all(map(_is_mappable, datasets.values())):
-                schema, columns = columns_from(_all_mapped(datasets), path, ours)
-                return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, schema))
-            return _foreign(path, datasets, trust)
+            wanted = {name: datasets[name] for name in wanted_arrays(datasets, columns)}
+            if all(map(_is_mappable, wanted.values())):
+                schema, mapped = columns_from(_all_mapped(wanted), path, only_known(ours, columns))
+                return ColumnsReader(NAME, path, schema, length_of(mapped), functools.partial(_load, path, schema))
+            return _foreign(path, wanted, trust)
         except FAILURES as error:
             if isinstance(error, FormatError):
                 raise
@@ -104,7 +108,17 @@ def _file(path: str) -> Any:
     with Path(path).open("rb"):
         pass
 
-    # Without locks: several workers read one file, also from folders of a network that has none.
+    try:
+        return h5py.File(path, "r")
+    except FAILURES as error:
+        if "already open" in str(error):
+            cure = "close it there first: HDF5 lets no process read a file that it has open for writing"
+            found = "this program has it open for writing"
+            raise FormatError.about("an HDF5 file is in use", place=path, found=found, cure=cure) from error
+        # The program has it open without locks, or it lies in a folder of a network that has none.
+        if "lock" not in str(error).lower() or ("unable to lock file" in str(error) and "errno = 11" in str(error)):
+            raise unreadable(path, "HDF5 file", error) from error
+
     try:
         return h5py.File(path, "r", locking=False)
     except FAILURES as error:
@@ -132,8 +146,13 @@ def _text_of(about: Any) -> str | None:
 
 
 def _is_mappable(dataset: Any) -> bool:
-    plain = dataset.chunks is None and dataset.ndim > 0
-    return plain and dataset.dtype in NUMBERS and (dataset.size == 0 or dataset.id.get_offset() is not None)
+    h5py = extra("h5py", "hdf5")
+    if dataset.chunks is not None or dataset.ndim == 0 or dataset.dtype not in NUMBERS:
+        return False
+    # bfloat16, 12 bits of 16 and the like have the name of a type that h5py converts them to.
+    if not h5py.h5t.py_create(dataset.dtype, logical=True).equal(dataset.id.get_type()):
+        return False
+    return dataset.size == 0 or dataset.id.get_offset() is not None
 
 
 def _all_mapped(datasets: Mapping[str, Any]) -> dict[str, Array]:
@@ -165,8 +184,8 @@ def _load(path: str, schema: Schema) -> dict[str, Column]:
     with _file(path) as file:
         try:
             datasets = _datasets(file)
-            datasets.pop(ABOUT, None)
-            return columns_from(_all_mapped(datasets), path, schema)[1]
+            wanted = {name: datasets[name] for name in wanted_arrays(datasets, schema.names)}
+            return columns_from(_all_mapped(wanted), path, schema)[1]
         except FAILURES as error:
             if isinstance(error, FormatError):
                 raise
@@ -178,16 +197,22 @@ def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
     fields = []
     columns = {}
     lengths = {}
+    single = []
     for name, dataset in datasets.items():
-        if dataset.ndim == 0 or name.endswith(OFFSETS):
+        if dataset.ndim == 0:
+            single.append(name)
             continue
         fields.append(_field(path, name, dataset))
         columns[name] = dataset
         lengths[name] = len(dataset)
 
+    if single:
+        warnings.warn(f"{path}: datasets of a single number are left out: {', '.join(single)}", stacklevel=3)
+    if not fields:
+        raise ValueError("no datasets with one entry per sample")
     if len(set(lengths.values())) != 1:
-        cure = "open a file in which each dataset has one entry per sample"
         expected = "as many entries in each dataset"
+        cure = cure_of_lengths(lengths)
         raise FormatError.about("datasets differ in length", place=path, found=lengths, expected=expected, cure=cure)
 
     length = next(iter(lengths.values()))

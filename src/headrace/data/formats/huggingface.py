@@ -30,7 +30,7 @@ from headrace.data.formats.columns.tables import TableReader
 from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.guards.arrow_messages import check_compressed
 from headrace.data.formats.manifest import Manifest, commit_with_manifest, leads_outside, manifest_of
-from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.storage.files import is_file, join, read_small
 from headrace.storage.locations import is_url
 
@@ -61,7 +61,7 @@ def refusal(field: Field) -> str | None:
     return None
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
     if is_url(path):

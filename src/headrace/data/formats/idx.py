@@ -35,7 +35,7 @@ from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import check_size, known_schema, read_manifest
-from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.stored_arrays import NamedArray, open_arrays
 from headrace.storage.files import is_file, is_folder, join, name_of, names_beginning, parent_of
 from headrace.storage.locations import is_url
@@ -126,7 +126,7 @@ def refusal(field: Field) -> str | None:
     return "its name holds what has a meaning in names of IDX files"
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     manifest = read_manifest(path, NAME)
     files = files_of(path)

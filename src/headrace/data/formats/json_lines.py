@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from headrace.core.errors import FormatError
+from headrace.data.formats.columns.arrow_numbers import is_time
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.large_integers import check_json
 from headrace.data.formats.columns.schema import Field, Schema
@@ -41,10 +42,30 @@ def _parse(file: str, known: Schema | None) -> pa.Table:
     if known is not None:
         options = pyarrow.json.ParseOptions(explicit_schema=_arrow_schema(known), unexpected_field_behavior="error")
 
-    table = pyarrow.json.read_json(file, pyarrow.json.ReadOptions(block_size=BLOCK), options)
-    if known is None:
-        check_json(file, table)
+    read = pyarrow.json.ReadOptions(block_size=BLOCK)
+    table = pyarrow.json.read_json(file, read, options)
+    if known is not None:
+        return table
+
+    # Arrow makes a number of a text that looks like a time, in a unit that depends on the other rows.
+    as_text = pa.schema([pa.field(field.name, _without_times(field.type)) for field in table.schema])
+    if as_text != table.schema:
+        table = pyarrow.json.read_json(file, read, pyarrow.json.ParseOptions(explicit_schema=as_text))
+
+    table.validate(full=True)
+    check_json(file, table)
     return table
+
+
+def _without_times(kind: pa.DataType) -> pa.DataType:
+    """Returns a type with text in the place of times."""
+    if is_time(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_without_times(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(part.name, _without_times(part.type)) for part in kind])
+    return kind
 
 
 def _arrow_schema(schema: Schema) -> pa.Schema:

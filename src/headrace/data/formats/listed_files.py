@@ -10,7 +10,7 @@ from headrace.core.errors import DatasetNotFoundError, FormatError, HeadraceErro
 from headrace.core.urls import shown_url
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.fetched_whole import NotByRanges, open_fetched_files
-from headrace.data.formats.protocol import Format, Reader, SeveralFiles
+from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles
 from headrace.data.formats.registry import (
     LIBRARY_FAILURES,
     MODULES,
@@ -35,12 +35,13 @@ def open_listed(
     *,
     format: str | None = None,
     trust: bool = False,
+    columns: Names | None = None,
     options: Mapping[str, object] | None = None,
     cache: CacheSettings | None = None,
 ) -> tuple[FileList, Reader]:
     """Opens listed files, in their order, as one dataset. Returns them and its reader.
 
-    given: paths, or URLs of one store. format, trust, options and cache: see `registry.open_reader`. Raises
+    given: paths, or URLs of one store. format, trust, columns, options and cache: see `registry.open_reader`. Raises
     `DatasetNotFoundError` if a file is missing, `FormatError` if one is of another format or damaged, `UsageError` for
     what is no list of files, and `OSError`.
     """
@@ -49,12 +50,12 @@ def open_listed(
         for place in places:
             check_name(place)
             check_kind(place)
-        return _open(FileList(tuple(places)), format, trust)
+        return _open(FileList(tuple(places)), format, trust, columns)
 
     with lookup(options_for(places, options), cache):
         urls = FileList(tuple(parse(place).url for place in places))
         current().look_for(urls.files)
-        return _open(urls, format, trust)
+        return _open(urls, format, trust, columns)
 
 
 def _places(given: Sequence[Any]) -> list[str]:
@@ -98,7 +99,7 @@ def _store_of(place: str) -> tuple[str, str] | None:
     return location.scheme, location.container
 
 
-def _open(listed: FileList, format: str | None, trust: bool) -> tuple[FileList, Reader]:
+def _open(listed: FileList, format: str | None, trust: bool, columns: Names | None) -> tuple[FileList, Reader]:
     missing = []
     for file in listed.files:
         if not is_file(file):
@@ -127,21 +128,21 @@ def _open(listed: FileList, format: str | None, trust: bool) -> tuple[FileList, 
         )
 
     try:
-        return listed, _reader(chosen, listed, trust, by_ranges=chosen.NAME in READ_BY_RANGES)
+        return listed, _reader(chosen, listed, trust, columns, by_ranges=chosen.NAME in READ_BY_RANGES)
     except LIBRARY_FAILURES as error:
         if isinstance(error, HeadraceError):
             raise
         raise unreadable(listed.place, f"{chosen.TITLE} ({chosen.NAME})", error) from error
 
 
-def _reader(chosen: SeveralFiles, listed: FileList, trust: bool, *, by_ranges: bool) -> Reader:
+def _reader(chosen: SeveralFiles, listed: FileList, trust: bool, columns: Names | None, *, by_ranges: bool) -> Reader:
     if is_url(listed.files[0]) and not by_ranges:
-        return open_fetched_files(chosen, listed.files, listed.place, trust)
+        return open_fetched_files(chosen, listed.files, listed.place, trust, columns)
 
     try:
-        return chosen.open_files(listed.files, listed.place, trust)
+        return chosen.open_files(listed.files, listed.place, trust, columns)
     except NotByRanges:
-        return open_fetched_files(chosen, listed.files, listed.place, trust)
+        return open_fetched_files(chosen, listed.files, listed.place, trust, columns)
 
 
 def _format_of(listed: FileList, format: str | None) -> Format:

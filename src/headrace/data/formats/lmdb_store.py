@@ -28,7 +28,7 @@ from headrace.data.formats.columns.arrays import schema_of_text, to_json_text, u
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.lmdb_pages import check_pages
 from headrace.data.formats.manifest import commit_with_manifest, manifest_of
-from headrace.data.formats.protocol import Handle, Reader, Writer, even_blocks
+from headrace.data.formats.protocol import Handle, Names, Reader, Writer, even_blocks
 from headrace.storage.files import first_bytes, is_file, is_folder, join
 
 NAME = "lmdb"
@@ -57,7 +57,7 @@ def refusal(field: Field) -> str | None:
     return None
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     lmdb = extra("lmdb", "lmdb")
     manifest_of(path, NAME)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,13 @@ def known_schema(manifest: Manifest | None) -> Schema | None:
     if manifest is None:
         return None
     return manifest.schema
+
+
+def only_known(known: Schema | None, columns: Collection[str] | None) -> Schema | None:
+    """Returns the wanted ones of columns that are known; all, if none are named or one of them is not there."""
+    if known is None or columns is None or not set(columns) <= set(known.names):
+        return known
+    return known.only(columns)
 
 
 def read_manifest(path: str, format_name: str | None = None) -> Manifest | None:

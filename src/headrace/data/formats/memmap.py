@@ -22,11 +22,12 @@ from headrace.data.formats.columns.arrays import (
     files_ending_in,
     length_of,
     map_npy,
+    wanted_arrays,
 )
 from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.manifest import check_size, commit_with_manifest, known_schema, read_manifest
-from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.manifest import check_size, commit_with_manifest, known_schema, only_known, read_manifest
+from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.stored_arrays import NamedArray, npy_arrays, open_arrays
 from headrace.storage.files import is_folder, join
 from headrace.storage.locations import is_url
@@ -48,7 +49,7 @@ def refusal(field: Field) -> str | None:
     return None
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     manifest = read_manifest(path, NAME)
     names = files_ending_in(path, ".npy")
@@ -81,11 +82,14 @@ def open_reader(path: str, trust: bool) -> Reader:
             cure="correct the path, or pack the data again",
         )
 
+    by_array = {array_name(name): name for name in names}
+    names = [by_array[wanted] for wanted in wanted_arrays(by_array, columns)]
+    known = only_known(known_schema(manifest), columns)
     if is_url(path):
-        return _open_stored(path, names, known_schema(manifest))
+        return _open_stored(path, names, known)
 
-    schema, columns = columns_from(_map(path, names), path, known_schema(manifest))
-    return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, tuple(names), schema))
+    schema, mapped = columns_from(_map(path, names), path, known)
+    return ColumnsReader(NAME, path, schema, length_of(mapped), functools.partial(_load, path, tuple(names), schema))
 
 
 def _open_stored(url: str, names: list[str], known: Schema | None) -> Reader:

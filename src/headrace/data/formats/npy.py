@@ -15,11 +15,12 @@ from headrace.data.formats.columns.arrays import (
     length_of,
     map_npy,
     unreadable,
+    wanted_arrays,
 )
 from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.manifest import known_schema, manifest_of
-from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.manifest import known_schema, manifest_of, only_known
+from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.stored_arrays import NamedArray, npy_arrays, open_arrays
 from headrace.storage.files import first_bytes, is_file
 from headrace.storage.locations import is_url
@@ -41,24 +42,26 @@ def refusal(field: Field) -> str | None:
     return "an .npy file holds samples of one size"
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
-    known = known_schema(manifest_of(path, NAME))
+    known = only_known(known_schema(manifest_of(path, NAME)), columns)
     if is_url(path):
-        return _open_stored(path, known)
+        return _open_stored(path, known, columns)
 
-    schema, columns = columns_from(_arrays(path), path, known)
-    return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, schema))
+    arrays = _arrays(path)
+    wanted = {name: arrays[name] for name in wanted_arrays(arrays, columns)}
+    schema, found = columns_from(wanted, path, known)
+    return ColumnsReader(NAME, path, schema, length_of(found), functools.partial(_load, path, schema))
 
 
-def _open_stored(url: str, known: Schema | None) -> Reader:
+def _open_stored(url: str, known: Schema | None, columns: Names | None) -> Reader:
     files = RemoteFiles.at([url])
     addresses = Addresses(files)
     array = npy_arrays(files, [url], addresses)[0]
     if array.dtype.names is None:
         return open_arrays(NAME, url, addresses, {"data": NamedArray(array)}, known)
 
-    parts = {name: NamedArray(array, name) for name in array.dtype.names}
+    parts = {name: NamedArray(array, name) for name in wanted_arrays(array.dtype.names, columns)}
     return open_arrays(NAME, url, addresses, parts, known)
 
 

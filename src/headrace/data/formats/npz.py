@@ -23,11 +23,12 @@ from headrace.data.formats.columns.arrays import (
     npy_from,
     npy_head,
     unreadable,
+    wanted_arrays,
 )
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
-from headrace.data.formats.manifest import known_schema, manifest_of
-from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.manifest import known_schema, manifest_of, only_known
+from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.storage.files import first_bytes, is_file
 
 NAME = "npz"
@@ -50,20 +51,20 @@ def refusal(field: Field) -> str | None:
     return None
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     manifest = manifest_of(path, NAME)
-    headers = _headers(path, trust)
-    schema, columns = columns_from(headers, path, known_schema(manifest))
-    return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, schema, trust))
+    headers = _headers(path, trust, columns)
+    schema, found = columns_from(headers, path, only_known(known_schema(manifest), columns))
+    return ColumnsReader(NAME, path, schema, length_of(found), functools.partial(_load, path, schema, trust))
 
 
-def _headers(path: str, trust: bool) -> dict[str, Array]:
+def _headers(path: str, trust: bool, columns: Names | None) -> dict[str, Array]:
     """Returns stand-ins for the arrays, of their types and shapes, which take no memory; offsets are read."""
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            for name, info in _members(path, archive, trust).items():
+            for name, info in _members(path, archive, trust, columns).items():
                 with archive.open(info) as file:
                     shape, _, dtype = npy_head(file)
                 # One zero for all values: no member is unpacked before a sample is asked for.
@@ -82,12 +83,14 @@ def _headers(path: str, trust: bool) -> dict[str, Array]:
     return arrays
 
 
-def _members(path: str, archive: zipfile.ZipFile, trust: bool) -> dict[str, zipfile.ZipInfo]:
-    """Returns the arrays' members by name. Raises `FormatError` if all of them together would take too much memory."""
-    members = {}
+def _members(path: str, archive: zipfile.ZipFile, trust: bool, columns: Names | None) -> dict[str, zipfile.ZipInfo]:
+    """Returns the members of wanted arrays by name. Raises `FormatError` if they would take too much memory."""
+    there = {}
     for member in archive.infolist():
         if member.filename.endswith(".npy"):
-            members[member.filename.removesuffix(".npy")] = member
+            there[member.filename.removesuffix(".npy")] = member
+
+    members = {name: there[name] for name in wanted_arrays(there, columns)}
 
     # Bit 0 of the flags: encrypted (PKWARE's APPNOTE, 4.4.4).
     encrypted = []
@@ -147,7 +150,7 @@ def _load(path: str, schema: Schema, trust: bool) -> dict[str, Column]:
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            for name, info in _members(path, archive, trust).items():
+            for name, info in _members(path, archive, trust, schema.names).items():
                 arrays[name] = _read(archive, info, path)
     except (*READ_FAILURES, OSError) as error:
         if isinstance(error, FormatError) or getattr(error, "filename", None) is not None:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.core.errors import FormatError, HeadraceError
+from headrace.core.errors import HeadraceError
 from headrace.data.formats.arrow import BatchWriter
 from headrace.data.formats.columns import Column, Keys, joined
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.arrow_columns import check_decoded, from_arrow
-from headrace.data.formats.columns.arrow_types import arrow_schema, schema_from
+from headrace.data.formats.columns.arrow_sets import joined_schema, wanted_of
+from headrace.data.formats.columns.arrow_types import arrow_schema
 from headrace.data.formats.columns.grouping import grouped
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import BlockReader
@@ -23,7 +24,7 @@ from headrace.data.formats.guards.limits import allowed, check_unfolding
 from headrace.data.formats.guards.parquet_pages import Pages, Pread, leaves_of, look_at
 from headrace.data.formats.manifest import manifest_of
 from headrace.data.formats.parquet_files import FAILURES, LocalParquetFiles, ParquetFiles, RemoteParquetFiles
-from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
 from headrace.storage.files import first_bytes, is_file, is_folder
 from headrace.storage.locations import is_url
@@ -60,14 +61,14 @@ def refusal(field: Field) -> str | None:
     return None
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     names = shards_of(path, SUFFIXES)
     manifest_of(path, NAME)
-    return open_files(names, path, trust)
+    return open_files(names, path, trust, columns)
 
 
-def open_files(names: Sequence[str], path: str, trust: bool) -> Reader:
+def open_files(names: Sequence[str], path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `SeveralFiles.open_files`."""
     files: ParquetFiles
     if is_url(names[0]):
@@ -75,22 +76,10 @@ def open_files(names: Sequence[str], path: str, trust: bool) -> Reader:
     else:
         files = LocalParquetFiles(names)
 
-    first = files.schema(0)
+    schema = joined_schema(list(map(files.schema, range(len(names)))), names, path, wanted_of(files.schema(0), columns))
     groups = []
     lengths = []
-    for number, name in enumerate(names):
-        schema = files.schema(number)
-        if not schema.equals(first):
-            found = f"{schema.names} where {names[0]} has {first.names}"
-            expected = "the same columns and types in all files"
-            raise FormatError.about(
-                "files differ",
-                place=name,
-                found=found,
-                expected=expected,
-                cure="make all of them with the same columns and types, or open those that agree by themselves",
-            )
-
+    for number in range(len(names)):
         metadata = files.metadata(number)
         for group in range(metadata.num_row_groups):
             groups.append((number, group))
@@ -98,7 +87,7 @@ def open_files(names: Sequence[str], path: str, trust: bool) -> Reader:
 
     if isinstance(files, LocalParquetFiles):
         files.close()
-    return ParquetReader(path, files, schema_from(first, path), groups, lengths, trust)
+    return ParquetReader(path, files, schema, groups, lengths, trust)
 
 
 class ParquetReader(BlockReader):

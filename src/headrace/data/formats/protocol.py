@@ -12,7 +12,7 @@ then all of it is there (see `atomic_target.py`). What was there before stays un
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from headrace.core import this_process
@@ -22,6 +22,9 @@ from headrace.data.formats.columns.schema import Field, Schema
 from headrace.storage.ranges import ByteRange
 
 T = TypeVar("T")
+
+Names = Collection[str]
+"""Of columns."""
 
 
 class Reader(Protocol):
@@ -107,8 +110,11 @@ class Format(Protocol):
     def claims(self, path: str) -> bool:
         """Tells whether this is data of this format, from names and first bytes."""
 
-    def open_reader(self, path: str, trust: bool) -> Reader:
-        """Opens data for reading. Raises `FormatError`, `DatasetNotFoundError`, `OSError`."""
+    def open_reader(self, path: str, trust: bool, columns: Names | None = None) -> Reader:
+        """Opens data for reading. Raises `FormatError`, `DatasetNotFoundError`, `OSError`.
+
+        columns: those that are wanted, if not all: what does not fit may lie beside them. The reader may have others.
+        """
 
     def open_writer(self, path: str, schema: Schema) -> Writer:
         """Begins to write. Raises `FormatError` if the format cannot hold this schema."""
@@ -121,10 +127,10 @@ class Format(Protocol):
 class SeveralFiles(Protocol):
     """A format whose datasets may lie in several files, as they are listed by a user."""
 
-    def open_files(self, files: Sequence[str], place: str, trust: bool) -> Reader:
+    def open_files(self, files: Sequence[str], place: str, trust: bool, columns: Names | None = None) -> Reader:
         """Opens files, which are all there, as one dataset, in their order. Raises as `Format.open_reader` does.
 
-        files: paths, or URLs of one store; at least one. place: what a user would call them.
+        files: paths, or URLs of one store; at least one. place: what a user would call them. columns: as there.
         """
 
 

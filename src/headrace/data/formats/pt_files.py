@@ -26,7 +26,7 @@ from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import commit_with_manifest, read_manifest
-from headrace.data.formats.protocol import Reader, Writer, even_blocks
+from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
 from headrace.data.formats.sample_files import LocalSampleFiles, RemoteSampleFiles, SampleFiles
 from headrace.storage.files import info_of, is_folder, join
 from headrace.storage.locations import is_url
@@ -72,7 +72,7 @@ def refusal(field: Field) -> str | None:
     return None
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     names = files_ending_in(path, SUFFIXES)
     manifest = read_manifest(path, NAME)
@@ -103,6 +103,8 @@ def open_reader(path: str, trust: bool) -> Reader:
     for number, data in zip(looked_at, files.read(looked_at), strict=True):
         file = files.place(number)
         sample = _read(file, data, trust)
+        if columns is not None and set(columns) <= set(sample):
+            sample = {name: sample[name] for name in columns}
         if samples and list(sample) != list(samples[0]):
             found = f"keys {list(sample)}"
             raise FormatError.about(

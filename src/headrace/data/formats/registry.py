@@ -22,7 +22,7 @@ from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.fetched_whole import NotByRanges, open_fetched
 from headrace.data.formats.flat import EXAMPLE, number_type, open_flat
 from headrace.data.formats.manifest import read_manifest
-from headrace.data.formats.protocol import Format, Reader, SeveralFiles, Writer
+from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles, Writer
 from headrace.data.formats.shards import is_pattern, matches_of
 from headrace.data.formats.unfinished import refuse_unfinished
 from headrace.storage.files import exists, first_bytes, is_folder, parent_of, size_of
@@ -115,13 +115,7 @@ def format_of(path: str) -> Format:
             siblings = []
 
         near = difflib.get_close_matches(given.name, siblings, 1)
-        scheme = path.partition(":")[0]
-        if is_url(path.strip()):
-            cure = "remove the space in front of the URL"
-        elif scheme != path and scheme.lower() in CLOUD_SCHEMES:
-            # `https:host/x`, which is read as a path.
-            cure = f"for a URL, write two slashes behind the colon: {scheme}://..."
-        elif near:
+        if near:
             cure = f"did you mean {parent / near[0]}?"
         else:
             cure = "correct the path"
@@ -223,11 +217,13 @@ def open_reader(
     *,
     format: str | None = None,
     trust: bool = False,
+    columns: Names | None = None,
     options: Mapping[str, object] | None = None,
     cache: CacheSettings | None = None,
 ) -> Reader:
     """Opens stored data. Raises `DatasetNotFoundError`, `FormatError`, `UsageError`, and `OSError` with the path.
 
+    columns: those that are wanted, if not all; see `Format.open_reader`.
     options: how the store of a URL is opened. cache: where its blocks are kept on this node; None: nowhere.
     """
     place = local_path(path)
@@ -241,12 +237,28 @@ def open_reader(
         )
     if is_url(place):
         with lookup(options_for(place, options), cache):
-            return _open(parse(place).url, format, trust)
+            return _open(parse(place).url, format, trust, columns)
 
+    _refuse_half_url(place)
     place = bound_path(place)
     check_name(place)
     check_kind(place)
-    return _open(place, format, trust)
+    return _open(place, format, trust, columns)
+
+
+def _refuse_half_url(given: str) -> None:
+    """Raises `DatasetNotFoundError` for a path that is not there, and was meant as a URL."""
+    scheme = given.partition(":")[0]
+    if is_url(given.strip()):
+        cure = "remove the space in front of the URL"
+    elif scheme != given and scheme.lower() in CLOUD_SCHEMES:
+        # `https:host/x`, which is read as a path.
+        cure = f"for a URL, write two slashes behind the colon: {scheme}://..."
+    else:
+        return
+
+    if not os.path.lexists(given):
+        raise DatasetNotFoundError.about("there are no such data", place=given, found="nothing", cure=cure)
 
 
 def open_flat_reader(
@@ -264,7 +276,7 @@ def open_flat_reader(
     return open_flat(bound_path(place), number)
 
 
-def _open(place: str, format: str | None, trust: bool) -> Reader:
+def _open(place: str, format: str | None, trust: bool, columns: Names | None) -> Reader:
     if is_url(place) and not is_pattern(place):
         refuse_unfinished(place)
 
@@ -284,22 +296,22 @@ def _open(place: str, format: str | None, trust: bool) -> Reader:
 
     try:
         if is_url(place):
-            return _open_url(chosen, place, trust)
-        return chosen.open_reader(place, trust)
+            return _open_url(chosen, place, trust, columns)
+        return chosen.open_reader(place, trust, columns)
     except LIBRARY_FAILURES as error:
         if isinstance(error, HeadraceError):
             raise
         raise unreadable(place, f"{chosen.TITLE} ({chosen.NAME})", error) from error
 
 
-def _open_url(chosen: Format, url: str, trust: bool) -> Reader:
+def _open_url(chosen: Format, url: str, trust: bool, columns: Names | None) -> Reader:
     if chosen.NAME in READ_BY_RANGES:
         try:
-            return chosen.open_reader(url, trust)
+            return chosen.open_reader(url, trust, columns)
         except NotByRanges:
             # Some files of the format cannot be read by ranges, such as those that are compressed as a whole.
             pass
-    return open_fetched(chosen, url, trust)
+    return open_fetched(chosen, url, trust, columns)
 
 
 def check_name(place: str) -> None:

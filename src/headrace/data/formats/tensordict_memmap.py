@@ -19,13 +19,20 @@ import torch
 from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.data.formats.columns import Array, Column
-from headrace.data.formats.columns.arrays import ArraysWriter, ColumnsReader, columns_from, length_of, unreadable
+from headrace.data.formats.columns.arrays import (
+    ArraysWriter,
+    ColumnsReader,
+    columns_from,
+    length_of,
+    unreadable,
+    wanted_arrays,
+)
 from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.remote_arrays import Pieces, StoredArray
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.fetched_whole import NotByRanges
-from headrace.data.formats.manifest import known_schema, manifest_of
-from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.manifest import known_schema, manifest_of, only_known
+from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.stored_arrays import NamedArray, check_size, dtype_of, open_arrays
 from headrace.storage.files import join, objects_below, read_small
 from headrace.storage.locations import is_url
@@ -59,14 +66,16 @@ def refusal(field: Field) -> str | None:
     return "its name holds what TensorDict or file names have another meaning for"
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
-    known = known_schema(manifest_of(path, NAME))
+    known = only_known(known_schema(manifest_of(path, NAME)), columns)
     if is_url(path):
         return _open_stored(path, known, trust)
 
-    schema, columns = columns_from(_arrays(path, trust), path, known)
-    return ColumnsReader(NAME, path, schema, length_of(columns), functools.partial(_load, path, schema, trust))
+    arrays = _arrays(path, trust)
+    wanted = {name: arrays[name] for name in wanted_arrays(arrays, columns)}
+    schema, found = columns_from(wanted, path, known)
+    return ColumnsReader(NAME, path, schema, length_of(found), functools.partial(_load, path, schema, trust))
 
 
 def _open_stored(url: str, known: Schema | None, trust: bool) -> Reader:

@@ -29,7 +29,7 @@ from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.growing_file import GrowingFileWriter
 from headrace.data.formats.manifest import Manifest, manifest_of
-from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
 from headrace.data.formats.tar_files import LocalTarFiles, RemoteTarFiles, TarFiles
 from headrace.data.formats.tar_index import TarIndex, keep_index
@@ -64,17 +64,17 @@ def refusal(field: Field) -> str | None:
     return None
 
 
-def open_reader(path: str, trust: bool) -> Reader:
+def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`. Reads the headers of the first shard; those of the others are read when needed."""
-    return _open(shards_of(path, SUFFIXES), path, manifest_of(path, NAME), trust)
+    return _open(shards_of(path, SUFFIXES), path, manifest_of(path, NAME), trust, columns)
 
 
-def open_files(files: Sequence[str], place: str, trust: bool) -> Reader:
+def open_files(files: Sequence[str], place: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `SeveralFiles.open_files`."""
-    return _open(files, place, None, trust)
+    return _open(files, place, None, trust, columns)
 
 
-def _open(files: Sequence[str], path: str, manifest: Manifest | None, trust: bool) -> Reader:
+def _open(files: Sequence[str], path: str, manifest: Manifest | None, trust: bool, columns: Names | None) -> Reader:
     shards: TarFiles
     if is_url(files[0]):
         shards = RemoteTarFiles(files)
@@ -83,7 +83,7 @@ def _open(files: Sequence[str], path: str, manifest: Manifest | None, trust: boo
 
     index = shards.index(0)
     if not trust:
-        _refuse_pickles(files[0], index)
+        _refuse_pickles(files[0], _wanted(index, columns))
 
     if manifest is not None:
         endings = {}
@@ -101,13 +101,21 @@ def _open(files: Sequence[str], path: str, manifest: Manifest | None, trust: boo
             raise unreadable(files[0], "tar shard", ValueError("a shard without samples"))
         return TarReader(path, shards, Schema((Field(KEY, "text"),)), {})
 
-    schema, endings = _guessed(shards, index)
+    schema, endings = _guessed(shards, index, _wanted(index, columns))
     return TarReader(path, shards, schema, endings)
 
 
-def _refuse_pickles(file: str, index: TarIndex) -> None:
+def _wanted(index: TarIndex, columns: Names | None) -> list[str]:
+    """Returns the endings of wanted columns; all, if none are named or one of them is not there."""
+    wanted = [ending for ending in index.endings if columns is not None and _column_name(ending) in columns]
+    if columns is None or {KEY, *map(_column_name, wanted)} < {KEY, *columns}:
+        return list(index.endings)
+    return wanted
+
+
+def _refuse_pickles(file: str, endings: Sequence[str]) -> None:
     found = []
-    for ending in index.endings:
+    for ending in endings:
         if PICKLES.search(ending):
             found.append(ending)
 
@@ -121,13 +129,16 @@ def _refuse_pickles(file: str, index: TarIndex) -> None:
         )
 
 
-def _guessed(shards: TarFiles, index: TarIndex) -> tuple[Schema, dict[str, str]]:
+def _guessed(shards: TarFiles, index: TarIndex, wanted: Sequence[str]) -> tuple[Schema, dict[str, str]]:
     """Returns the columns of the first shard, of which some samples are looked at, and the endings of their files."""
     fields = [Field(KEY, "text")]
     endings = {}
     file = shards.names[0]
     looked_at = spread(index.count, LOOKED_AT)
     for column, ending in enumerate(index.endings):
+        if ending not in wanted:
+            continue
+
         there = looked_at[index.sizes[looked_at, column] >= 0]
         starts = index.starts[there, column]
         sizes = index.sizes[there, column]

@@ -160,7 +160,9 @@ class ShardJob:
 
     def begin(self) -> None:
         """See `Job.begin`."""
-        self._reader = self._given or open_reader(self._plan.source, trust=self._trust, options=self._source_options)
+        self._reader = self._given or open_reader(
+            self._plan.source, trust=self._trust, columns=self._plan.options.columns, options=self._source_options
+        )
         self._store = self._target.config.open()
         # Another machine has a spool of its own.
         self._spool = spool_of(self._target.url)

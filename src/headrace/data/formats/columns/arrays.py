@@ -14,7 +14,7 @@ import math
 import re
 import tokenize
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +29,7 @@ from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.guards.limits import FREE, too_large
 from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.manifest import commit_with_manifest
-from headrace.data.formats.protocol import Handle, even_blocks
+from headrace.data.formats.protocol import Handle, Names, even_blocks
 from headrace.storage import files
 
 SUFFIXES: dict[Kind, str] = {"ragged": ".values", "bytes": ".bytes", "text": ".utf8"}
@@ -61,6 +61,27 @@ def arrays_of(field: Field, column: Column) -> dict[str, Array]:
     if isinstance(column, Ragged):
         return dict(zip(array_names(field), column.packed(), strict=True))
     return {field.name: column}
+
+
+def wanted_arrays(names: Iterable[str], columns: Names | None) -> list[str]:
+    """Returns which of these arrays hold the wanted columns; all, if none are named or one of them is not there."""
+    if columns is None:
+        return list(names)
+
+    wanted = []
+    found = set()
+    for name in names:
+        stem, dot, ending = name.rpartition(".")
+        if name in columns:
+            wanted.append(name)
+            found.add(name)
+        elif stem in columns and (dot + ending in KINDS or dot + ending == OFFSETS):
+            wanted.append(name)
+            found.add(stem)
+
+    if len(found) < len(set(columns)):
+        return list(names)
+    return wanted
 
 
 def columns_from(
@@ -117,7 +138,18 @@ def values_of(arrays: Mapping[str, Array], field: Field, place: object) -> Array
 def check_lengths(lengths: Mapping[str, int], place: object) -> None:
     """Raises `FormatError` if columns have different numbers of samples. lengths: by name."""
     if len(set(lengths.values())) > 1:
-        raise _unfit(place, f"columns of different lengths: {dict(lengths)}", "as many samples in each column")
+        found = f"columns of different lengths: {dict(lengths)}"
+        raise _unfit(place, found, "as many samples in each column", cure_of_lengths(lengths))
+
+
+def cure_of_lengths(lengths: Mapping[str, int]) -> str:
+    """Returns what to do with columns of different lengths: to name those that go together."""
+    parts = []
+    for length in dict.fromkeys(lengths.values()):
+        alike = [name for name, other in lengths.items() if other == length]
+        parts.append(f"columns={alike[:4]}")
+
+    return f"open those that belong together by themselves: {', or '.join(parts[:3])}"
 
 
 def length_of(columns: Mapping[str, Column]) -> int:
@@ -138,7 +170,8 @@ def _guessed(arrays: Mapping[str, Array], place: object) -> tuple[Field, ...]:
 
         array = as_numbers(array, f"{place}, array {name!r}")
         if array.ndim == 0:
-            raise _unfit(place, f"array {name!r} is a single number", "arrays with one entry per sample")
+            cure = "name the arrays that have one, with columns="
+            raise _unfit(place, f"array {name!r} is a single number", "arrays with one entry per sample", cure)
 
         # A suffix means something only where the offsets are there too: `x.values` alone is a column of that name.
         if suffix in KINDS and stem + OFFSETS in arrays:
@@ -169,8 +202,9 @@ def check_offsets(
     return as_numbers(offsets, place)
 
 
-def _unfit(place: object, found: str, expected: str) -> FormatError:
-    cure = "restore the file, or pack the data again"
+def _unfit(
+    place: object, found: str, expected: str, cure: str = "restore the file, or pack the data again"
+) -> FormatError:
     return FormatError.about(
         "stored arrays do not fit together", place=place, found=found, expected=expected, cure=cure
     )

@@ -90,15 +90,9 @@ class Schema:
 
     def only(self, names: Iterable[str] | None, place: object = None) -> Schema:
         """Returns the fields of these names, in the order asked for; None: all. Raises `UsageError` for others."""
-        if names is None:
+        wanted = wanted_names(names)
+        if wanted is None:
             return self
-
-        if isinstance(names, str):
-            wanted: tuple[str, ...] = (names,)
-        elif not isinstance(names, Iterable):
-            raise wrong_argument("columns", names, "a list of names")
-        else:
-            wanted = tuple(names)
 
         unknown = []
         for name in wanted:
@@ -138,6 +132,17 @@ class Schema:
             ) from error
 
         return cls(fields)
+
+
+def wanted_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
+    """Returns the names of columns that a user wants; None: all. Raises `UsageError` for what is no list of names."""
+    if columns is None:
+        return None
+    if isinstance(columns, str):
+        return (columns,)
+    if not isinstance(columns, Iterable):
+        raise wrong_argument("columns", columns, "a list of names")
+    return tuple(columns)
 
 
 def _field_from(plain: Mapping[str, Any]) -> Field:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.core.errors import FormatError
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
-from headrace.data.formats.columns.arrow_types import schema_from
+from headrace.data.formats.columns.arrow_sets import joined_schema, joined_tables, wanted_of
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.columns.tables import TableReader
@@ -24,7 +24,7 @@ from headrace.data.formats.decoding_whole import decoding_whole
 from headrace.data.formats.growing_file import GrowingFile, GrowingFileWriter
 from headrace.data.formats.guards.limits import stored_size
 from headrace.data.formats.manifest import known_schema, manifest_of
-from headrace.data.formats.protocol import Reader, Writer
+from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
 from headrace.storage.files import is_file, is_folder
 
@@ -57,21 +57,23 @@ class TextFormat:
             return bool(files_ending_in(path, self.SUFFIXES))
         return path.endswith(self.SUFFIXES) and (is_pattern(path) or is_file(path))
 
-    def open_reader(self, path: str, trust: bool) -> Reader:
+    def open_reader(self, path: str, trust: bool, columns: Names | None = None) -> Reader:
         """See `Format.open_reader`."""
         files = shards_of(path, self.SUFFIXES)
-        return _open_table(self.NAME, path, files, known_schema(manifest_of(path, self.NAME)), self.parse)
+        return _open_table(self.NAME, path, files, known_schema(manifest_of(path, self.NAME)), self.parse, columns)
 
-    def open_files(self, files: Sequence[str], place: str, trust: bool) -> Reader:
+    def open_files(self, files: Sequence[str], place: str, trust: bool, columns: Names | None = None) -> Reader:
         """See `SeveralFiles.open_files`."""
-        return _open_table(self.NAME, place, files, None, self.parse)
+        return _open_table(self.NAME, place, files, None, self.parse, columns)
 
     def open_writer(self, path: str, schema: Schema) -> Writer:
         """See `Format.open_writer`."""
         return GrowingFileWriter(self.NAME, path, schema, self.SUFFIXES, self.write_file)
 
 
-def _open_table(name: str, path: str, files: Sequence[str], known: Schema | None, parse: Parse) -> Reader:
+def _open_table(
+    name: str, path: str, files: Sequence[str], known: Schema | None, parse: Parse, columns: Names | None
+) -> Reader:
     size = stored_size(files)
     if size > LARGE:
         warnings.warn(
@@ -80,33 +82,39 @@ def _open_table(name: str, path: str, files: Sequence[str], known: Schema | None
             stacklevel=3,
         )
 
-    table = _parsed(files, known, parse)
-    if known is not None:
-        schema = known
-    else:
-        schema = schema_from(table.schema, path)
-
-    return TableReader(name, path, schema, table.num_rows, _KeptTable(files, known, parse, table))
+    schema, table = _parsed(files, path, known, parse, columns)
+    return TableReader(name, path, schema, table.num_rows, _KeptTable(files, path, known, parse, columns, table))
 
 
 class _KeptTable:
     """Parses when it is called; the process that opened the data hands over what it parsed already."""
 
-    def __init__(self, files: Sequence[str], known: Schema | None, parse: Parse, table: pa.Table) -> None:
-        self._parse = functools.partial(_parsed, files, known, parse)
+    def __init__(
+        self,
+        files: Sequence[str],
+        path: str,
+        known: Schema | None,
+        parse: Parse,
+        columns: Names | None,
+        table: pa.Table,
+    ) -> None:
+        self._parse = functools.partial(_parsed, files, path, known, parse, columns)
         self._table: pa.Table | None = table
 
     def __call__(self) -> pa.Table:
         if self._table is not None:
             return self._table
-        return self._parse()
+        return self._parse()[1]
 
     def __getstate__(self) -> dict[str, Any]:
         # A worker that is spawned parses for itself: the table, as a pickle, would be larger than the text.
         return {"_parse": self._parse, "_table": None}
 
 
-def _parsed(files: Sequence[str], known: Schema | None, parse: Parse) -> pa.Table:
+def _parsed(
+    files: Sequence[str], path: str, known: Schema | None, parse: Parse, columns: Names | None
+) -> tuple[Schema, pa.Table]:
+    """Returns the rows of files, and their columns: `known` if they are."""
     tables = []
     sizes = [Path(file).stat().st_size for file in files]
     rows = 0
@@ -129,9 +137,46 @@ def _parsed(files: Sequence[str], known: Schema | None, parse: Parse) -> pa.Tabl
             report(rows, round(rows * sum(sizes) / max(sum(sizes[: at + 1]), 1)))
 
     try:
-        return pa.concat_tables(tables).combine_chunks()
+        if known is None:
+            tables = _of_common_numbers(tables)
+            schemas = [table.schema for table in tables]
+            known = joined_schema(schemas, files, path, wanted_of(schemas[0], columns))
+            return known, joined_tables(tables, known, files).combine_chunks()
+        return known, pa.concat_tables(tables).combine_chunks()
     except FAILURES as error:
+        if isinstance(error, FormatError):
+            raise
         raise unreadable(files[0], "set of text tables", error, "give all files the same columns") from error
+
+
+def _of_common_numbers(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Returns tables whose numbers are floating point where those of one of them are, as in one file of all rows.
+
+    A column without a value in a table has the type of the others there.
+    """
+    kinds: dict[str, set[pa.DataType]] = {}
+    for table in tables:
+        for field in table.schema:
+            kinds.setdefault(field.name, set()).add(field.type)
+
+    wide = {}
+    for name, found in kinds.items():
+        some = found - {pa.null()}
+        if some == {pa.int64(), pa.float64()}:
+            wide[name] = pa.float64()
+        elif len(some) == 1 and len(found) > 1:
+            wide[name] = some.pop()
+
+    changed = []
+    for table in tables:
+        for number, field in enumerate(table.schema):
+            if field.name in wide and field.type != wide[field.name]:
+                # Arrow refuses whole numbers that floating point does not hold.
+                column = table.column(number).cast(wide[field.name])
+                table = table.set_column(number, field.name, column)
+        changed.append(table)
+
+    return changed
 
 
 def text_at(field: Field, block: Block, index: int) -> str:
