@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
+import re
+import tarfile
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,14 +19,20 @@ from headrace.core.errors import FormatError
 from headrace.core.regular import SIDE_FILE, read_side_file
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.arrays import unreadable
+from headrace.data.formats.guards.limits import check_unfolding
+
+LOGGER = logging.getLogger("headrace")
 
 MAGIC = b"HRTARIX1"
 RECORD = 512
 REGULAR = b"0\x007"
 """Kinds of entries that are plain files: of ustar, of the tar before it, and one that ought to lie in one piece."""
 
-LONGER = b"Lx"
-"""Kinds of entries that hold the long name of the next one: GNU's, and the records of pax."""
+PASSED_OVER = b"5g"
+"""Kinds of entries that are no files, and tell of none: folders, and records of pax about the whole archive."""
+
+META = re.compile(rb"__[^/]*__(?:$|/)")
+"""Names of what belongs to a shard and to no sample, as the package webdataset has it."""
 
 AT_ONCE = 1024
 """Headers whose checksums are compared at a time."""
@@ -33,6 +44,26 @@ CELLS = 1 << 22
 
 EMPTY = 64
 """How many times as many places as files a larger table may have."""
+
+
+class Holes(NamedTuple):
+    """Where the stored bytes of a file belong; all others are zeros."""
+
+    size: int
+    """Bytes of the whole file."""
+
+    blocks: Sequence[tuple[int, int]]
+    """Place in the file, and length, of each piece that is stored; they lie one behind the other."""
+
+    def filled(self, stored: Array) -> Array:
+        """Returns the whole file. stored: uint8, as many as all pieces have."""
+        whole = np.zeros(self.size, np.uint8)
+        at = 0
+        for start, length in self.blocks:
+            whole[start : start + length] = stored[at : at + length]
+            at += length
+
+        return whole
 
 
 @dataclass(frozen=True)
@@ -48,6 +79,8 @@ class TarIndex:
     endings: tuple[str, ...]
     starts: Array
     sizes: Array
+    holes: Mapping[tuple[int, int], Holes] = field(default_factory=dict)
+    """Of files that are stored without theirs, by sample and column: `sizes` has what is stored."""
 
     @property
     def count(self) -> int:
@@ -167,7 +200,7 @@ def index_from(data: bytes, path: str, size: int) -> TarIndex | None:
 
     starts, sizes = table[samples + 1 :].reshape(2, samples, columns)
     parts = data[text + names : text + names + endings].split(b"\0")[:columns]
-    found = tuple(map(_as_text, parts))
+    found = tuple(_as_text(part.lower()) for part in parts)
     return TarIndex(np.frombuffer(data, np.uint8, names, text), table[: samples + 1], found, starts, sizes)
 
 
@@ -192,11 +225,14 @@ class _TarSamples:
         self.names: list[bytes] = []
         self.columns: dict[bytes, int] = {}
         self.files: list[tuple[int, int, int, int]] = []
+        self.holes: dict[tuple[int, int], Holes] = {}
         self.prefix = b"/"
         self.seen = 0
 
-    def add(self, name: bytes, start: int, size: int) -> None:
+    def add(self, name: bytes, start: int, size: int, holes: Holes | None = None) -> None:
         if not name.startswith(self.prefix):
+            if META.match(name):
+                return
             folder, slash, base = name.rpartition(b"/")
             stem, dot, ending = base.partition(b".")
             if not stem or not ending:
@@ -207,6 +243,8 @@ class _TarSamples:
         else:
             ending = name[len(self.prefix) :]
 
+        # As the package webdataset has it.
+        ending = ending.lower()
         # `seen` has a bit for each column of the sample so far. The same name once more begins another sample.
         column = self.columns.setdefault(ending, len(self.columns))
         if self.seen >> column & 1:
@@ -215,6 +253,8 @@ class _TarSamples:
 
         self.seen |= 1 << column
         self.files.append((len(self.names) - 1, column, start, size))
+        if holes is not None:
+            self.holes[len(self.names) - 1, column] = holes
 
     def index(self, place: str) -> TarIndex:
         # The attack: a million small files, each a sample of its own with an ending of its own, are a table of a
@@ -234,7 +274,7 @@ class _TarSamples:
         sizes[table[:, 0], table[:, 1]] = table[:, 3]
         ends = np.cumsum([0, *map(len, self.names)])
         endings = tuple(map(_as_text, self.columns))
-        return TarIndex(np.frombuffer(b"".join(self.names), np.uint8), ends, endings, starts, sizes)
+        return TarIndex(np.frombuffer(b"".join(self.names), np.uint8), ends, endings, starts, sizes, self.holes)
 
 
 def _walk(shard: ShardBytes, place: str) -> TarIndex:
@@ -279,20 +319,92 @@ def _walk(shard: ShardBytes, place: str) -> TarIndex:
         position = start + (size + RECORD - 1) // RECORD * RECORD
         kind = header[156]
         if kind in REGULAR:
-            if long_name is None:
-                name = _name(header)
-            else:
-                name = long_name
-
-            samples.add(name, start, size)
+            samples.add(long_name or _name(header), start, size)
             long_name = None
-        elif kind in LONGER:
-            long_name = _long_name(kind, bytes(shard.pread(min(size, LONGEST_NAME), start))) or long_name
+        elif kind in PASSED_OVER:
+            long_name = None
         else:
-            long_name = None
+            long_name = _long_name(kind, bytes(shard.pread(min(size, LONGEST_NAME), start)), long_name)
+            if long_name is None:
+                _compare(headers, places, place)
+                return _walked_by_tarfile(shard, place)
 
         if len(headers) == AT_ONCE:
             _compare(headers, places, place)
+
+
+class _ShardStream(io.RawIOBase):
+    """A shard as Python's `tarfile` reads it."""
+
+    def __init__(self, shard: ShardBytes) -> None:
+        self._shard = shard
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._shard.size}[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._shard.pread(len(buffer), self._at)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _walked_by_tarfile(shard: ShardBytes, place: str) -> TarIndex:
+    """Returns what `_walk` does, of a shard with entries of rare kinds: holes, links, sizes in records of pax."""
+    try:
+        stream = io.BufferedReader(_ShardStream(shard))
+        with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+            members = archive.getmembers()
+            end = archive.offset
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise unreadable(place, "tar shard", error) from error
+
+    # `tarfile` takes a damaged header behind the first for the end.
+    _check_end(bytes(shard.pread(RECORD, end)), end, place, shard.size)
+    samples = _TarSamples()
+    by_name: dict[str, tarfile.TarInfo] = {}
+    others = []
+    stored = unfolded = 0
+    for member in members:
+        content: tarfile.TarInfo | None = member
+        if member.islnk():
+            content = by_name.get(member.linkname)
+        if content is None or not content.isreg():
+            if not member.isdir():
+                others.append(member.name)
+            continue
+
+        by_name[member.name] = content
+        holes = None
+        size = content.size
+        if content.issparse():
+            blocks: list[tuple[int, int]] = list(content.sparse)  # type: ignore[arg-type]
+            holes = Holes(content.size, blocks)
+            size = sum(count for _, count in blocks)
+        if content.offset_data + size > shard.size:
+            found = f"a file of {size:,} bytes, which ends behind the shard"
+            raise _damaged(place, content.offset_data, found)
+
+        stored += size
+        unfolded += content.size
+        check_unfolding(place, "a shard whose files have holes", unfolded, stored)
+        samples.add(member.name.encode("utf-8", "surrogateescape"), content.offset_data, size, holes)
+
+    if others:
+        told = "%s: %d of its entries are no files, such as symbolic links, and are passed over; the first is %s"
+        LOGGER.warning(told, place, len(others), others[0])
+    return samples.index(place)
 
 
 def _check_end(header: bytes, position: int, place: str, length: int) -> None:
@@ -352,24 +464,31 @@ def _name(header: bytes) -> bytes:
     return name
 
 
-def _long_name(kind: int, extension: bytes) -> bytes | None:
+def _long_name(kind: int, content: bytes, known: bytes | None) -> bytes | None:
+    """Returns the name that an entry tells of the next one, or has none to tell; None: it is of a rare kind."""
     if kind == ord("L"):
-        return extension.rstrip(b"\0")
-    return _pax_path(extension)
+        return content.rstrip(b"\0")
+    if kind != ord("x"):
+        return None
+
+    records = _pax_records(content)
+    if any(key == b"size" or key.startswith(b"GNU.sparse.") for key in records):
+        return None
+    return records.get(b"path", known or b"")
 
 
-def _pax_path(extension: bytes) -> bytes | None:
-    """Returns the path that a pax header gives: records `LENGTH KEY=VALUE` and a newline."""
+def _pax_records(extension: bytes) -> dict[bytes, bytes]:
+    """Returns what a pax header tells of the next entry: records `LENGTH KEY=VALUE` and a newline."""
+    found = {}
     while extension:
         digits, _, rest = extension.partition(b" ")
         if not digits.isdigit() or not 0 < int(digits) <= len(extension):
-            return None
-        record = rest[: int(digits) - len(digits) - 2]
-        if record.startswith(b"path="):
-            return record[5:]
+            break
+        key, _, value = rest[: int(digits) - len(digits) - 2].partition(b"=")
+        found[key] = value
         extension = extension[int(digits) :]
 
-    return None
+    return found
 
 
 def _damaged(place: str, position: int, found: str) -> FormatError:

@@ -51,7 +51,8 @@ class TarReader:
         self.place = path
         self.schema = schema
         self.files = files
-        self._endings = dict(endings)
+        # The endings of files are found in small letters; see `TarIndex`.
+        self._endings = {name: ending.lower() for name, ending in endings.items()}
         self._starts: Handle[Keys] = Handle()
 
     def __len__(self) -> int:
@@ -135,6 +136,7 @@ class TarReader:
         starts, sizes, runs = self._locate(groups, count, wanted)
         buffer = empty(sum(stop - start for _, start, stop in runs))
         self.files.read(runs, buffer)
+        buffer = self._filled(groups, wanted, buffer, starts, sizes)
         columns: dict[str, Column] = {}
         origin = Origin(self._place_of, _places_of(groups, count))
         for row, field in enumerate(wanted):
@@ -143,6 +145,41 @@ class TarReader:
         if KEY in schema.names:
             columns[KEY] = self._keys(groups, count)
         return Block(schema, columns, origin)
+
+    def _filled(
+        self,
+        groups: Sequence[tuple[int, Keys, Keys]],
+        wanted: Sequence[Field],
+        buffer: Array,
+        starts: Array,
+        sizes: Array,
+    ) -> Array:
+        """Returns what was read, and behind it the whole of each file whose holes are not stored.
+
+        starts, sizes: int64 [fields, samples], which are changed for these.
+        """
+        parts = [buffer]
+        total = len(buffer)
+        for number, keys, positions in groups:
+            index = self.files.index(number)
+            if not index.holes:
+                continue
+
+            for row, field in enumerate(wanted):
+                column = self._place(index, number, field)
+                for key, position in zip(keys.tolist(), positions.tolist(), strict=True):
+                    holes = index.holes.get((key, column))
+                    if holes is None:
+                        continue
+                    start = starts[row, position]
+                    parts.append(holes.filled(buffer[start : start + sizes[row, position]]))
+                    starts[row, position] = total
+                    sizes[row, position] = holes.size
+                    total += holes.size
+
+        if len(parts) == 1:
+            return buffer
+        return np.concatenate(parts)
 
     def path_of_sample(self, key: int) -> str:
         """See `NamesFiles.path_of_sample`."""

@@ -151,7 +151,10 @@ def _guessed(shards: TarFiles, index: TarIndex, wanted: Sequence[str]) -> tuple[
         at = 0
         for sample, size in zip(there.tolist(), sizes.tolist(), strict=True):
             place = functools.partial(place_of_file, file, index, sample, ending)
-            values.append(decoded(ending, buffer[at : at + size].data, place))
+            data = buffer[at : at + size]
+            if (sample, column) in index.holes:
+                data = index.holes[sample, column].filled(data)
+            values.append(decoded(ending, data.data, place))
             at += size
 
         if values:
