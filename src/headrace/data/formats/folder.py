@@ -6,6 +6,7 @@ have; text is text, all else is bytes) and, with sub-folders, `label`. Order: by
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -36,6 +37,14 @@ CONTENTS = {
 }
 SIGNS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"BM": ".bmp"}
 OTHER = ("path", "label")
+
+LITTER = frozenset(("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx"))
+"""Names of what file managers leave behind, in small letters; other litter begins with a dot."""
+
+NOTES = (".txt", ".md", ".json", ".xml", ".yaml", ".yml", ".html", ".pdf", ".log", ".rtf")
+"""Endings of files that lie among images or sounds, and tell of them."""
+
+LOGGER = logging.getLogger("headrace")
 
 
 def claims(path: str) -> bool:
@@ -104,6 +113,7 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
             names.sort(key=lambda name: name.rpartition("/")[2])
         schema = manifest.schema
     else:
+        names = _without_notes(path, names)
         schema = _guessed(names)
 
     if is_url(path):
@@ -111,9 +121,42 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     return FolderReader(path, LocalSampleFiles(path, names), schema)
 
 
+def is_litter(name: str) -> bool:
+    """Tells whether a file or folder is what a file manager has left behind."""
+    return name.lower() in LITTER
+
+
 def _is_hidden(name: str) -> bool:
-    """Tells whether an object is no sample: the manifest, or what a name with a dot in front hides."""
-    return name == MANIFEST or any(part.startswith(".") for part in name.split("/"))
+    """Tells whether an object is no sample: the manifest, litter, or what a name with a dot in front hides."""
+    return name == MANIFEST or any(part.startswith(".") or is_litter(part) for part in name.split("/"))
+
+
+def _without_notes(path: str, names: Sequence[str]) -> list[str]:
+    """Returns the files of a folder without what tells of the samples and is none itself, such as a README."""
+    endings = Counter(Path(name).suffix.lower() for name in names)
+    inside = {Path(name).suffix.lower() for name in names if "/" in name}
+    content = _content_of(endings.most_common(1)[0][0])
+    notes = []
+    for name in names:
+        ending = Path(name).suffix.lower()
+        if content in ("image", "audio"):
+            is_note = ending in NOTES
+        else:
+            is_note = bool(inside) and "/" not in name and ending not in inside
+        if is_note:
+            notes.append(name)
+
+    left_out = set(notes)
+    kept = [name for name in names if name not in left_out]
+    if notes:
+        shown = ", ".join(notes[:5])
+        LOGGER.warning("%s: %d files that are no samples are left out: %s", path, len(notes), shown)
+
+    beside = [name for name in kept if "/" not in name]
+    if 0 < len(beside) < len(kept):
+        told = "%s: files such as %s lie beside the sub-folders, so that these are no classes: there is no column label"
+        LOGGER.warning(told, path, beside[0])
+    return kept
 
 
 def _guessed(names: Sequence[str]) -> Schema:
@@ -175,7 +218,7 @@ def _files(root: str) -> list[str]:
                     else:
                         name = entry.name
 
-                    if entry.name.startswith(".") or entry.name == MANIFEST:
+                    if _is_hidden(entry.name):
                         continue
                     # A link to a folder above would lead round and round.
                     if entry.is_dir(follow_symlinks=False):

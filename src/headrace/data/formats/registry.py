@@ -21,7 +21,9 @@ from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.fetched_whole import NotByRanges, open_fetched
 from headrace.data.formats.flat import EXAMPLE, number_type, open_flat
+from headrace.data.formats.guessing import SUFFIXES, format_of_folder
 from headrace.data.formats.manifest import read_manifest
+from headrace.data.formats.other_kinds import kind_of_file, refusal
 from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles, Writer
 from headrace.data.formats.shards import is_pattern, matches_of
 from headrace.data.formats.unfinished import refuse_unfinished
@@ -95,11 +97,14 @@ def format_of(path: str) -> Format:
     if manifest is not None and manifest.format in MODULES:
         return format_named(manifest.format)
 
+    in_folder = is_folder(path)
     for name in MODULES:
         candidate = format_named(name)
-        if candidate.claims(path):
+        if not (in_folder and name in (*SUFFIXES, "folder")) and candidate.claims(path):
             return candidate
 
+    if in_folder:
+        return format_named(format_of_folder(path))
     if is_pattern(path):
         raise _refused_pattern(path)
     if is_url(path):
@@ -121,6 +126,9 @@ def format_of(path: str) -> Format:
             cure = "correct the path"
         raise DatasetNotFoundError.about("there are no such data", place=path, found="nothing", cure=cure)
 
+    kind = kind_of_file(path)
+    if kind is not None and given.is_file():
+        raise refusal(path, kind)
     raise _unknown(given)
 
 
@@ -174,6 +182,10 @@ def _unknown_objects(url: str) -> HeadraceError:
     """Returns the error for a URL at which no format was found."""
     if not exists(url):
         return not_found(url)
+
+    kind = kind_of_file(url)
+    if kind is not None:
+        return refusal(url, kind)
 
     head = first_bytes(url)
     if head:

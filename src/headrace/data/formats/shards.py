@@ -38,7 +38,10 @@ def shard_name(number: int, suffix: str) -> str:
 
 def is_pattern(path: str) -> bool:
     """Tells whether a path stands for several files: a range, or wildcards that are not the name of a file."""
-    return bool(RANGE.search(path)) or (glob.has_magic(path) and not exists(path))
+    if not RANGE.search(path):
+        return glob.has_magic(path) and not exists(path)
+    # A range names objects of a store without a look; here, a file may have such a name.
+    return is_url(path) or not exists(path)
 
 
 def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -46,7 +49,7 @@ def shards_of(path: str, suffixes: tuple[str, ...]) -> list[str]:
 
     Raises `DatasetNotFoundError` if a file of a range is missing, or there are none.
     """
-    if RANGE.search(path):
+    if RANGE.search(path) and is_pattern(path):
         files = expanded(path)
         if is_url(path):
             current().look_for(files)
@@ -187,7 +190,7 @@ def _names_beside(url: str) -> list[str]:
 
 def stored_files(place: str) -> list[str]:
     """Returns all files of data at a path: a file, a folder, a pattern, or a prefix of file names; sorted."""
-    if RANGE.search(place):
+    if RANGE.search(place) and is_pattern(place):
         return _only_files(expanded(place))
 
     path = Path(place)

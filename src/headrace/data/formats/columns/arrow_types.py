@@ -190,6 +190,7 @@ def is_image(kind: pa.DataType) -> bool:
 
 
 def is_one_of(kind: pa.DataType, tests: Iterable[Callable[[pa.DataType], bool]]) -> bool:
+    """Tells whether one of the tests of Arrow holds for a type."""
     return any(holds(kind) for holds in tests)
 
 
