@@ -32,3 +32,15 @@ def nameless_file() -> int:
         return os.memfd_create("headrace", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+class OpenFile:
+    """A file that is open for reading, closed when the last reference is gone.
+
+    Another thread may need room for its own file while this one reads. If that closed the descriptor, its number could
+    be that of another file by the time of the read.
+    """
+
+    def __init__(self, name: str | os.PathLike[str]) -> None:
+        self.descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        close_with(self, self.descriptor)

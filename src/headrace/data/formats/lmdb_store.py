@@ -1,32 +1,31 @@
 """LMDB: the key `000000012.image` holds column `image` of sample 12, as bytes; `__headrace__` describes the columns.
 
 An array's bytes are its elements in little-endian order: `np.frombuffer(transaction.get(b"000000012.image"), dtype)`.
-A database that somebody else made has two columns, `key` and `value`, both bytes: nothing is unpickled. The map grows
-by itself when writing. Each process opens the database itself, read-only and without locks. Needs
-`pip install 'headrace[lmdb]'`.
+A database that somebody else made has two columns, `key` and `value`, both bytes: nothing is unpickled. Reading takes
+the file as it lies (`lmdb_tree.py`). To write needs `pip install 'headrace[lmdb]'`; the map grows by itself.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
 import json
 import math
 import os
-import threading
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from headrace.core.descriptors import OpenFile
 from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Ragged
 from headrace.data.formats.columns.arrays import schema_of_text, to_json_text, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.guards.lmdb_pages import check_pages
+from headrace.data.formats.lmdb_tree import HEAD, Entries, read_entries, transaction_of
 from headrace.data.formats.manifest import commit_with_manifest, manifest_of
 from headrace.data.formats.protocol import Handle, Names, Reader, Writer, even_blocks
 from headrace.storage.files import first_bytes, is_file, is_folder, join
@@ -34,6 +33,9 @@ from headrace.storage.files import first_bytes, is_file, is_folder, join
 NAME = "lmdb"
 TITLE = "LMDB database"
 ABOUT = b"__headrace__"
+TRIES = 10
+"""How often values are read while a program writes, until the file was left alone for so long."""
+
 FIRST_MAP = 64 << 20
 """Bytes of address space that a database gets at first; a write that needs more doubles them."""
 FOREIGN = Schema((Field("key", "bytes"), Field("value", "bytes")))
@@ -59,88 +61,97 @@ def refusal(field: Field) -> str | None:
 
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
-    lmdb = extra("lmdb", "lmdb")
     manifest_of(path, NAME)
-    # Before LMDB opens it: the library follows numbers of pages wherever they lead, and the process dies of SIGBUS.
-    check_pages(data_file(path))
-    try:
-        environment = _open(path)
-        with environment.inner.begin() as transaction:
-            about = transaction.get(ABOUT)
-            if about is not None:
-                plain = json.loads(about)
-                schema = schema_of_text(json.dumps(plain["schema"]), path)
-                if schema is None:
-                    raise ValueError("no description of columns")
-                length = int(plain["length"])
-                # The description itself is one entry, therefore `<`. A made-up length would ask for keys without end.
-                entries = transaction.stat()["entries"]
-                if not 0 <= length * len(schema) < entries:
-                    raise ValueError(f"{entries:,} values, too few for {length:,} samples of {len(schema)} columns")
-                return LmdbReader(path, schema, length, None)
+    with data_file(path).open("rb"):
+        pass
 
-            with transaction.cursor() as cursor:
-                keys = list(map(bytes, cursor.iternext(values=False)))
-    except (lmdb.Error, ValueError, KeyError, TypeError) as error:
+    entries = _Values(path)
+    about = entries.find(ABOUT)
+    if about is None:
+        return LmdbReader(path, FOREIGN, len(entries), entries, foreign=True)
+
+    try:
+        plain = json.loads(entries.read([about])[0])
+        schema = schema_of_text(json.dumps(plain["schema"]), path)
+        if schema is None:
+            raise ValueError("no description of columns")
+        length = int(plain["length"])
+        # The description itself is one entry, therefore `<`. A made-up length would ask for keys without end.
+        if not 0 <= length * len(schema) < len(entries):
+            raise ValueError(f"{len(entries):,} values, too few for {length:,} samples of {len(schema)} columns")
+    except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, FormatError):
             raise
         raise unreadable(path, "LMDB database", error) from error
 
-    return LmdbReader(path, FOREIGN, len(keys), _packed(keys))
+    return LmdbReader(path, schema, length, entries, foreign=False)
 
 
-def _packed(keys: list[bytes]) -> Ragged:
-    offsets = np.cumsum([0, *map(len, keys)])
-    return Ragged(np.frombuffer(b"".join(keys), np.uint8), offsets)
+class _Values:
+    """The values of a database by the order of their keys. It may be forked and pickled, and used by several threads.
 
-
-class Environment:
-    """An open database; one of a path in each process, since LMDB allows no second one."""
+    Holds no environment of LMDB, which the process could open no second time. A writer leaves what the last transaction
+    has written as it is until the next one is committed, so that values are sound if the number of the transaction is
+    the same before and after they were read.
+    """
 
     def __init__(self, path: str) -> None:
-        lmdb = extra("lmdb", "lmdb")
-        file = data_file(path)
-        size = max(file.stat().st_size, FIRST_MAP)
-        self.inner = lmdb.open(
-            path,
-            map_size=size,
-            subdir=is_folder(path),
-            readonly=True,
-            lock=False,
-            readahead=False,
-            max_spare_txns=8,
-        )
+        self._path = path
+        self._entries = read_entries(data_file(path))
+        self._file: Handle[OpenFile] = Handle(functools.partial(OpenFile, data_file(path)))
 
-    def __del__(self) -> None:
-        if hasattr(self, "inner"):
-            self.inner.close()
+    def __len__(self) -> int:
+        return len(self._entries.starts)
 
+    def key(self, number: int) -> bytes:
+        """Returns a key."""
+        return self._entries.keys[number].tobytes()
 
-_environments: weakref.WeakValueDictionary[str, Environment] = weakref.WeakValueDictionary()
-_opening = threading.Lock()
+    def find(self, key: bytes) -> int | None:
+        """Returns the number of a key; None if it is not there."""
+        number = bisect.bisect_left(range(len(self)), key, key=self.key)
+        if number < len(self) and self.key(number) == key:
+            return number
+        return None
 
+    def read(self, numbers: Sequence[int]) -> list[bytes]:
+        """Returns values. Raises `FormatError` if the database was cut off, or its keys were changed meanwhile."""
+        for _ in range(TRIES):
+            entries = self._entries
+            found = self._read(entries, numbers)
+            if self._transaction() == entries.transaction:
+                return found
+            self._look_again(entries)
 
-def _forget_all() -> None:
-    """Closes, in a forked child, what it has inherited: only then can it open the same databases itself."""
-    # A thread of the parent may have held the lock at the fork. It does not exist here and would never release it.
-    global _opening
-    _opening = threading.Lock()
-    for environment in list(_environments.values()):
-        environment.inner.close()
-    _environments.clear()
+        what = "an LMDB database is written to all the time"
+        raise FormatError.about(what, place=self._path, found=f"{TRIES} changes while some values were read")
 
+    def _read(self, entries: Entries, numbers: Sequence[int]) -> list[bytes]:
+        descriptor = self._file.get().descriptor
+        found = []
+        for number in numbers:
+            size = int(entries.sizes[number])
+            data = os.pread(descriptor, size, int(entries.starts[number]))
+            if len(data) < size:
+                what = "a file was cut off"
+                here = f"{os.fstat(descriptor).st_size:,} bytes"
+                raise FormatError.about(what, place=data_file(self._path), found=here, cure="restore the file")
+            found.append(data)
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
-
-
-def _open(path: str) -> Environment:
-    where = os.path.realpath(path)
-    with _opening:
-        found = _environments.get(where)
-        if found is None:
-            found = _environments[where] = Environment(path)
         return found
+
+    def _transaction(self) -> int:
+        return transaction_of(data_file(self._path), os.pread(self._file.get().descriptor, HEAD, 0))
+
+    def _look_again(self, before: Entries) -> None:
+        entries = read_entries(data_file(self._path))
+        same = np.array_equal(entries.keys.values, before.keys.values)
+        if not same or not np.array_equal(entries.keys.offsets, before.keys.offsets):
+            what = "an LMDB database was changed"
+            found = f"{len(before.starts):,} keys when it was opened, and now {len(entries.starts):,}, or others"
+            cure = "open the data again"
+            raise FormatError.about(what, place=self._path, found=found, expected="the same keys", cure=cure)
+        self._entries = entries
 
 
 def data_file(path: str) -> Path:
@@ -155,13 +166,13 @@ class LmdbReader:
 
     format = NAME
 
-    def __init__(self, path: str, schema: Schema, length: int, keys: Ragged | None) -> None:
-        """keys: of a foreign database."""
+    def __init__(self, path: str, schema: Schema, length: int, values: _Values, *, foreign: bool) -> None:
+        """foreign: whether the columns are keys and values, as somebody else made them."""
         self.place = path
         self.schema = schema
         self._length = length
-        self._keys = keys
-        self._environment: Handle[Environment] = Handle(functools.partial(_open, path))
+        self._values = values
+        self._foreign = foreign
 
     def __len__(self) -> int:
         return self._length
@@ -174,43 +185,39 @@ class LmdbReader:
         """See `Reader.fetch`."""
         schema = self.schema.only(names)
         columns: dict[str, Column] = {}
-        lmdb = extra("lmdb", "lmdb")
-        try:
-            with self._environment.get().inner.begin(buffers=True) as transaction:
-                for field in schema:
-                    columns[field.name] = self._column(transaction, field, keys)
-        except lmdb.Error as error:
-            raise unreadable(self.place, "LMDB database", error) from error
+        for field in schema:
+            if self._foreign and field.name == "key":
+                columns[field.name] = self._joined(field, list(map(self._values.key, keys.tolist())))
+            elif self._foreign:
+                columns[field.name] = self._joined(field, self._values.read(keys.tolist()))
+            else:
+                numbers = [self._number(field, key) for key in keys.tolist()]
+                columns[field.name] = self._joined(field, self._values.read(numbers))
 
         return Block(schema, columns)
 
-    def _column(self, transaction: Any, field: Field, keys: Keys) -> Column:
-        values = []
-        for key in keys.tolist():
-            name = self._name(field, key)
-            if self._keys is not None and field.name == "key":
-                value: Any = name
-            else:
-                value = transaction.get(name)
+    def _number(self, field: Field, key: int) -> int:
+        """Returns the number of a value, by the order of keys: sample by sample, each with its columns by name."""
+        name = name_of(key, field.name)
+        guess = key * len(self.schema) + self._ranks[field.name]
+        if self._values.key(guess) == name:
+            return guess
 
-            if value is None:
-                found = f"no key {name!r}"
-                raise FormatError.about(
-                    "a sample is missing",
-                    place=self.place,
-                    found=found,
-                    expected="one a column",
-                    cure="copy the data again, or pack them again",
-                )
+        number = self._values.find(name)
+        if number is None:
+            raise FormatError.about(
+                "a sample is missing",
+                place=self.place,
+                found=f"no key {name!r}",
+                expected="one a column",
+                cure="copy the data again, or pack them again",
+            )
+        return number
 
-            values.append(value)
-
-        return self._joined(field, values)
-
-    def _name(self, field: Field, key: int) -> bytes:
-        if self._keys is not None:
-            return self._keys[key].tobytes()
-        return name_of(key, field.name)
+    @functools.cached_property
+    def _ranks(self) -> dict[str, int]:
+        ordered = sorted(self.schema.names, key=lambda name: name_of(0, name))
+        return {name: rank for rank, name in enumerate(ordered)}
 
     def _joined(self, field: Field, values: list[Any]) -> Column:
         row = field.dtype.itemsize * math.prod(field.shape)

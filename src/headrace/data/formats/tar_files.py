@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.core.descriptors import close_with
+from headrace.core.descriptors import OpenFile
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.protocol import Handle
@@ -93,7 +93,7 @@ class LocalTarFiles:
         """See `TarFiles.whole_ranges`."""
         return []
 
-    def _pread(self, file: _OpenFile, number: int, target: Array, start: int) -> None:
+    def _pread(self, file: OpenFile, number: int, target: Array, start: int) -> None:
         # One call reads 2 GiB at most, and may read less than it was asked for.
         done = 0
         while done < len(target):
@@ -109,7 +109,7 @@ class _OpenFiles:
 
     def __init__(self) -> None:
         self._indices: dict[int, _Indexed] = {}
-        self._files: dict[int, _OpenFile] = {}
+        self._files: dict[int, OpenFile] = {}
         self._lock = threading.Lock()
         self._current = -1
 
@@ -141,13 +141,13 @@ class _OpenFiles:
                     return
                 total -= self._indices.pop(other).index.nbytes
 
-    def file(self, number: int, name: str) -> _OpenFile:
+    def file(self, number: int, name: str) -> OpenFile:
         """Returns a shard, opened. It stays open as long as somebody holds it."""
         with self._lock:
             if number not in self._files:
                 while len(self._files) >= OPEN:
                     del self._files[next(iter(self._files))]
-                self._files[number] = _OpenFile(name)
+                self._files[number] = OpenFile(name)
             return self._files[number]
 
 
@@ -166,18 +166,6 @@ def _stamp_of(name: str) -> object:
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-class _OpenFile:
-    """A descriptor, closed when the last reference is gone.
-
-    Another thread may need room for its own shard while this one reads. If that closed the descriptor, its number could
-    be that of another file by the time of the read.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        close_with(self, self.descriptor)
 
 
 class RemoteTarFiles:
