@@ -11,10 +11,10 @@ import bisect
 import functools
 import json
 import math
+import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from headrace.core.descriptors import OpenFile
 from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.data.formats.atomic_target import AtomicTarget
-from headrace.data.formats.columns import Block, Column, Keys, Ragged
+from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged
 from headrace.data.formats.columns.arrays import schema_of_text, to_json_text, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.lmdb_tree import HEAD, Entries, read_entries, transaction_of
@@ -35,6 +35,12 @@ TITLE = "LMDB database"
 ABOUT = b"__headrace__"
 TRIES = 10
 """How often values are read while a program writes, until the file was left alone for so long."""
+
+DIGITS = 9
+"""Of the number of a sample, at the beginning of a key."""
+
+CHECKED = 1 << 16
+"""Keys that are compared at a time."""
 
 FIRST_MAP = 64 << 20
 """Bytes of address space that a database gets at first; a write that needs more doubles them."""
@@ -62,96 +68,47 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     manifest_of(path, NAME)
-    with data_file(path).open("rb"):
+    file = data_file(path)
+    with file.open("rb"):
         pass
 
-    entries = _Values(path)
-    about = entries.find(ABOUT)
-    if about is None:
-        return LmdbReader(path, FOREIGN, len(entries), entries, foreign=True)
-
+    entries = read_entries(file)
     try:
-        plain = json.loads(entries.read([about])[0])
-        schema = schema_of_text(json.dumps(plain["schema"]), path)
-        if schema is None:
-            raise ValueError("no description of columns")
-        length = int(plain["length"])
-        # The description itself is one entry, therefore `<`. A made-up length would ask for keys without end.
-        if not 0 <= length * len(schema) < len(entries):
-            raise ValueError(f"{len(entries):,} values, too few for {length:,} samples of {len(schema)} columns")
+        schema, length = _described(path, file, entries)
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, FormatError):
             raise
         raise unreadable(path, "LMDB database", error) from error
 
-    return LmdbReader(path, schema, length, entries, foreign=False)
+    return LmdbReader(path, schema, length, entries)
 
 
-class _Values:
-    """The values of a database by the order of their keys. It may be forked and pickled, and used by several threads.
+def _described(path: str, file: Path, entries: Entries) -> tuple[Schema, int]:
+    """Returns the columns of a database and its number of samples: as its description says, if it has one."""
+    number = _find(entries.keys, ABOUT)
+    if number is None:
+        return FOREIGN, len(entries.starts)
 
-    Holds no environment of LMDB, which the process could open no second time. A writer leaves what the last transaction
-    has written as it is until the next one is committed, so that values are sound if the number of the transaction is
-    the same before and after they were read.
-    """
+    with file.open("rb") as stream:
+        stream.seek(int(entries.starts[number]))
+        plain = json.loads(stream.read(int(entries.sizes[number])))
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._entries = read_entries(data_file(path))
-        self._file: Handle[OpenFile] = Handle(functools.partial(OpenFile, data_file(path)))
+    schema = schema_of_text(json.dumps(plain["schema"]), path)
+    if schema is None:
+        raise ValueError("no description of columns")
+    length = int(plain["length"])
+    # The description itself is one entry, therefore `<`. A made-up length would ask for keys without end.
+    if not 0 <= length * len(schema) < len(entries.starts):
+        raise ValueError(f"{len(entries.starts):,} values, too few for {length:,} samples of {len(schema)} columns")
+    return schema, length
 
-    def __len__(self) -> int:
-        return len(self._entries.starts)
 
-    def key(self, number: int) -> bytes:
-        """Returns a key."""
-        return self._entries.keys[number].tobytes()
-
-    def find(self, key: bytes) -> int | None:
-        """Returns the number of a key; None if it is not there."""
-        number = bisect.bisect_left(range(len(self)), key, key=self.key)
-        if number < len(self) and self.key(number) == key:
-            return number
-        return None
-
-    def read(self, numbers: Sequence[int]) -> list[bytes]:
-        """Returns values. Raises `FormatError` if the database was cut off, or its keys were changed meanwhile."""
-        for _ in range(TRIES):
-            entries = self._entries
-            found = self._read(entries, numbers)
-            if self._transaction() == entries.transaction:
-                return found
-            self._look_again(entries)
-
-        what = "an LMDB database is written to all the time"
-        raise FormatError.about(what, place=self._path, found=f"{TRIES} changes while some values were read")
-
-    def _read(self, entries: Entries, numbers: Sequence[int]) -> list[bytes]:
-        descriptor = self._file.get().descriptor
-        found = []
-        for number in numbers:
-            size = int(entries.sizes[number])
-            data = os.pread(descriptor, size, int(entries.starts[number]))
-            if len(data) < size:
-                what = "a file was cut off"
-                here = f"{os.fstat(descriptor).st_size:,} bytes"
-                raise FormatError.about(what, place=data_file(self._path), found=here, cure="restore the file")
-            found.append(data)
-
-        return found
-
-    def _transaction(self) -> int:
-        return transaction_of(data_file(self._path), os.pread(self._file.get().descriptor, HEAD, 0))
-
-    def _look_again(self, before: Entries) -> None:
-        entries = read_entries(data_file(self._path))
-        same = np.array_equal(entries.keys.values, before.keys.values)
-        if not same or not np.array_equal(entries.keys.offsets, before.keys.offsets):
-            what = "an LMDB database was changed"
-            found = f"{len(before.starts):,} keys when it was opened, and now {len(entries.starts):,}, or others"
-            cure = "open the data again"
-            raise FormatError.about(what, place=self._path, found=found, expected="the same keys", cure=cure)
-        self._entries = entries
+def _find(keys: Ragged, key: bytes) -> int | None:
+    """Returns the number of a key among those that are in order; None if it is not there."""
+    number = bisect.bisect_left(range(len(keys)), key, key=lambda at: keys[at].tobytes())
+    if number < len(keys) and keys[number].tobytes() == key:
+        return number
+    return None
 
 
 def data_file(path: str) -> Path:
@@ -161,18 +118,52 @@ def data_file(path: str) -> Path:
     return Path(path)
 
 
+class _Mapped:
+    """A database as one process has it mapped into memory."""
+
+    def __init__(self, path: str) -> None:
+        self._file = OpenFile(data_file(path))
+        self._place = path
+        mapping = mmap.mmap(self._file.descriptor, 0, access=mmap.ACCESS_READ)
+        # Samples are read in random order.
+        if hasattr(mmap, "MADV_RANDOM"):
+            mapping.madvise(mmap.MADV_RANDOM)
+        self.size = len(mapping)
+        self.bytes: Array = np.frombuffer(mapping, np.uint8)
+
+    def check(self) -> None:
+        """Raises `FormatError` if the file was cut off: what is mapped of it can be touched no more."""
+        size = os.fstat(self._file.descriptor).st_size
+        if size < self.size:
+            found = f"{size:,} bytes"
+            expected = f"{self.size:,} bytes, as when it was opened"
+            what = "a file was cut off"
+            cure = "restore the file"
+            raise FormatError.about(what, place=self._place, found=found, expected=expected, cure=cure)
+
+    @property
+    def transaction(self) -> int:
+        """The number of the last transaction."""
+        return transaction_of(Path(self._place), self.bytes[:HEAD].data)
+
+
 class LmdbReader:
-    """Reads value by value."""
+    """Reads values from where they lie in the file, without an environment: a process can open no second one.
+
+    A writer leaves what the last transaction has written as it is until the next one is committed. So values are sound
+    if the number of the transaction is the same before and after they are read.
+    """
 
     format = NAME
 
-    def __init__(self, path: str, schema: Schema, length: int, values: _Values, *, foreign: bool) -> None:
-        """foreign: whether the columns are keys and values, as somebody else made them."""
+    def __init__(self, path: str, schema: Schema, length: int, entries: Entries) -> None:
+        """schema: `FOREIGN` for a database of somebody else. Raises `FormatError` if a sample is missing."""
         self.place = path
         self.schema = schema
         self._length = length
-        self._values = values
-        self._foreign = foreign
+        self._is_foreign = schema == FOREIGN
+        self._entries = self._ordered(entries)
+        self._mapped: Handle[_Mapped] = Handle(functools.partial(_Mapped, path))
 
     def __len__(self) -> int:
         return self._length
@@ -181,47 +172,78 @@ class LmdbReader:
         """See `Reader.column`."""
         return None
 
+    def _ordered(self, entries: Entries) -> Entries:
+        """Returns where values lie, of ours without the keys. Raises `FormatError` if samples are missing."""
+        if self._is_foreign:
+            return entries
+
+        count = len(self.schema)
+        for rank, name in enumerate(self._names_in_order):
+            wrong = _first_unlike(entries.keys.rows(rank, self._length * count), count, name)
+            if wrong is not None and _find(entries.keys, name_of(wrong, name)) is None:
+                cure = "copy the data again, or pack them again"
+                found = f"no key {name_of(wrong, name)!r}"
+                what = "a sample is missing"
+                raise FormatError.about(what, place=self.place, found=found, expected="one a column", cure=cure)
+            if wrong is not None:
+                what = "an LMDB database has keys between those of its samples"
+                raise FormatError.about(what, place=self.place, found=f"one before {name_of(wrong, name)!r}")
+
+        empty = np.empty(0, np.uint8)
+        return entries._replace(keys=Ragged(empty, np.zeros(1, np.int64)))
+
+    @functools.cached_property
+    def _names_in_order(self) -> list[str]:
+        """The columns in the order of their keys."""
+        return sorted(self.schema.names, key=lambda name: name_of(0, name))
+
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`."""
         schema = self.schema.only(names)
-        columns: dict[str, Column] = {}
-        for field in schema:
-            if self._foreign and field.name == "key":
-                columns[field.name] = self._joined(field, list(map(self._values.key, keys.tolist())))
-            elif self._foreign:
-                columns[field.name] = self._joined(field, self._values.read(keys.tolist()))
-            else:
-                numbers = [self._number(field, key) for key in keys.tolist()]
-                columns[field.name] = self._joined(field, self._values.read(numbers))
+        mapped = self._mapped.get()
+        for _ in range(TRIES):
+            mapped.check()
+            entries = self._entries
+            columns = {field.name: self._column(entries, mapped, field, keys) for field in schema}
+            if mapped.transaction == entries.transaction:
+                return Block(schema, columns)
+            mapped = self._look_again(entries)
 
-        return Block(schema, columns)
+        what = "an LMDB database is written to all the time"
+        raise FormatError.about(what, place=self.place, found=f"{TRIES} changes while some values were read")
 
-    def _number(self, field: Field, key: int) -> int:
-        """Returns the number of a value, by the order of keys: sample by sample, each with its columns by name."""
-        name = name_of(key, field.name)
-        guess = key * len(self.schema) + self._ranks[field.name]
-        if self._values.key(guess) == name:
-            return guess
+    def _column(self, entries: Entries, mapped: _Mapped, field: Field, keys: Keys) -> Column:
+        if not self._is_foreign:
+            numbers = keys * len(self.schema) + self._names_in_order.index(field.name)
+        elif field.name == "key":
+            return entries.keys.take(keys)
+        else:
+            numbers = keys
 
-        number = self._values.find(name)
-        if number is None:
-            raise FormatError.about(
-                "a sample is missing",
-                place=self.place,
-                found=f"no key {name!r}",
-                expected="one a column",
-                cure="copy the data again, or pack them again",
-            )
-        return number
+        starts = entries.starts[numbers]
+        values = Ragged(mapped.bytes, None, starts, starts + entries.sizes[numbers], self.place)
+        return self._typed(field, values)
 
-    @functools.cached_property
-    def _ranks(self) -> dict[str, int]:
-        ordered = sorted(self.schema.names, key=lambda name: name_of(0, name))
-        return {name: rank for rank, name in enumerate(ordered)}
+    def _look_again(self, before: Entries) -> _Mapped:
+        """Finds out where values lie after a transaction. Raises `FormatError` if the keys are others by now."""
+        entries = read_entries(data_file(self.place))
+        after = self._ordered(entries)
+        same = np.array_equal(after.keys.values, before.keys.values)
+        if not same or not np.array_equal(after.keys.offsets, before.keys.offsets):
+            what = "an LMDB database was changed"
+            found = f"{len(before.starts):,} keys when it was opened, and now {len(after.starts):,}, or others"
+            cure = "open the data again"
+            raise FormatError.about(what, place=self.place, found=found, expected="the same keys", cure=cure)
 
-    def _joined(self, field: Field, values: list[Any]) -> Column:
+        self._entries = after
+        # It may have grown.
+        self._mapped = Handle(functools.partial(_Mapped, self.place))
+        return self._mapped.get()
+
+    def _typed(self, field: Field, values: Ragged) -> Column:
+        """Returns values as their column. values: of bytes, as they lie in the file."""
         row = field.dtype.itemsize * math.prod(field.shape)
-        sizes = np.fromiter(map(len, values), np.int64, len(values))
+        sizes = values.lengths
         if field.kind == "fixed":
             wrong = sizes != row
             expected = f"{row} for {field}"
@@ -245,18 +267,16 @@ class LmdbReader:
                 cure="copy the data again, or pack them again",
             )
 
-        flat = np.frombuffer(b"".join(values), field.dtype.newbyteorder("<")).astype(field.dtype, copy=False)
+        taken = values.take(np.arange(len(values)))
+        flat = taken.values.view(field.dtype.newbyteorder("<")).astype(field.dtype, copy=False)
         if field.kind == "fixed":
             return flat.reshape(len(values), *field.shape)
-
-        offsets = np.zeros(len(values) + 1, np.int64)
-        np.cumsum(sizes // max(row, 1), out=offsets[1:])
         if row:
             rows = flat.reshape(-1, *field.shape)
         else:
             rows = np.empty((0, *field.shape), field.dtype)
 
-        return Ragged(rows, offsets)
+        return Ragged(rows, taken.offsets // max(row, 1))
 
     def blocks(self) -> Sequence[range]:
         """See `Reader.blocks`."""
@@ -266,6 +286,28 @@ class LmdbReader:
 def name_of(index: int, column: str) -> bytes:
     """Returns the key of a column of a sample."""
     return f"{index:09d}.{column}".encode("utf-8", "surrogateescape")
+
+
+def _first_unlike(keys: Ragged, step: int, column: str) -> int | None:
+    """Returns the first number i for which key i * step is not that of column `column` of sample i; None: all are."""
+    starts = keys.starts[::step]
+    wanted = np.frombuffer(name_of(0, column), np.uint8)
+    wrong = keys.lengths[::step] != len(wanted)
+    if wrong.any():
+        return int(np.argmax(wrong))
+
+    for first in range(0, len(starts), CHECKED):
+        some = starts[first : first + CHECKED]
+        found = keys.values[some[:, None] + np.arange(len(wanted))]
+        numbers = np.zeros(len(some), np.int64)
+        for place in range(DIGITS):
+            numbers = numbers * 10 + found[:, place].astype(np.int64) - ord("0")
+
+        unlike = (numbers != np.arange(first, first + len(some))) | (found[:, DIGITS:] != wanted[DIGITS:]).any(axis=1)
+        if unlike.any():
+            return first + int(np.argmax(unlike))
+
+    return None
 
 
 class _LmdbWriter:

@@ -71,12 +71,12 @@ def read_entries(file: Path) -> Entries:
             return _walk(file, data, meta)
 
 
-def transaction_of(file: Path, head: bytes) -> int:
-    """Returns the number of the last transaction. head: `HEAD` bytes from the beginning of the file."""
+def transaction_of(file: Path, head: memoryview) -> int:
+    """Returns the number of the last transaction. head: `HEAD` bytes from the beginning of the file, or all."""
     return _meta(file, head).transaction
 
 
-def _meta(file: Path, data: mmap.mmap | bytes) -> Meta:
+def _meta(file: Path, data: mmap.mmap | memoryview) -> Meta:
     found = []
     size = struct.unpack_from("<I", data, PAGE_HEADER + 24)[0]
     sound = 512 <= size <= 1 << 15 and size & (size - 1) == 0
