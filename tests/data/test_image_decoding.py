@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from headrace import ImageFolder
@@ -173,3 +174,20 @@ def test_without_pillow_the_error_names_the_extra(pets: Path, monkeypatch: pytes
     folder = ImageFolder(pets)
     with pytest.raises(MissingExtraError, match=r"pip install 'headrace\[images\]'"):
         folder[0]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("kind", "ending"), [("<i4", ".tif"), ("<u4", ".tif"), ("<i2", ".tif"), ("<f4", ".tif"), ("<f4", ".pfm")]
+)
+def test_pixels_of_which_no_value_is_white_are_refused(tmp_path: Path, kind: str, ending: str) -> None:
+    pixels = np.linspace(0, 1, 12 * 10).reshape(12, 10)
+    pixels = (pixels if kind == "<f4" else pixels * 30_000).astype(kind)
+    path = tmp_path / f"x{ending}"
+    if ending == ".pfm":
+        Image.fromarray(pixels).save(path, format="PPM")
+    else:
+        tifffile.imwrite(path, pixels)
+    with pytest.raises(SampleError, match="no value is known to be white") as caught:
+        load_rgb(str(path))
+    assert str(path) in str(caught.value)

@@ -253,13 +253,21 @@ def size_by_pillow(data: memoryview, place: object) -> Size | None:
 
 
 def convert_to_rgb(image: Image) -> Image:
-    """A decoded copy in mode RGB, independent of the file that `image` reads from."""
+    """A decoded copy in mode RGB, independent of the file that `image` reads from.
+
+    Raises `ValueError` for pixels of which nothing says which of their values is white.
+    """
     from PIL import Image
 
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         # Pillow would clip 0..65535 at 255, which turns nearly every pixel white.
         upper = np.asarray(image).astype(np.uint16) >> 8
         return Image.fromarray(upper.astype(np.uint8)).convert("RGB")
+
+    if image.mode in ("I", "F"):
+        # Pillow would clip them to 0..255: nearly all white, or black.
+        kind = {"I": "whole numbers of more than 16 bits, or with a sign", "F": "floating point"}[image.mode]
+        raise ValueError(f"pixels of {kind}, of which no value is known to be white; open with decode=False")
 
     if image.mode == "P" and "transparency" in image.info:
         # Same colours as a direct conversion, without Pillow's warning.

@@ -15,9 +15,14 @@ from headrace.data.images import decode_image, holds_images
 ORIENTATION = 0x0112
 """The number of the tag that says how a picture is to be turned (Exif 2.32, 4.6.4)."""
 
+KEPT = ("PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM")
+"""Kinds of files that stay what they are, as Pillow calls them."""
+
 
 def resized(block: Block, keys: Keys, side: int, quality: int, place: str) -> Block:
-    """Returns a block whose images have a shorter side of at most `side` pixels, as JPEG; smaller ones are kept.
+    """Returns a block whose images have a shorter side of at most `side` pixels; smaller ones are kept as they are.
+
+    Each stays a file of its kind (`KEPT`), with its depth and transparency; all others are made JPEG.
 
     Of what EXIF says, the orientation is kept: whoever turned pictures by it, or did not, sees them as before.
 
@@ -48,15 +53,39 @@ def _smaller(data: bytes, side: int, quality: int, place: str) -> bytes:
     scale = side / min(height, width)
     size = max(round(width * scale), 1), max(round(height * scale), 1)
     try:
-        smaller = Image.fromarray(np.ascontiguousarray(pixels)).resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
+        kind, image = _as_stored(data)
+        if image is None:
+            kind, image = "JPEG", Image.fromarray(np.ascontiguousarray(pixels))
         stream: Any = BytesIO()
-        smaller.save(stream, "JPEG", quality=quality, exif=_orientation(data))
+        _resized(image, size).save(stream, kind, quality=quality, exif=_orientation(data))
     except (OSError, ValueError, MemoryError) as error:
         check_shortage(error, place, "resizing an image")
         raise SampleError.about("cannot resize an image", place=place, found=str(error)) from error
 
     encoded: bytes = stream.getvalue()
     return encoded
+
+
+def _as_stored(data: bytes) -> tuple[str, Any]:
+    """Returns the kind of a file, and its pixels with their own depth and transparency; None: make it a JPEG."""
+    from PIL import Image
+
+    with Image.open(BytesIO(data)) as image:
+        if image.format not in KEPT:
+            return "JPEG", None
+        return image.format, image.copy()
+
+
+def _resized(image: Any, size: tuple[int, int]) -> Any:
+    """Returns a smaller image. One with a palette, or of truth values, is made of the nearest pixels, by Pillow."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):
+        # 16 bits of gray, which Pillow resizes as floating point only.
+        wide = Image.fromarray(np.asarray(image).astype(np.float32))
+        small = np.asarray(wide.resize(size, Image.Resampling.BICUBIC))
+        return Image.fromarray(np.clip(np.rint(small), 0, 65535).astype(np.uint16))
+    return image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
 
 
 def _orientation(data: bytes) -> Any:
