@@ -118,7 +118,11 @@ def column_of(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, dict[
 
 def _plain(value: Any) -> Any:
     if isinstance(value, decimal.Decimal):
-        return float(value)
+        number = float(value)
+        # Two ids would become one.
+        if value == value.to_integral_value() and number != value:
+            raise ValueError(f"{value} has more digits than floating point")
+        return number
     if isinstance(value, dict):
         return json.dumps(value)
     if isinstance(value, uuid.UUID):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.core.errors import FormatError, explain
-from headrace.data.formats.columns.ragged import Array, Column, Keys, Ragged, offsets_of
+from headrace.data.formats.columns.ragged import Array, Column, Keys, Ragged, offsets_of, text_of
 from headrace.data.formats.columns.schema import BYTE, NUMBERS, Field, Schema
 
 
@@ -116,7 +116,7 @@ def value_of(field: Field, column: Column, index: int) -> Any:
     if field.kind == "bytes":
         return value.tobytes()
     if field.kind == "text":
-        return value.tobytes().decode("utf-8", "surrogateescape")
+        return text_of(value)
     return value
 
 

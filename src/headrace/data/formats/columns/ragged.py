@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import FormatError, UsageError
+from headrace.core.said import warn_once
 
 Array = npt.NDArray[Any]
 Keys = npt.NDArray[np.int64]
@@ -317,7 +318,18 @@ def texts_in(values: Array, starts: Keys, lengths: Keys) -> list[str]:
             begins = (starts - first).tolist()
             return [text[begin:end] for begin, end in zip(begins, (stops - first).tolist(), strict=True)]
 
-    return [
-        values[begin:end].tobytes().decode("utf-8", "surrogateescape")
-        for begin, end in zip(starts.tolist(), stops.tolist(), strict=True)
-    ]
+    return [text_of(values[begin:end]) for begin, end in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+
+def text_of(values: Array) -> str:
+    """Returns the string whose UTF-8 these bytes are; what is none comes as surrogates, which the log tells once."""
+    data = values.tobytes()
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        told = (
+            f"a text is no UTF-8: {data[:60]!r}. What is none of it comes as surrogate escapes; "
+            "text.encode('utf-8', 'surrogateescape') gives its bytes. Write the data in UTF-8."
+        )
+        warn_once("a text is no UTF-8", told)
+    return data.decode("utf-8", "surrogateescape")
