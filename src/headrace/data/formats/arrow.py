@@ -27,6 +27,7 @@ from headrace.data.formats.growing_file import GrowingFileWriter
 from headrace.data.formats.guards.arrow_messages import check_compressed
 from headrace.data.formats.guards.limits import FREE, allowed, stored_size, too_large
 from headrace.data.formats.manifest import manifest_of
+from headrace.data.formats.other_kinds import FEATHER, refusal_of_kind
 from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
 from headrace.storage.files import first_bytes, is_file, is_folder, join
@@ -65,6 +66,8 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
 
 def open_files(files: Sequence[str], path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `SeveralFiles.open_files`."""
+    if first_bytes(files[0], 4) == b"FEA1":
+        raise refusal_of_kind(files[0], FEATHER)
     if is_url(files[0]):
         return open_table(NAME, path, read_table(files), trust)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from headrace.core.disk_names import on_disk
 from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError
+from headrace.core.said import warn_once
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Origin, column_from
 from headrace.data.formats.columns.schema import Field, Kind, Schema
@@ -225,6 +226,9 @@ def _files(root: str) -> list[str]:
                         pending.append(name)
                     elif entry.is_file():
                         found.append(name)
+                    elif entry.is_symlink() and not Path(entry.path).exists():
+                        told = "%s: links that lead to no file are left out; the first is %s"
+                        warn_once(f"links of {root}", told % (root, name))
         except OSError as error:
             place = Path(root, below)
             found_text = error.strerror

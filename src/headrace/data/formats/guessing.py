@@ -38,6 +38,9 @@ NUMBERED = re.compile(r"\D*?[-_]?\d+\.npy")
 BY_VALUE = re.compile(r"[^=/]+=[^/]*/")
 """A folder that holds the rows of one value: `label=cat/`."""
 
+PACKED = re.compile(r"\.(?:tar|csv|tsv|jsonl|ndjson)\.(?:gz|bz2|xz|zst)$|\.tgz$")
+"""Files of a form that is not read compressed."""
+
 LOOKED_AT = 2000
 """Files in sub-folders that are looked at."""
 
@@ -47,7 +50,7 @@ def format_of_folder(path: str) -> str:
     names = [name for name in plain_files(path) if not is_litter(name)]
     kind = other_kinds.kind_of_folder(path, names)
     if kind is not None:
-        raise other_kinds.refusal(path, kind)
+        raise other_kinds.refusal_of_kind(path, kind)
 
     forms = {}
     for form, suffixes in SUFFIXES.items():
@@ -58,6 +61,13 @@ def format_of_folder(path: str) -> str:
     media = [name for name in (*names, *below) if name.lower().endswith(MEDIA)]
     if len(forms) > 1 or (forms and media):
         raise _unclear(path, forms, media)
+    packed = [name for name in names if PACKED.search(name)]
+    if forms and packed:
+        cure = "unpack them, as by gunzip; or list the files that are wanted"
+        beside = next(iter(forms.values()))[0]
+        both = f"{len(packed):,} compressed files such as {packed[0]} beside {beside}"
+        what = "some files of this folder would be left out"
+        raise FormatError.about(what, place=path, found=both, expected="files of one form", cure=cure)
     if not forms:
         _check_files(path, [*names, *below])
         return "folder"
@@ -143,9 +153,9 @@ def _check_files(path: str, names: Sequence[str]) -> None:
         title = f"{form} files in sub-folders, such as {example}"
         cure = f"open one of them: {', or '.join(join(path, part) for part in parts[:3])}; or a list of files"
     elif ".tfrecord" in example.rpartition("/")[2]:
-        raise other_kinds.refusal(path, other_kinds.TFRECORD)
+        raise other_kinds.refusal_of_kind(path, other_kinds.TFRECORD)
     elif ending in other_kinds.BY_ENDING and ending not in (".json", ".gz"):
-        raise other_kinds.refusal(path, other_kinds.BY_ENDING[ending])
+        raise other_kinds.refusal_of_kind(path, other_kinds.BY_ENDING[ending])
     else:
         return
 

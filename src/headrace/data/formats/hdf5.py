@@ -209,7 +209,7 @@ def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
     if single:
         warnings.warn(f"{path}: datasets of a single number are left out: {', '.join(single)}", stacklevel=3)
     if not fields:
-        raise ValueError("no datasets with one entry per sample")
+        raise ValueError(f"no datasets with one entry per sample, but of a single number: {', '.join(single)}")
     if len(set(lengths.values())) != 1:
         expected = "as many entries in each dataset"
         cure = cure_of_lengths(lengths)

@@ -113,6 +113,11 @@ def _open_stored(url: str, manifest: Manifest | None, trust: bool) -> Reader:
 def _from_disk(path: str, trust: bool) -> Any:
     datasets = extra("datasets", "huggingface")
     names = _check_state(path)
+    if not names:
+        # The package cannot load it either.
+        cure = "save it with at least one row"
+        raise unreadable(path, "Hugging Face dataset", ValueError("no files of data: it has no rows"), cure)
+
     try:
         # The library reads this file whatever it is: a pipe would be waited for, and a huge one fill the memory.
         read_side_file(Path(path) / "dataset_info.json")

@@ -52,9 +52,21 @@ def _parse(file: str, known: Schema | None) -> pa.Table:
     if as_text != table.schema:
         table = pyarrow.json.read_json(file, read, pyarrow.json.ParseOptions(explicit_schema=as_text))
 
-    table.validate(full=True)
+    _check_utf8(file, table)
     check_json(file, table)
     return table
+
+
+def _check_utf8(file: str, table: pa.Table) -> None:
+    """Raises `FormatError` for text in another encoding, which Arrow takes as it is."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            cure = "write it in UTF-8, as by iconv -f LATIN1 -t UTF-8"
+            place = f"{file}, column {name!r}"
+            what = "this text is in another encoding"
+            raise FormatError.about(what, place=place, found=str(error), expected="UTF-8", cure=cure) from error
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType:

@@ -69,9 +69,6 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     manifest_of(path, NAME)
     file = data_file(path)
-    with file.open("rb"):
-        pass
-
     entries = read_entries(file)
     try:
         schema, length = _described(path, file, entries)

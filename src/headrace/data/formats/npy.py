@@ -68,7 +68,8 @@ def _open_stored(url: str, known: Schema | None, columns: Names | None) -> Reade
 def _arrays(path: str) -> dict[str, Array]:
     array = map_npy(Path(path))
     if array.ndim == 0:
-        raise unreadable(path, ".npy dataset", ValueError("a single number, without a dimension of samples"))
+        cure = "save an array with one entry per sample: np.save(path, np.stack(samples))"
+        raise unreadable(path, ".npy dataset", ValueError("a single number, without a dimension of samples"), cure)
     if array.dtype.names is None:
         return {"data": array}
     return {name: array[name] for name in array.dtype.names}

@@ -7,6 +7,7 @@ rows that were deleted long ago.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -51,7 +52,10 @@ TFRECORD = Kind(
 )
 ARRAY_RECORD = Kind("ArrayRecord files", "read them with array_record's data source, which headrace.DataLoader takes")
 SAFETENSORS = Kind("safetensors files", "load them, and save the arrays with np.savez, or one .pt file per sample")
-ANNDATA = Kind("an AnnData file", "read it with anndata, and save its matrix with np.save, or open it with columns=")
+ANNDATA = Kind(
+    "an AnnData file",
+    "read it with anndata, and save its matrix with np.save, or open it with columns=['X'] if that is dense",
+)
 FEATHER = Kind("a Feather file of version 1", "write it again: pyarrow.feather.write_feather(table, path), version 2")
 JSON = Kind("JSON that is not in lines", "write one object a line, as by pandas.DataFrame.to_json(lines=True)")
 ZIP = Kind("a zip archive", "unpack it, and open the folder")
@@ -82,6 +86,9 @@ BY_ENDING = {
 }
 """By the last ending of a file's name."""
 
+COCO_KEYS = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
+"""What COCO's annotations begin with."""
+
 BY_BEGINNING = {
     b"FEA1": FEATHER,
     b"PK\x03\x04": ZIP,
@@ -97,6 +104,9 @@ def kind_of_file(path: str) -> Kind | None:
     name = name_of(path).lower()
     if ".tfrecord" in name:
         return TFRECORD
+
+    if name.endswith(".json") and COCO_KEYS.search(first_bytes(path, 4096)):
+        return COCO
 
     # torch writes a zip, which its ending tells apart.
     found = BY_ENDING.get("." + name.rpartition(".")[2])
@@ -123,7 +133,7 @@ def kind_of_folder(path: str, names: Sequence[str]) -> Kind | None:
     return None
 
 
-def refusal(place: str, kind: Kind) -> FormatError:
+def refusal_of_kind(place: str, kind: Kind) -> FormatError:
     """Returns the error for data of a kind that is not read."""
     what = "data of this kind are not read"
     cure = f"{kind.cure}; to open the files as they lie, name the format: open(..., format=...)"

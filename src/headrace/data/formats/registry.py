@@ -23,7 +23,7 @@ from headrace.data.formats.fetched_whole import NotByRanges, open_fetched
 from headrace.data.formats.flat import EXAMPLE, number_type, open_flat
 from headrace.data.formats.guessing import SUFFIXES, format_of_folder
 from headrace.data.formats.manifest import read_manifest
-from headrace.data.formats.other_kinds import kind_of_file, refusal
+from headrace.data.formats.other_kinds import ANNDATA, kind_of_file, refusal_of_kind
 from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles, Writer
 from headrace.data.formats.shards import is_pattern, matches_of
 from headrace.data.formats.unfinished import refuse_unfinished
@@ -98,6 +98,8 @@ def format_of(path: str) -> Format:
         return format_named(manifest.format)
 
     in_folder = is_folder(path)
+    if path.lower().endswith(".h5ad") and not in_folder:
+        raise refusal_of_kind(path, ANNDATA)
     for name in MODULES:
         candidate = format_named(name)
         if not (in_folder and name in (*SUFFIXES, "folder")) and candidate.claims(path):
@@ -128,7 +130,7 @@ def format_of(path: str) -> Format:
 
     kind = kind_of_file(path)
     if kind is not None and given.is_file():
-        raise refusal(path, kind)
+        raise refusal_of_kind(path, kind)
     raise _unknown(given)
 
 
@@ -185,7 +187,7 @@ def _unknown_objects(url: str) -> HeadraceError:
 
     kind = kind_of_file(url)
     if kind is not None:
-        return refusal(url, kind)
+        return refusal_of_kind(url, kind)
 
     head = first_bytes(url)
     if head:

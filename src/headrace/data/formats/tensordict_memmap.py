@@ -34,7 +34,7 @@ from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.manifest import known_schema, manifest_of, only_known
 from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.stored_arrays import NamedArray, check_size, dtype_of, open_arrays
-from headrace.storage.files import join, objects_below, read_small
+from headrace.storage.files import join, objects_below, plain_files, read_small
 from headrace.storage.locations import is_url
 from headrace.storage.remote_files import RemoteFiles
 
@@ -50,8 +50,11 @@ def claims(path: str) -> bool:
     """See `Format.claims`."""
     try:
         meta = json.loads(read_small(join(path, "meta.json")))
-    except (OSError, ValueError):
+    except OSError:
         return False
+    except ValueError:
+        # Damaged, beside what it describes: opening says so.
+        return any(name.endswith(".memmap") for name in plain_files(path))
     return isinstance(meta, dict) and ("_type" in meta or "device" in meta)
 
 

@@ -196,7 +196,8 @@ def is_one_of(kind: pa.DataType, tests: Iterable[Callable[[pa.DataType], bool]])
 
 def _array_field(name: str, kind: Kind, element: pa.DataType, shape: tuple[int, ...]) -> Field | None:
     # Times are primitive types for Arrow; lists of them are left out, as NumPy's times are no numbers of ours.
-    if not pa.types.is_primitive(element) or is_time(element):
+    types = pa.types
+    if not (types.is_integer(element) or types.is_floating(element) or types.is_boolean(element)):
         return None
 
     dtype = np.dtype(element.to_pandas_dtype())

@@ -13,6 +13,8 @@ from headrace.core.errors import FormatError, explain
 from headrace.data.formats.columns.ragged import Array, Column, Keys, Ragged, offsets_of, text_of
 from headrace.data.formats.columns.schema import BYTE, NUMBERS, Field, Schema
 
+CURE = "leave the column out with columns=, or save all samples with values of one kind"
+
 
 class Origin(NamedTuple):
     """Where the samples of a block come from. Errors about one of them say so."""
@@ -291,7 +293,7 @@ def field_of(name: str, values: Sequence[Any], place: object) -> Field:
     shapes = set()
     described = set()
     for value in _numbers_in(name, values, place):
-        array = as_numbers(np.asarray(value), place)
+        array = as_numbers(np.asarray(value), f"{place}, column {name!r}")
         types.add(array.dtype)
         kinds.add((array.ndim, array.shape[1:]))
         shapes.add(array.shape)
@@ -306,7 +308,8 @@ def field_of(name: str, values: Sequence[Any], place: object) -> Field:
 
     found = ", ".join(sorted(described))
     expected = f"samples like the first, {np.asarray(values[0]).dtype} of shape {np.shape(values[0])}"
-    raise FormatError.about(f"samples of column {name!r} differ too much", place=place, found=found, expected=expected)
+    what = f"samples of column {name!r} differ too much"
+    raise FormatError.about(what, place=place, found=found, expected=expected, cure=CURE)
 
 
 def _all_are(values: Iterable[object], kinds: type | tuple[type, ...]) -> bool:
@@ -318,11 +321,19 @@ def _numbers_in(name: str, values: Iterable[Any], place: object) -> Iterator[Any
         if isinstance(value, (bool, int, float, np.generic, np.ndarray, list, tuple)):
             yield value
         elif hasattr(value, "detach"):
-            yield value.detach().cpu().numpy()
+            try:
+                yield value.detach().cpu().numpy()
+            except (TypeError, RuntimeError) as error:
+                # bfloat16 and other types that NumPy has not, sparse ones.
+                found = f"a tensor of {value.dtype}, {value.layout}"
+                what = f"column {name!r} cannot be read"
+                cure = "save it as a dense tensor of a type that NumPy has: .to_dense(), .float()"
+                raise FormatError.about(what, place=place, found=found, cure=cure) from error
         else:
             found = type(value).__name__
             expected = "a number, an array, a tensor, a string or bytes"
-            raise FormatError.about(f"column {name!r} cannot be read", place=place, found=found, expected=expected)
+            what = f"column {name!r} cannot be read"
+            raise FormatError.about(what, place=place, found=found, expected=expected, cure=CURE)
 
 
 def bytes_of(values: Array) -> Array:

@@ -138,7 +138,7 @@ def _parsed(
 
     try:
         if known is None:
-            tables = _of_common_numbers(tables)
+            tables = _of_common_numbers(tables, files)
             schemas = [table.schema for table in tables]
             known = joined_schema(schemas, files, path, wanted_of(schemas[0], columns))
             return known, joined_tables(tables, known, files).combine_chunks()
@@ -149,7 +149,7 @@ def _parsed(
         raise unreadable(files[0], "set of text tables", error, "give all files the same columns") from error
 
 
-def _of_common_numbers(tables: Sequence[pa.Table]) -> list[pa.Table]:
+def _of_common_numbers(tables: Sequence[pa.Table], files: Sequence[str]) -> list[pa.Table]:
     """Returns tables whose numbers are floating point where those of one of them are, as in one file of all rows.
 
     A column without a value in a table has the type of the others there.
@@ -168,11 +168,20 @@ def _of_common_numbers(tables: Sequence[pa.Table]) -> list[pa.Table]:
             wide[name] = some.pop()
 
     changed = []
-    for table in tables:
+    for name_of_file, table in zip(files, tables, strict=True):
         for number, field in enumerate(table.schema):
             if field.name in wide and field.type != wide[field.name]:
                 # Arrow refuses whole numbers that floating point does not hold.
-                column = table.column(number).cast(wide[field.name])
+                try:
+                    column = table.column(number).cast(wide[field.name])
+                except pa.ArrowInvalid as error:
+                    place = f"{name_of_file}, column {field.name!r}"
+                    cure = "write its numbers with a decimal point if they may be rounded, or as text in all files"
+                    expected = "numbers that floating point holds, as other files have fractions there"
+                    what = "a whole number is too large"
+                    raise FormatError.about(
+                        what, place=place, found=str(error), expected=expected, cure=cure
+                    ) from error
                 table = table.set_column(number, field.name, column)
         changed.append(table)
 
