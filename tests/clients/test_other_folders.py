@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.other_tools import every_tool
 from tests.clients.other_tools.comparison import Outcome, Written, judged
 from tests.clients.other_tools.foreign_folders import KINDS, Kind
 from tests.clients.other_tools.table import ROWS, Row
@@ -37,9 +38,7 @@ def without_path(written: Written, message: str) -> str:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_folder_of_another_kind_is_read_rightly_or_refused_by_its_name(kind: Kind, tmp_path: Path) -> None:
     tool = Tool("other kinds", kind.name, kind.make, kind.needs)
-    if tool.missing():
-        pytest.skip(f"{', '.join(tool.missing())} is not installed: `make test-clients` installs it")
-
+    every_tool.skip_if_missing(tool)
     outcomes = []
     faults = ""
     for written in kind.make(tmp_path):

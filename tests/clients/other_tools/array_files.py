@@ -191,7 +191,10 @@ def tensors() -> Iterator[tuple[str, Callable[[int], Any]]]:
     yield "quantized", lambda number: torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.qint8)
     yield "a parameter", lambda number: torch.nn.Parameter(torch.ones(2) * number)
     yield "wider in one file", lambda number: torch.tensor([300], dtype=torch.int16) if number == 2 else _small(number)
-    yield "wider in a late file", lambda number: torch.tensor([300], dtype=torch.int16) if number == 33 else _small(number)
+    yield (
+        "wider in a late file",
+        lambda number: torch.tensor([300], dtype=torch.int16) if number == 33 else _small(number),
+    )
     yield "half and wider", lambda number: torch.tensor([1e6]) if number == 33 else torch.tensor([0.5]).half()
     yield "another shape", lambda number: torch.ones(2, 3) if number == 2 else torch.ones(2, 2)
 

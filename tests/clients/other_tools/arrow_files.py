@@ -52,9 +52,7 @@ def read_parquet(path: Path) -> pa.ChunkedArray:
 def written(kind: str, path: Path, array: pa.ChunkedArray) -> Written:
     """Returns what pyarrow has read as a case."""
     names = (str(array.type), str(array.type).split("[")[0])
-    return Written(
-        kind, path, arrow_values.values_of(array), names=names, unit=arrow_values.unit_of(array.type)
-    )
+    return Written(kind, path, arrow_values.values_of(array), names=names, unit=arrow_values.unit_of(array.type))
 
 
 def each(

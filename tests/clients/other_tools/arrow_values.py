@@ -14,7 +14,7 @@ UTC = datetime.UTC
 DAY = datetime.date(2024, 2, 29)
 MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 15, 250_000)
 OLD = datetime.datetime(1905, 1, 2, 3, 4, 5)
-WORDS = ["", "Grüße", "日本 🙂", "a,b;\"c\"\n\td", "e\u0301", "x" * 40]
+WORDS = ["", "Grüße", "日本 🙂", 'a,b;"c"\n\td', "e\u0301", "x" * 40]
 RAW = [b"", b"\x00\xff", b"abc" * 20]
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
@@ -47,7 +47,10 @@ def words() -> Iterator[tuple[str, pa.Array]]:
     yield "fixed_size_binary and null", pa.array([b"abcd", None], pa.binary(4))
     yield "dictionary", pa.array(["cat", "dog", "cat"]).dictionary_encode()
     yield "dictionary of large_string", pa.array(["cat", "dog"], pa.large_string()).dictionary_encode()
-    yield "dictionary of string_view", pa.array(["cat", "dog", "a word of more than twelve"], pa.string_view()).dictionary_encode()
+    yield (
+        "dictionary of string_view",
+        pa.array(["cat", "dog", "a word of more than twelve"], pa.string_view()).dictionary_encode(),
+    )
     yield "dictionary of int64", pa.array([2**40, 3, 2**40]).dictionary_encode()
     yield "dictionary and null", pa.array(["cat", None]).dictionary_encode()
     small = pa.DictionaryArray.from_arrays(pa.array([1, 0], pa.uint8()), pa.array(["a", "b"]), ordered=True)

@@ -154,7 +154,11 @@ def _difference_of_batch(written: Written, ours: Sequence[Mapping[str, Any]], ba
     for index, (part, row) in enumerate(zip(column, ours, strict=bool(batch))):
         value = row[written.column]
         mine = part.numpy() if hasattr(part, "numpy") else part
-        if not same(mine, np.asarray(value)) if isinstance(value, (np.ndarray, np.generic)) else bytes_or(mine) != value:
+        if (
+            not same(mine, np.asarray(value))
+            if isinstance(value, (np.ndarray, np.generic))
+            else bytes_or(mine) != value
+        ):
             return f"sample {index} of a batch: {_shown(mine)} instead of {_shown(value)}"
     return None
 
@@ -168,7 +172,7 @@ def _shown(value: Any) -> str:
     return f"{repr(value)[:120]} ({getattr(value, 'dtype', type(value).__name__)})"
 
 
-def same(ours: Any, theirs: Any, unit: str = "us") -> bool:  # noqa: C901 - a rule for each type
+def same(ours: Any, theirs: Any, unit: str = "us") -> bool:
     """Compares a value of a sample with what another library reads, by the rules of docs/formats.md."""
     if theirs is None:
         # An empty place among numbers of floating point is not a number, as in pandas.

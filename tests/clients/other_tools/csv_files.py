@@ -139,7 +139,7 @@ SHEETS: Mapping[str, tuple[bytes, Mapping[str, Any]]] = {
     "spaces behind commas": (PLAIN.replace(f",{COLUMN}\n", f",{COLUMN}\n ").replace("\n1", "\n 1").encode(), {}),
     "spaces behind commas, quoted text": (f'row, {COLUMN}\n0, "a, b"\n'.encode(), {"skipinitialspace": True}),
     "a line sep=,": (("sep=,\n" + PLAIN).encode(), {"skiprows": 1}),
-    "a line sep=;": (("sep=;\n" + WIDE).encode(), {"skiprows": 1, "sep": ";", "decimal": ","}),
+    "a line sep=;": (("sep=;\n" + WIDE).encode(), {"skiprows": 1, "sep": ";"}),
     "a comment first": (("# made by a tool\n" + PLAIN).encode(), {"skiprows": 1}),
     "comments between": (PLAIN.replace("\n1,", "\n# a comment\n1,").encode(), {"comment": "#"}),
     "a line of units": (PLAIN.replace("\n0", "\n-,metres\n0").encode(), {}),
@@ -208,7 +208,12 @@ def pandas_csv(folder: Path) -> Iterator[Written]:
     yield Written("gzip", path, [1, 2], names=("gzip", ".gz"))
     path = folder / "decimal.csv"
     frame()[["float"]].rename(columns={"float": COLUMN}).to_csv(path, sep=";", decimal=",")
-    yield Written("semicolons and decimal commas", path, read(path, sep=";", decimal=","), names=("delimit", "separat", "semicolon"))
+    yield Written(
+        "semicolons and decimal commas",
+        path,
+        read(path, sep=";", decimal=","),
+        names=("delimit", "separat", "semicolon"),
+    )
 
 
 @tool("csv", "polars, pyarrow, duckdb", "pandas", "polars", "duckdb")

@@ -1,4 +1,4 @@
-"""Folders and files of other kinds than headrace's sixteen forms, each made by its own tool where that can be installed.
+"""Folders and files of other kinds than headrace's sixteen forms, each made by its own tool if that can be installed.
 
 Each has the words by which an error must name it, and the values that its own tool reads, should headrace read it.
 """
@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -122,8 +121,9 @@ def mosaic_shards(folder: Path) -> Iterator[Written]:
     shard = struct.pack("<I4I", len(rows), *offsets) + b"".join(rows)
     (path / "shard.00000.mds").write_bytes(shard)
     about = {
-        "column_encodings": ["int"], "column_names": [COLUMN], "column_sizes": [8], "compression": None, "format": "mds",
-        "hashes": [], "raw_data": {"basename": "shard.00000.mds", "bytes": len(shard), "hashes": {}}, "samples": 3,
+        "column_encodings": ["int"], "column_names": [COLUMN], "column_sizes": [8], "compression": None,
+        "format": "mds", "hashes": [], "samples": 3,
+        "raw_data": {"basename": "shard.00000.mds", "bytes": len(shard), "hashes": {}},
         "size_limit": 1 << 26, "version": 2, "zip_data": None,
     }  # fmt: skip
     (path / "index.json").write_text(json.dumps({"shards": [about], "version": 2}))
@@ -256,7 +256,9 @@ def anndata_files(folder: Path) -> Iterator[Written]:
     import scipy.sparse
 
     matrix = np.arange(12, dtype="f4").reshape(4, 3)
-    cells = pd.DataFrame({COLUMN: pd.Categorical(["a", "b", "a", "b"])}, index=[f"cell {number}" for number in range(4)])
+    cells = pd.DataFrame(
+        {COLUMN: pd.Categorical(["a", "b", "a", "b"])}, index=[f"cell {number}" for number in range(4)]
+    )
     for name, values in {"dense": matrix, "sparse": scipy.sparse.csr_matrix(matrix)}.items():
         data = anndata.AnnData(X=values, obs=cells)
         path = folder / f"{name}.h5ad"

@@ -190,7 +190,8 @@ DUCKDB: Mapping[str, str] = {
     "UUID": "'12345678-1234-1234-1234-123456789abc'::UUID", "BIT": "'101'::BIT", "INTEGER[]": "[1, 2]",
     "VARCHAR[]": "['a', 'b']", "INTEGER[2]": "[1, 2]::INTEGER[2]", "STRUCT": "{'a': 1}", "MAP": "MAP {'a': 1}",
     "ENUM": "'cat'::ENUM('cat', 'dog')", "JSON": "'{\"a\": 1}'::JSON", "NULL": "NULL",
-    "BIGINT and NULL": "CASE WHEN i = 1 THEN NULL ELSE i END", "DOUBLE and NULL": "CASE WHEN i = 1 THEN NULL ELSE i / 2 END",
+    "BIGINT and NULL": "CASE WHEN i = 1 THEN NULL ELSE i END",
+    "DOUBLE and NULL": "CASE WHEN i = 1 THEN NULL ELSE i / 2 END",
 }  # fmt: skip
 
 

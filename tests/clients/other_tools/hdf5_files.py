@@ -15,8 +15,8 @@ from tests.clients.other_tools.tools import tool
 ROWS = 12
 
 
-def read(path: Path, name: str = COLUMN) -> list[Any]:
-    """Returns a dataset as h5py reads it; text as text."""
+def read(path: Path, name: str = COLUMN, kind: str = "") -> list[Any]:
+    """Returns a dataset as h5py reads it; text as text, of the encoding that the kind says."""
     import h5py
 
     with h5py.File(path) as file:
@@ -24,7 +24,7 @@ def read(path: Path, name: str = COLUMN) -> list[Any]:
         if dataset.ndim == 0:
             return [dataset[()]]
         if h5py.check_string_dtype(dataset.dtype) is not None:
-            return list(dataset.asstr(errors="surrogateescape")[:])
+            return list(dataset.asstr("latin-1" if "Latin-1" in kind else None)[:])
         values = dataset[:]
         return [value.tobytes() if values.dtype.kind == "V" and not values.dtype.names else value for value in values]
 
@@ -93,7 +93,7 @@ def h5py_files(folder: Path) -> Iterator[Written]:
         path = folder / f"{number}.h5"
         with h5py.File(path, "w") as file:
             _fill(file.create_dataset(COLUMN, **arguments), kind)
-        yield Written(kind, path, read(path) if kind != "no space" else [])
+        yield Written(kind, path, read(path, kind=kind) if kind != "no space" else [])
     for name, arguments in FILTERS.items():
         path = folder / f"{name}.h5"
         with h5py.File(path, "w") as file:
@@ -153,83 +153,111 @@ def plugin_files(folder: Path) -> Iterator[Written]:
         yield Written(name, path, read(path))
 
 
+VALUES = np.arange(ROWS)
+
+
+def virtual(file: Any) -> None:
+    import h5py
+
+    layout = h5py.VirtualLayout((ROWS,), "i8")
+    layout[:] = h5py.VirtualSource("other.h5", "far", (ROWS,))
+    file.create_virtual_dataset(COLUMN, layout)
+
+
+def external(file: Any) -> None:
+    import h5py
+
+    raw = Path(file.filename).with_suffix(".bin")
+    VALUES.tofile(raw)
+    file.create_dataset(COLUMN, (ROWS,), "i8", external=[(str(raw), 0, h5py.h5f.UNLIMITED)])
+
+
+def compact(file: Any) -> None:
+    import h5py
+
+    layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    layout.set_layout(h5py.h5d.COMPACT)
+    space = h5py.h5s.create_simple((ROWS,))
+    dataset = h5py.h5d.create(file.id, COLUMN.encode(), h5py.h5t.NATIVE_INT64, space, layout)
+    dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, VALUES)
+
+
+def group(file: Any) -> None:
+    file["inner/" + COLUMN] = VALUES
+
+
+def hard_link(file: Any) -> None:
+    file["first"] = VALUES
+    file[COLUMN] = file["first"]
+
+
+def soft_link(file: Any) -> None:
+    import h5py
+
+    file["first"] = VALUES
+    file[COLUMN] = h5py.SoftLink("/first")
+
+
+def external_link(file: Any) -> None:
+    import h5py
+
+    file["first"] = VALUES
+    file[COLUMN] = h5py.ExternalLink("other.h5", "far")
+
+
+def scales(file: Any) -> None:
+    file[COLUMN] = VALUES
+    file["scale"] = VALUES * 10
+    file["scale"].make_scale("a scale")
+    file[COLUMN].dims[0].attach_scale(file["scale"])
+
+
+def single_number_beside(file: Any) -> None:
+    file.create_dataset(COLUMN, data=VALUES, chunks=(5,))
+    file["mean"] = 3.5
+
+
+def another_length_beside(file: Any) -> None:
+    file[COLUMN] = VALUES
+    file["mean"] = np.arange(3.0)
+
+
+def offsets(file: Any) -> None:
+    file.create_dataset("first", data=VALUES, chunks=(5,))
+    file.create_dataset(f"{COLUMN}.offsets", data=VALUES, chunks=(5,))
+
+
+def growing(file: Any) -> None:
+    file.create_dataset(COLUMN, data=VALUES, chunks=(5,), maxshape=(None,))
+
+
+STRUCTURES = (
+    virtual, external, compact, group, hard_link, soft_link, external_link, scales, single_number_beside,
+    another_length_beside, offsets, growing,
+)  # fmt: skip
+
+
 @tool("hdf5", "h5py, structures", "h5py")
 def h5py_structures(folder: Path) -> Iterator[Written]:
     import h5py
 
-    values = np.arange(ROWS)
-    other = folder / "other.h5"
-    with h5py.File(other, "w") as file:
-        file["far"] = values
-
-    def virtual(file: Any) -> None:
-        layout = h5py.VirtualLayout((ROWS,), "i8")
-        layout[:] = h5py.VirtualSource("other.h5", "far", (ROWS,))
-        file.create_virtual_dataset(COLUMN, layout)
-
-    def external(file: Any) -> None:
-        values.tofile(folder / "raw.bin")
-        file.create_dataset(COLUMN, (ROWS,), "i8", external=[(str(folder / "raw.bin"), 0, h5py.h5f.UNLIMITED)])
-
-    def compact(file: Any) -> None:
-        layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        layout.set_layout(h5py.h5d.COMPACT)
-        space = h5py.h5s.create_simple((ROWS,))
-        h5py.h5d.create(file.id, COLUMN.encode(), h5py.h5t.NATIVE_INT64, space, layout).write(
-            h5py.h5s.ALL, h5py.h5s.ALL, values
-        )
-
-    def group(file: Any) -> None:
-        file["inner/" + COLUMN] = values
-
-    def hard_link(file: Any) -> None:
-        file["first"] = values
-        file[COLUMN] = file["first"]
-
-    def soft_link(file: Any) -> None:
-        file["first"] = values
-        file[COLUMN] = h5py.SoftLink("/first")
-
-    def external_link(file: Any) -> None:
-        file["first"] = values
-        file[COLUMN] = h5py.ExternalLink("other.h5", "far")
-
-    def scales(file: Any) -> None:
-        file[COLUMN] = values
-        file["scale"] = values * 10
-        file["scale"].make_scale("a scale")
-        file[COLUMN].dims[0].attach_scale(file["scale"])
-
-    def single(file: Any) -> None:
-        file.create_dataset(COLUMN, data=values, chunks=(5,))
-        file["mean"] = 3.5
-
-    def lengths(file: Any) -> None:
-        file[COLUMN] = values
-        file["mean"] = np.arange(3.0)
-
-    def offsets(file: Any) -> None:
-        file.create_dataset("first", data=values, chunks=(5,))
-        file.create_dataset(f"{COLUMN}.offsets", data=values, chunks=(5,))
-
-    def latest(file: Any) -> None:
-        file.create_dataset(COLUMN, data=values, chunks=(5,), maxshape=(None,))
-
-    for number, make in enumerate(
-        (virtual, external, compact, group, hard_link, soft_link, external_link, scales, single, lengths, offsets, latest)
-    ):
-        path = folder / f"{number}.h5"
-        with h5py.File(path, "w", libver="latest" if make is latest else None) as file:
-            make(file)
-        name = {"group": f"inner/{COLUMN}", "offsets": f"{COLUMN}.offsets"}.get(make.__name__, COLUMN)
-        yield Written(make.__name__.replace("_", " "), path, list(values), name, ("mean",))
+    with h5py.File(folder / "other.h5", "w") as file:
+        file["far"] = VALUES
+    names = {"group": f"inner/{COLUMN}", "offsets": f"{COLUMN}.offsets"}
+    for make in STRUCTURES:
+        for version in ("earliest", "latest"):
+            path = folder / f"{make.__name__}-{version}.h5"
+            with h5py.File(path, "w", libver=version) as file:
+                make(file)
+            kind = f"{make.__name__.replace('_', ' ')}, {version}"
+            yield Written(kind, path, list(VALUES), names.get(make.__name__, COLUMN), ("mean",))
     for size in (512, 1024):
         path = folder / f"block-{size}.h5"
         with h5py.File(path, "w", userblock_size=size) as file:
-            file[COLUMN] = values
+            file[COLUMN] = VALUES
         with path.open("r+b") as raw:
             raw.write(b"a text of the user's")
-        yield Written(f"a block of {size} bytes in front", path, list(values))
+        yield Written(f"a block of {size} bytes in front", path, list(VALUES))
 
 
 @tool("hdf5", "PyTables", "tables", "h5py")

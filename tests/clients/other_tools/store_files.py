@@ -22,7 +22,8 @@ def lmdb_files(folder: Path) -> Iterator[Written]:
     import lmdb
 
     options: dict[str, dict[str, Any]] = {
-        "a folder": {}, "a file": {"subdir": False}, "no locks": {"lock": False}, "a map that is written": {"writemap": True},
+        "a folder": {}, "a file": {"subdir": False}, "no locks": {"lock": False},
+        "a map that is written": {"writemap": True},
     }  # fmt: skip
     for kind, given in options.items():
         path = folder / f"{kind}.lmdb"
@@ -140,7 +141,8 @@ def saved_datasets(folder: Path) -> Iterator[Written]:
         "several files": whole, "selected": whole.select([5, 3, 9]), "shuffled": whole.shuffle(seed=1),
         "sorted": whole.sort(COLUMN, reverse=True), "filtered": whole.filter(lambda row: row[COLUMN] % 2 == 0),
         "a shard": whole.shard(3, 1), "joined": hf.concatenate_datasets([whole, whole]),
-        "no rows": whole.select([]), "with a format": whole.with_format("torch"), "renamed": whole.rename_column(COLUMN, "x"),
+        "no rows": whole.select([]), "with a format": whole.with_format("torch"),
+        "renamed": whole.rename_column(COLUMN, "x"),
     }.items():  # fmt: skip
         path = folder / kind
         shards = {"num_shards": 3} if kind == "several files" else {}

@@ -46,9 +46,16 @@ def read(path: Path) -> list[bytes]:
         return [file.read() for file in opened if file is not None]
 
 
+def names_in(folder: Path) -> list[str]:
+    """Returns the names of the files of a folder, in order."""
+    return sorted(path.name for path in folder.iterdir())
+
+
 def run(*command: str, folder: Path) -> None:
     """Runs a program in a folder."""
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=30, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    subprocess.run(
+        command, cwd=folder, check=True, capture_output=True, timeout=30, env={**os.environ, "LC_ALL": "C.UTF-8"}
+    )
 
 
 TAR = {
@@ -86,7 +93,7 @@ def gnu_tar(folder: Path) -> Iterator[Written]:
         files_of(source, holes)
         for kind, options in kinds.items():
             path = folder / f"{(number := number + 1)}.tar"
-            run("tar", "-cf", str(path), *options, *sorted(os.listdir(source)), folder=source)
+            run("tar", "-cf", str(path), *options, *names_in(source), folder=source)
             yield Written(kind, path, read(path), ENDING, names=("holes", "sparse"))
     stems = {
         "names of 120 bytes": "n" * 110 + "{:03d}",
@@ -109,9 +116,9 @@ def gnu_tar(folder: Path) -> Iterator[Written]:
     files_of(source)
     path = folder / "folders.tar"
     run("tar", "-cf", str(path), "again", folder=folder)
-    yield Written("a folder, in no order", path, read(path), ENDING)
+    yield Written("a folder, in no order", path, read(path), ENDING, names=("no again/",))
     path = folder / "appended.tar"
-    names = sorted(os.listdir(source))
+    names = names_in(source)
     run("tar", "-cf", str(path), *names[:4], folder=source)
     run("tar", "-rf", str(path), *names[4:], folder=source)
     yield Written("files appended", path, read(path), ENDING)
@@ -122,7 +129,7 @@ def gnu_tar(folder: Path) -> Iterator[Written]:
     path.write_bytes((folder / "1.tar").read_bytes())
     other = folder / "other"
     files_of(other, stem="second-{:03d}")
-    run("tar", "-cf", str(folder / "more.tar"), *sorted(os.listdir(other)), folder=other)
+    run("tar", "-cf", str(folder / "more.tar"), *names_in(other), folder=other)
     run("tar", "-Af", str(path), "more.tar", folder=folder)
     yield Written("archives concatenated by tar -A", path, read(path), ENDING)
     for ending, option in {"gz": "-z", "bz2": "-j", "xz": "-J"}.items():
@@ -139,12 +146,12 @@ def bsdtar(folder: Path) -> Iterator[Written]:
         for form in ("default", "ustar", "pax", "gnutar", "v7", "posix"):
             path = folder / f"{form}-{holes}.tar"
             option = [] if form == "default" else [f"--format={form}"]
-            run("bsdtar", "-cf", str(path), *option, *sorted(os.listdir(source)), folder=source)
+            run("bsdtar", "-cf", str(path), *option, *names_in(source), folder=source)
             yield Written(f"{form}, holes {holes}", path, read(path), ENDING, names=("holes", "sparse"))
     source = folder / "long"
     files_of(source, stem="ü" * 60 + "{:03d}")
     path = folder / "long.tar"
-    run("bsdtar", "-cf", str(path), *sorted(os.listdir(source)), folder=source)
+    run("bsdtar", "-cf", str(path), *names_in(source), folder=source)
     yield Written("long names of UTF-8", path, read(path), ENDING)
 
 
@@ -154,46 +161,50 @@ def members(kind: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
         data = b"mask %d" % sample
         info = tarfile.TarInfo(f"{sample:03d}.{ENDING.upper() if kind == 'endings of capitals' else ENDING}")
         info.size = len(data)
-        if kind.startswith("hard links") and sample:
-            info.type, info.linkname, info.size = tarfile.LNKTYPE, f"000.{ENDING}", 0
-        elif kind == "symbolic links" and sample:
-            info.type, info.linkname, info.size = tarfile.SYMTYPE, f"000.{ENDING}", 0
-        elif kind == "contiguous files":
-            info.type = tarfile.CONTTYPE
-        elif kind == "old files":
-            info.type = tarfile.AREGTYPE
-        elif kind == "comments of pax":
-            info.pax_headers = {"comment": "ü" * 300}
-        elif kind == "size in pax":
-            info.pax_headers = {"size": str(len(data))}
-        yield info, data if info.size else b""
-        if kind == "hard links, a file a sample":
-            continue
-        text = tarfile.TarInfo(f"{sample:03d}.txt")
-        text.size = 1
-        yield text, b"a"
+        _change(info, kind, sample)
+        yield info, data[: info.size]
+        if kind != "hard links, a file a sample":
+            yield _small(f"{sample:03d}.txt"), b"a"
     if kind in MORE:
         more = tarfile.TarInfo("zzz")
         more.type = MORE[kind]
         more.linkname = "000.txt" if kind == "a symbolic link" else ""
         yield more, b""
-    if kind == "a file of webdataset's own":
-        about = tarfile.TarInfo("__meta__/x.json")
-        about.size = 2
-        yield about, b"{}"
-    if kind == "files of macOS":
-        for name in (f"._000.{ENDING}", ".DS_Store"):
-            hidden = tarfile.TarInfo(name)
-            hidden.size = 1
-            yield hidden, b"x"
+    for name in BESIDE.get(kind, ()):
+        yield _small(name), b"x"
 
 
+def _change(info: tarfile.TarInfo, kind: str, sample: int) -> None:
+    """Makes a member what the kind says."""
+    if kind in LINKS and sample:
+        info.type, info.linkname, info.size = LINKS[kind], f"000.{ENDING}", 0
+    elif kind in TYPES:
+        info.type = TYPES[kind]
+    elif kind == "comments of pax":
+        info.pax_headers = {"comment": "ü" * 300}
+    elif kind == "size in pax":
+        info.pax_headers = {"size": str(info.size)}
+
+
+def _small(name: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size = 1
+    return info
+
+
+LINKS = {
+    "hard links": tarfile.LNKTYPE, "hard links, a file a sample": tarfile.LNKTYPE, "symbolic links": tarfile.SYMTYPE,
+}  # fmt: skip
+TYPES = {"contiguous files": tarfile.CONTTYPE, "old files": tarfile.AREGTYPE}
+BESIDE = {"a file of webdataset's own": ("__meta__/x.json",), "files of macOS": (f"._000.{ENDING}", ".DS_Store")}
 MORE = {
     "a folder": tarfile.DIRTYPE, "a pipe": tarfile.FIFOTYPE, "a device": tarfile.CHRTYPE,
     "a symbolic link": tarfile.SYMTYPE,
 }  # fmt: skip
-KINDS = (*MORE, "plain", "hard links", "hard links, a file a sample", "symbolic links", "contiguous files", "old files", "comments of pax",
-         "size in pax", "endings of capitals", "a file of webdataset's own", "files of macOS")  # fmt: skip
+KINDS = (
+    *MORE, "plain", "hard links", "hard links, a file a sample", "symbolic links", "contiguous files", "old files",
+    "comments of pax", "size in pax", "endings of capitals", "a file of webdataset's own", "files of macOS",
+)  # fmt: skip
 
 
 @tool("webdataset", "tarfile")
@@ -238,11 +249,17 @@ def _sizes_in_pax_alone(data: bytes) -> bytes:
     return bytes(parts)
 
 
+PICTURE = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8cfc0000003010100c9fe"
+    "92ef0000000049454e44ae426082"
+)
+"""A PNG of one red pixel."""
+
 VALUES: Mapping[str, list[Any]] = {
     "cls": [0, 7, -3], "txt": ["a", "Grüße", ""], "json": [{"a": [1, "ü"]}, [], 5], "npy": [np.ones((2, 3), "f4")] * 3,
-    "jpg": [b"\xff\xd8\xff"] * 3, "bin": [b"", b"\0\1", b"a"], "text": ["a", "b", ""], "id": [1, 2, 3],
+    "jpg": [PICTURE] * 3, "bin": [b"", b"\0\1", b"a"], "text": ["a", "b", ""], "id": [1, 2, 3],
     "index": [5, 6, 7], "mp": [{"a": 1}] * 3, "cbor": [], "pyd": [{"a": 1}] * 3, "pth": [[1, 2]] * 3,
-    "npz": [{"x": np.arange(3)}] * 3, "left.png": [b"a", b"b", b"c"], "transcript": ["a", "b", "c"],
+    "npz": [{"x": np.arange(3)}] * 3, "left.png": [PICTURE] * 3, "transcript": ["a", "b", "c"],
     "cls2": [1, 2, 3], "inp": [1, 2, 3], "jsonl": [[{"a": 1}]] * 3,
 }  # fmt: skip
 """For each ending, the values that webdataset's writer gets."""
@@ -276,6 +293,10 @@ def webdataset_files(folder: Path) -> Iterator[Written]:
             row = {"__key__": str(number), ENDING: b"a"}
             writer.write(row | ({"txt": "a"} if number != 2 else {}))
     yield Written("a sample that lacks another file", path, [b"a"] * 4, ENDING, names=("2.txt",))
+    path = folder / "latin.tar"
+    with webdataset.TarWriter(str(path)) as writer:
+        writer.write({"__key__": "0", "txt": "Grüße".encode("latin-1")})
+    yield Written("text of Latin-1", path, ["Grüße"], "txt")
     path = folder / "twice.tar"
     with tarfile.open(path, "w") as archive:
         for name in ("a.mask", "a.txt", "b.mask", "b.txt", "a.mask", "a.txt"):
