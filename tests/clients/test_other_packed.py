@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
 import sys
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 import headrace
 from headrace.cli.app import main
 from headrace.core.errors import HeadraceError
+from headrace.data.formats.registry import READ_BY_RANGES
 from tests.clients.other_tools import every_tool
 from tests.clients.other_tools.comparison import Outcome, heard, judged, judged_refusal, names_it
 from tests.clients.other_tools.tools import TOOLS, Tool
+from tests.servers.faulty import FaultyServer
 
 pytestmark = [
     pytest.mark.clients,
@@ -22,6 +25,9 @@ pytestmark = [
     # Of the tools themselves.
     pytest.mark.filterwarnings("ignore"),
 ]
+
+BY_RANGES = set(READ_BY_RANGES) - {"folder"}
+"""Forms that are read from a store in another way than from a disk. Images are decoded in one way."""
 
 WITHOUT_AN_END = ("csv", "jsonl")
 """Forms whose files may be cut anywhere, and are still such."""
@@ -115,6 +121,24 @@ def test_the_commands_say_what_is_refused_without_a_traceback(
         assert ended.value.code == 1
         assert names_it(refused.written, said.err + said.out)
         assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool.form in BY_RANGES], ids=str)
+def test_each_file_is_the_same_in_a_bucket(tool: Tool, faulty_server: FaultyServer) -> None:
+    every_tool.skip_if_missing(tool)
+    bucket = faulty_server.folder / "bucket"
+    bucket.mkdir()
+    faults = ""
+    # A part of them: each costs some tenths of a second.
+    for written in itertools.islice(tool.write(bucket), 0, None, 6):
+        here = judged(written)
+        url = f"s3://bucket/{written.path.relative_to(bucket)}"
+        options = {**written.options, "options": faulty_server.s3_options}
+        there = judged(dataclasses.replace(written, url=url, options=options))
+        # What is opened wrongly on this machine fails another test.
+        if here.result != "fault" and there.result not in (here.result, "refused"):
+            faults += f"{there}, where the path is {here.result}\n"
+    assert faults == ""
 
 
 def cut(path: Path) -> Path:

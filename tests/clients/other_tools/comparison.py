@@ -49,8 +49,8 @@ class Written:
     """Of times, which are whole numbers of it since 1970, since midnight, or of a duration. Dates have days."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """For `headrace.open`."""
-    cells: str | None = None
-    """What a value is in words, where it is not obvious."""
+    url: str = ""
+    """Where it is opened, if not at its path."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,21 @@ def judged(written: Written) -> Outcome:
     """Opens a file, and compares each value of its column."""
     with heard() as messages:
         try:
-            dataset = headrace.open(written.path, **written.options)
+            dataset = headrace.open(written.url or written.path, **written.options)
             ours = [dataset[index] for index in range(len(dataset))]
             names = dataset.schema.names
             batch = _batch(dataset)
+            streamed = list(dataset.stream())
         except HeadraceError as error:
             return judged_refusal(written, error)
         except Exception as error:  # noqa: BLE001 - whatever else comes out is the fault that is looked for
             return Outcome(written, "fault", f"raised {type(error).__name__}: {error}")
 
-    difference = _difference(written, names, ours) or _difference_of_batch(written, ours, batch)
+    difference = (
+        _difference(written, names, ours)
+        or _difference_of_batch(written, ours, batch)
+        or _difference(written, names, streamed)
+    )
     if difference is None:
         return Outcome(written, "equal")
     for message in messages:
