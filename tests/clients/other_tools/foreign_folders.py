@@ -360,3 +360,46 @@ def stray_files(folder: Path) -> Iterator[Written]:
             yield Written(f"{name}, classes {classes}", path, pixels, "image")
             if classes:
                 yield Written(f"{name}, labels", path, [0, 0, 0, 1, 1, 1], "label")
+
+
+@kind("files of two forms", words=("odd.",))
+def mixed_forms(folder: Path) -> Iterator[Written]:
+    def write_parquet(path: Path) -> None:
+        pq.write_table(samples(), path.with_suffix(".parquet"))
+
+    def write_csv(path: Path) -> None:
+        path.with_suffix(".csv").write_text(f"{COLUMN},name\n0,row 0\n1,row 1\n2,row 2\n")
+
+    def write_json(path: Path) -> None:
+        path.with_suffix(".jsonl").write_text(f'{{"{COLUMN}": 0, "name": "row 0"}}\n')
+
+    def write_arrow(path: Path) -> None:
+        with pa.ipc.new_file(str(path.with_suffix(".arrow")), samples().schema) as writer:
+            writer.write_table(samples())
+
+    def write_packed_tar(path: Path) -> None:
+        import tarfile
+
+        with tarfile.open(path.with_suffix(".tar.gz"), "w:gz") as archive:
+            archive.addfile(tarfile.TarInfo("0.txt"))
+
+    def write_tar(path: Path) -> None:
+        import tarfile
+
+        with tarfile.open(path.with_suffix(".tar"), "w") as archive:
+            archive.addfile(tarfile.TarInfo("0.txt"))
+
+    def write_photo(path: Path) -> None:
+        path.with_suffix(".jpg").write_bytes(b"\xff\xd8\xff")
+
+    pairs = (
+        (write_parquet, write_csv), (write_csv, write_parquet), (write_csv, write_json), (write_arrow, write_parquet),
+        (write_tar, write_packed_tar), (write_tar, write_parquet), (write_parquet, write_photo),
+    )  # fmt: skip
+    for most, odd in pairs:
+        path = folder / f"{most.__name__} {odd.__name__}".replace("write_", "")
+        path.mkdir()
+        for number in range(5):
+            most(path / f"{number}")
+        odd(path / "odd")
+        yield Written(path.name, path, [])
