@@ -6,12 +6,16 @@ At the end of a run stands a table: how many values of which form and writer wer
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.clients.other_tools import every_tool
-from tests.clients.other_tools.comparison import judged
-from tests.clients.other_tools.table import ROWS, Row
+from tests.clients.other_tools.comparison import Written, judged
+from tests.clients.other_tools.table import LEAST_READ, ROWS, Row
 from tests.clients.other_tools.tools import TOOLS, Tool
 
 pytestmark = [
@@ -28,5 +32,42 @@ def test_each_value_is_read_as_its_own_library_reads_it_or_refused_or_told(tool:
     outcomes = [judged(written) for written in tool.write(tmp_path)]
     ROWS.append(Row.of(tool, outcomes))
     faults = "\n".join(str(outcome) for outcome in outcomes if outcome.result == "fault")
-    assert outcomes
+    equal = sum(outcome.result == "equal" for outcome in outcomes)
     assert faults == ""
+    assert equal >= LEAST_READ[str(tool)]
+
+
+@pytest.mark.parametrize(
+    ("values", "column"),
+    [
+        ([0, 1, 3], "data"),
+        ([0, 1], "data"),
+        ([0.0, 1.0, 2.0], "data"),
+        ([np.int32(0), np.int32(1), np.int32(2)], "data"),
+        (["0", "1", "2"], "data"),
+        ([False, True, 2], "data"),
+        ([0, 1, None], "data"),
+        ([[0], [1], [2]], "data"),
+        ([0, 1, 2], "other"),
+    ],
+)
+def test_a_difference_in_value_type_or_name_is_a_fault(values: list[object], column: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(3))
+    assert judged(Written("right", tmp_path / "x.npy", [0, 1, 2], "data")).result == "equal"
+    assert judged(Written("wrong", tmp_path / "x.npy", values, column)).result == "fault"
+
+
+@pytest.mark.parametrize(
+    ("array", "names", "result"),
+    [(np.ones(3, "c8"), ("complex64",), "refused"), (np.ones(3, "c8"), ("another type",), "fault")],
+)
+def test_an_error_must_name_what_is_refused(
+    array: np.ndarray[Any, Any], names: tuple[str, ...], result: str, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", array)
+    assert judged(Written("complex", tmp_path / "x.npy", list(array), "missing", names)).result == result
+
+
+def test_what_is_left_out_with_a_warning_is_told(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"quality": [{"a": 1}], "row": [0]}), tmp_path / "x.parquet")
+    assert judged(Written("struct", tmp_path / "x.parquet", [{"a": 1}])).result == "told"

@@ -205,7 +205,7 @@ def pandas_csv(folder: Path) -> Iterator[Written]:
             yield Written(f"{name}, index {index}", path, read(path))
     path = folder / "x.csv.gz"
     frame()[["int"]].rename(columns={"int": COLUMN}).to_csv(path)
-    yield Written("gzip", path, [1, 2], names=("gzip", ".gz"))
+    yield Written("gzip", path, [1, 2], names=("gzip", "compress"))
     path = folder / "decimal.csv"
     frame()[["float"]].rename(columns={"float": COLUMN}).to_csv(path, sep=";", decimal=",")
     yield Written(

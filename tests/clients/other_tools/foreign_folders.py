@@ -249,7 +249,7 @@ def safetensors_files(folder: Path) -> Iterator[Written]:
     yield Written("a folder", path, [])
 
 
-@kind("AnnData", "anndata", words=("AnnData", "anndata"))
+@kind("AnnData", "anndata", words=("AnnData", "anndata", "Zarr"))
 def anndata_files(folder: Path) -> Iterator[Written]:
     import anndata
     import pandas as pd

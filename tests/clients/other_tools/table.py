@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.clients.other_tools.comparison import Outcome
@@ -32,6 +32,65 @@ class Row:
         """How many kinds of values, each in a file of its own."""
         return self.results.total()
 
+
+LEAST_READ: Mapping[str, int] = {
+    "npy-numpy.save": 45,
+    "npz-numpy.savez": 81,
+    "npz-zipfile": 6,
+    "memmap-numpy.save": 40,
+    "idx-bytes as of MNIST": 21,
+    "pt-torch.save": 25,
+    "tensordict-TensorDict.memmap": 18,
+    "arrow-pyarrow file": 78,
+    "arrow-pyarrow stream": 78,
+    "arrow-pyarrow layouts": 27,
+    "parquet-pyarrow": 76,
+    "parquet-pyarrow, without Arrow's schema": 82,
+    "parquet-pyarrow layouts": 67,
+    "csv-csv module": 108,
+    "csv-spreadsheets, by hand": 22,
+    "csv-pandas.to_csv": 21,
+    "csv-polars, pyarrow, duckdb": 28,
+    "csv-several files": 3,
+    "folder-text files": 4,
+    "folder-files by hand": 26,
+    "arrow-polars": 91,
+    "arrow-polars stream": 30,
+    "parquet-polars": 30,
+    "parquet-pandas": 24,
+    "arrow-pandas feather": 24,
+    "parquet-fastparquet": 41,
+    "parquet-duckdb": 45,
+    "hdf5-h5py": 63,
+    "hdf5-h5py, kinds of types below NumPy's": 2,
+    "hdf5-hdf5plugin": 8,
+    "hdf5-h5py, structures": 12,
+    "hdf5-PyTables": 8,
+    "hdf5-pandas.to_hdf": 0,
+    "hdf5-netCDF4, xarray": 6,
+    "folder-Pillow, modes": 81,
+    "folder-Pillow, options": 58,
+    "folder-OpenCV": 32,
+    "folder-tifffile": 16,
+    "folder-ImageMagick": 71,
+    "jsonl-json module": 27,
+    "jsonl-lines, by hand": 10,
+    "jsonl-pandas, polars, duckdb": 41,
+    "parquet-pyarrow, several files": 14,
+    "arrow-pyarrow, several files": 14,
+    "jsonl-json module, several files": 2,
+    "several-something beside the column": 22,
+    "lmdb-lmdb": 9,
+    "huggingface-save_to_disk": 29,
+    "webdataset-GNU tar": 28,
+    "webdataset-bsdtar": 11,
+    "webdataset-tarfile": 41,
+    "webdataset-webdataset": 13,
+}
+"""For each tool: of how many kinds headrace reads the values, at least. To refuse more and more is no way to be right.
+
+A tenth fewer than were read when this was written: newer versions of the tools write some kinds otherwise.
+"""
 
 ROWS: list[Row] = []
 """In the order in which the tests ran."""
