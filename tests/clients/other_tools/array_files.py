@@ -164,6 +164,9 @@ def idx_files(folder: Path) -> Iterator[Written]:
                 path = folder / f"{code}{ending[1:]}-{COLUMN}-idx{len(shape)}-{words[code]}{ending}"
                 path.write_bytes(gzip.compress(data) if ending else data)
                 yield Written(f"{dtype} {shape}{ending}", path, list(array))
+    path = folder / f"members-{COLUMN}-idx1-ubyte.gz"
+    path.write_bytes(gzip.compress(struct.pack(">BBBBI", 0, 0, 8, 1, 4) + b"ab") + gzip.compress(b"cd"))
+    yield Written("two members of gzip", path, [np.uint8(one) for one in b"abcd"])
 
 
 def tensors() -> Iterator[tuple[str, Callable[[int], Any]]]:
