@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.other_tools import every_tool
+from tests.clients.other_tools import every_tool, kept_folders
 from tests.clients.other_tools.comparison import Outcome, Written, judged
 from tests.clients.other_tools.foreign_folders import KINDS, Kind
 from tests.clients.other_tools.table import ROWS, Row
@@ -18,6 +18,9 @@ pytestmark = [
     # Of the tools themselves.
     pytest.mark.filterwarnings("ignore"),
 ]
+
+MODULES = (kept_folders,)
+"""That enter kinds into the table when they are imported."""
 
 
 def fault_of(kind: Kind, outcome: Outcome) -> str:
