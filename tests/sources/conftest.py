@@ -19,4 +19,5 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("this user may not mount a file system")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    # A process may still be closing its files.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)

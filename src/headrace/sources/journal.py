@@ -11,7 +11,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -90,6 +89,8 @@ class JournalWriter:
             self._lock = files.WriterLock(self.folder)
             self._mark = files.SharedNumber(self.folder / files.DURABLE)
             self._trim = files.SharedNumber(self.folder / files.TRIM)
+            self._mark.reserve()
+            self._trim.reserve()
         except OSError as error:
             if isinstance(error, StorageError):
                 raise
@@ -165,7 +166,9 @@ class JournalWriter:
 
     @property
     def first(self) -> int:
-        """The number of the first record that is still there."""
+        """The number of the first record that is still there; where there is none, of the next one."""
+        if not self._firsts:
+            return self._next
         return self._firsts[0]
 
     @property
@@ -192,7 +195,7 @@ class JournalWriter:
         """
         self.full = None
         self.disk_is_full = False
-        if self._offset >= self._segment and not self._next_segment():
+        if (self._fd < 0 or self._offset >= self._segment) and not self._next_segment():
             return 0
 
         parts: list[bytes] = []
@@ -296,7 +299,7 @@ class JournalWriter:
         return files.no_space(self.folder, f"{needed:,} bytes at least, for a message")
 
     def _next_segment(self) -> bool:
-        """Begins another segment. Returns False if the one before is not synced, or if the disk is full."""
+        """Begins another segment. Returns False if the one before is not synced, or the disk is full."""
         if self._synced < self._next:
             return False
 
@@ -368,18 +371,23 @@ class JournalWriter:
     def trim(self, before: int) -> None:
         """Deletes the segments whose records all come before this number. Raises `StorageError`."""
         before = min(before, self._synced)
+        ends = self._firsts[1:]
         try:
-            if before == self._next and self._offset > HEAD.size and self._next_segment():
-                # All is read. Without a new segment, one large record could keep the journal full for ever.
-                before = self._next
+            if before == self._next and self._offset > HEAD.size:
+                # All is read. If the last segment stayed, one large record could keep the journal full for ever. The
+                # next one begins first, or, if the disk is full, when there is space for it.
+                self._next_segment()
+                ends.append(before)
 
-            gone = [first for first, following in pairwise(self._firsts) if following <= before]
+            gone = [first for first, end in zip(self._firsts, ends, strict=False) if end <= before]
             if not gone:
                 return
 
             saved = self._save_ids()
+            if len(gone) == len(self._firsts):
+                self._leave_last_segment()
             for first in gone:
-                (self.folder / segment_name(first)).unlink(missing_ok=True)
+                files.delete(self.folder / segment_name(first))
             if not saved:
                 self._save_ids()
         except OSError as error:
@@ -389,6 +397,14 @@ class JournalWriter:
 
         del self._firsts[: len(gone)]
         del self._sizes[: len(gone)]
+
+    def _leave_last_segment(self) -> None:
+        """Writes no more to the last segment, so that it can be deleted."""
+        # Nothing else will tell the next number to a process that opens the journal when this one has died.
+        self._mark.sync()
+        os.close(self._fd)
+        self._fd = -1
+        self._offset = 0
 
     def _save_ids(self) -> bool:
         """Keeps the message ids beside the segments. Returns False if the disk has no room for them."""

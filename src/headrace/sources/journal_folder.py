@@ -6,6 +6,8 @@
 - `lock`: locked by the process that writes
 - `durable`: eight bytes, the number behind the last record that is on the disk; written after each sync
 - `trim`: eight bytes, up to where readers need nothing any more; the writer deletes what is behind
+
+  In both, a ninth byte reserves the space of the number.
 - `ids`: message ids that were last seen, kept when their segments go
 """
 
@@ -19,6 +21,7 @@ import os
 import shutil
 import uuid
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.core.errors import FormatError, StorageError, UsageError
@@ -129,9 +132,19 @@ def segments_in(folder: Path) -> list[int]:
 def cannot_write(folder: Path, error: OSError) -> StorageError:
     """Returns the error of a journal that cannot be written; the caller raises it."""
     if error.errno in NO_SPACE:
-        return no_space(folder, "some kilobytes, with which a journal begins")
+        return no_space(folder, "some kilobytes for the small files beside the messages")
     cure = "mend the disk, or give another folder as journal="
     return StorageError.about("cannot write the journal", place=folder, found=error, cure=cure)
+
+
+@contextlib.contextmanager
+def suppressed_if_full() -> Iterator[None]:
+    """Lets a full disk pass; other errors go on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
 
 
 def no_space(folder: Path, needed: str) -> StorageError:
@@ -153,9 +166,23 @@ def write_synced(path: Path, data: bytes) -> None:
 def replace_synced(path: Path, data: bytes) -> None:
     """Replaces a file in one step, and flushes it and its name to the disk."""
     aside = path.with_name(f"{path.name}.new")
-    write_synced(aside, data)
-    aside.replace(path)
+    try:
+        write_synced(aside, data)
+        aside.replace(path)
+    except OSError:
+        # A part of a file would take what the disk has left.
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise
     sync_folder(path.parent)
+
+
+def delete(path: Path) -> None:
+    """Deletes a file, if it is there, and frees its space even where a reader has it open."""
+    with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
+        # The name goes first: a reader that finds the file cut sees why.
+        path.unlink()
+        file.truncate(0)
 
 
 def sync_folder(folder: Path) -> None:
@@ -172,6 +199,12 @@ class SharedNumber:
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def reserve(self) -> None:
+        """Takes the space that the number needs, if there is some: it can then be written on a disk that is full."""
+        # Behind the number, which another process may write at this moment. One block of the disk holds both.
+        with suppressed_if_full():
+            os.pwrite(self._fd, b"\0", NUMBER)
 
     def read(self) -> int:
         """Returns the number; 0 if none was written."""
@@ -214,8 +247,11 @@ class WriterLock:
             found = f"process {holder} writes to it" if holder else "another process writes to it"
             raise JournalTaken.about("the journal is in use", place=folder, found=found, cure=cure)
 
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        # The file gives up no space before it has its own again: others may fill the disk meanwhile.
+        holder_now = str(os.getpid()).encode()
+        with suppressed_if_full():
+            os.pwrite(self._fd, holder_now, 0)
+        os.ftruncate(self._fd, len(holder_now))
         _HELD.add(self)
 
     def release(self) -> None:

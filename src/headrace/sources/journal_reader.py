@@ -45,9 +45,15 @@ class JournalReader:
         return firsts[0]
 
     def ask_to_trim(self, before: int) -> None:
-        """Tells the writer, of this process or another one, that nothing before this number is needed any more."""
-        if before > self._trim.read():
-            self._trim.write(before)
+        """Tells the writer, of this process or another one, that nothing before this number is needed any more.
+
+        Raises `StorageError`.
+        """
+        try:
+            if before > self._trim.read():
+                self._trim.write(before)
+        except OSError as error:
+            raise files.cannot_write(self.folder, error) from error
 
     def read(self, number: int, limit: int) -> list[bytes]:
         """Returns the payloads of records from `number` on: about `limit` bytes, one record at least, none at the end.
@@ -113,8 +119,9 @@ class JournalReader:
     def _look_behind(self, segment: _Segment, number: int) -> bool:
         """Looks for the segment that comes next. Returns whether there is one, and it begins with this record."""
         firsts = files.segments_in(self.folder)
-        if firsts and firsts[0] > number:
-            raise self._lost(number, f"record {number:,}, and the first one that is there is {firsts[0]:,}", firsts[0])
+        if not firsts or firsts[0] > number:
+            first = firsts[0] if firsts else self.durable
+            raise self._lost(number, f"record {number:,}, and the first one that is there is {first:,}", first)
 
         behind = [first for first in firsts if first > segment.first]
         if not behind or segment.following is not None:
