@@ -142,7 +142,7 @@ def test_a_format_of_one_file_is_refused(tmp_path: Path) -> None:
         (["a.csv", 3], "3 of type int at position 1"),
         (["a.csv", "s3://b/a.csv"], "s3://b/a.csv beside a.csv"),
         (["s3://b/a.csv", "s3://c/a.csv"], "s3://c/a.csv beside s3://b/a.csv"),
-        (["https://h/a.csv?sig=1", "https://h/b.csv?sig=SECRET"], "another user or query"),
+        (["https://h/a.csv", "https://me:SECRET@h/b.csv"], "another user"),
     ],
 )
 def test_what_is_no_list_of_files_of_one_store_is_refused(given: list[Any], found: str) -> None:

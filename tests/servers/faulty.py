@@ -12,6 +12,7 @@ import ssl
 import struct
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,6 +90,12 @@ class FaultyServer:
         self.refuses_lists = False
         """Whether objects may be read, and not listed."""
 
+        self.secret = ""
+        """With which addresses are signed; "": all may read without a signature."""
+
+        self.moved: dict[str, tuple[int, str]] = {}
+        """For prefixes of paths, the status with which they redirect, and the beginning of the other address."""
+
         self.requests: list[Asked] = []
         self.bytes_sent = 0
         """Of bodies."""
@@ -112,6 +119,25 @@ class FaultyServer:
         path = self.folder / bucket / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+
+    def signed(self, path: str, expires: float | None = None) -> str:
+        """Returns the address of an object with a signature, as stores presign it."""
+        when = int(time.time() + 3600 if expires is None else expires)
+        return f"{self.url}{path}?Expires={when}&Signature={self.signature(path, str(when))}"
+
+    def signature(self, path: str, expires: str) -> str:
+        return hashlib.sha256(f"{self.secret} {path} {expires}".encode()).hexdigest()
+
+    def refusal(self, path: str, query: dict[str, list[str]]) -> str | None:
+        """Returns why a request is refused; None if it is not."""
+        if not self.secret:
+            return None
+        expires = query.get("Expires", ["0"])[0]
+        if query.get("Signature") != [self.signature(path, expires)]:
+            return "SignatureDoesNotMatch"
+        if int(expires) < time.time():
+            return "AccessDenied"
+        return None
 
     def asked(self, method: str = "GET") -> list[Asked]:
         return [request for request in self.requests if request.method == method]
@@ -148,6 +174,18 @@ class Handler(BaseHTTPRequestHandler):
         path = unquote(parts.path)
         asked = Asked(self.command, path, parts.query, self.headers.get("Range"), dict(self.headers))
         self.faulty.requests.append(asked)
+        for prefix, (status, address) in self.faulty.moved.items():
+            if path.startswith(prefix):
+                # Unquoted, as many servers write it: with braces in it, clients do not follow.
+                there = address + path.removeprefix(prefix)
+                return self.refuse(status, "Moved", with_body, (("Location", there),))
+
+        refusal = self.faulty.refusal(path, parse_qs(parts.query))
+        if refusal is not None:
+            return self.refuse(403, refusal, with_body)
+        return self.answer_with_fault(path, parts.query, with_body=with_body)
+
+    def answer_with_fault(self, path: str, query: str, *, with_body: bool) -> None:
         fault = self.faulty.next_fault(path)
         if self.faulty.delay:
             self.faulty.over.wait(self.faulty.delay)
@@ -157,10 +195,10 @@ class Handler(BaseHTTPRequestHandler):
             self.reset()
         elif fault is not None and fault.kind == "stall":
             self.stall()
-        elif "list-type=2" in parts.query and self.faulty.refuses_lists:
+        elif "list-type=2" in query and self.faulty.refuses_lists:
             self.refuse(403, "AccessDenied", with_body)
-        elif "list-type=2" in parts.query:
-            self.send_listing(path.strip("/"), parse_qs(parts.query), fault)
+        elif "list-type=2" in query:
+            self.send_listing(path.strip("/"), parse_qs(query), fault)
         else:
             self.send_object(path, fault, with_body)
 

@@ -109,6 +109,9 @@ HALVES = {"s3": {"access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS
 
 SKIP_VARIABLES = {"s3": "AWS_SKIP_SIGNATURE", "gs": "GOOGLE_SKIP_SIGNATURE", "az": "AZURE_SKIP_SIGNATURE"}
 
+SIGNATURE = "the query of the URL"
+"""Where credentials come from, for an address with a signature."""
+
 TRUE = {"1", "true", "yes", "on", "y", "t"}
 
 
@@ -125,6 +128,9 @@ class Access:
     url: str = field(repr=False)
     """Of an http server, with the query of each request; "" for buckets."""
 
+    queries: Mapping[str, str] = field(repr=False)
+    """Of an http server: the queries of those objects that have one of their own, by key."""
+
     source: str
     """Where the credentials come from, in words."""
 
@@ -132,6 +138,10 @@ class Access:
     """Whether the store is another one than that of the scheme's owner."""
 
     limits: RetryLimits
+
+    def query_of(self, key: str) -> str:
+        """Returns the query with which an object of an http server is asked for, "" for none. It may be secret."""
+        return self.queries.get(key, urlsplit(self.url).query)
 
 
 def access_to(location: Location, options: Mapping[str, object]) -> Access:
@@ -174,7 +184,7 @@ def access_to(location: Location, options: Mapping[str, object]) -> Access:
         # Whoever writes such an address knows that it is not encrypted; keys are never sent, only signatures.
         config.setdefault("allow_http", "true")
 
-    return Access(config, provider, "", source, bool(endpoint), limits)
+    return Access(config, provider, "", {}, source, bool(endpoint), limits)
 
 
 def checked_options(location: Location, options: Mapping[str, object]) -> dict[str, object]:
@@ -225,6 +235,8 @@ def _check_type(name: str, value: object, location: Location) -> None:
         types, expected = (int, float, timedelta, str), "seconds, or a datetime.timedelta"
     elif name in CERTIFICATES:
         types, expected = (str, bytes), "the text of a certificate (PEM)"
+    elif name == "query":
+        types, expected = (str, Mapping), "text, as it stands behind the question mark"
     elif name == "default_headers":
         types, expected = (Mapping,), "a dict from names of headers to values"
     elif name == "pool_max_idle_per_host":
@@ -268,7 +280,10 @@ def credentials_source(scheme: str, given: Mapping[str, object]) -> str:
         if len(halves) == 1 and name not in given and os.environ.get(variable):
             return f"options= ({halves[0]}) and the environment ({variable})"
 
-    if KEY_OPTIONS & given.keys():
+    keys = KEY_OPTIONS & given.keys()
+    if keys == {"query"}:
+        return SIGNATURE
+    if keys:
         return "options="
 
     for variable in KEY_VARIABLES.get(scheme, ()):
@@ -284,7 +299,10 @@ def _http_access(location: Location, given: dict[str, object], limits: RetryLimi
     """Returns how to reach an http server."""
     url = f"{location.scheme}://{location.container}/"
     query = given.pop("query", None)
-    if query:
+    queries: dict[str, str] = {}
+    if isinstance(query, Mapping):
+        queries = dict(query)
+    elif query:
         url += f"?{query}"
 
     source = credentials_source("http", {**given, "query": query} if query else given)
@@ -299,7 +317,7 @@ def _http_access(location: Location, given: dict[str, object], limits: RetryLimi
 
     config = {**DEFAULT_CLIENT, **{name: _text(name, value) for name, value in given.items()}}
     config["allow_http"] = location.scheme == "http"
-    return Access(config, None, url, source, True, limits)
+    return Access(config, None, url, queries, source, True, limits)
 
 
 def _limits(given: dict[str, object]) -> RetryLimits:

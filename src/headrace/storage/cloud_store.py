@@ -6,6 +6,7 @@ cut short, and tells the caller of each. Uploads use obstore's retries: it repea
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import re
@@ -19,7 +20,7 @@ from obstore.exceptions import BaseError
 
 from headrace.core.errors import HeadraceError, StorageError, UsageError
 from headrace.core.shortage import machine_error
-from headrace.storage.access import LIMIT_OPTIONS, access_to, shown_endpoint
+from headrace.storage.access import LIMIT_OPTIONS, Access, access_to, shown_endpoint
 from headrace.storage.cloud_requests import FEW, PAGE, PART_BYTES, Listing, Upload, client_of, key_of, object_info
 from headrace.storage.failures import (
     LISTING,
@@ -35,10 +36,14 @@ from headrace.storage.objects import Folder, Infos, ObjectInfo, Page, Retried
 from headrace.storage.outages import Outage
 from headrace.storage.proxies import shown_proxy
 from headrace.storage.retrying import SHORT, GaveUp, PassingFailure, retried
+from headrace.storage.signed_urls import expiry_of
 
 Result = TypeVar("Result")
 
 PARTS_AT_ONCE = 4
+
+MOST_CLIENTS = 256
+"""Clients that are kept for objects with a query of their own: each has its connections, and takes 4 ms to make."""
 
 QUOTED = re.compile(r"(?<=\")[^\"]+(?=\")|(?<=[Uu]rl: )\S+")
 
@@ -78,8 +83,9 @@ class CloudStore:
         self._proxy = shown_proxy(self._access.config, self._endpoint or self._access.url)
         self._outage = Outage(self._request("", "").place)
         self._refuse_after_fork()
-        self._client = self._new_client(options, NO_RETRIES)
-        self._writer = self._new_client(options, self._retries())
+        self._client = self._new_client(self._access, options, NO_RETRIES)
+        self._writer = self._new_client(self._access, options, self._retries())
+        self._own_clients: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         """Shows the container only."""
@@ -130,13 +136,13 @@ class CloudStore:
 
         def once() -> ObjectInfo:
             try:
-                return object_info(obstore.head(self._client, key))
+                return object_info(obstore.head(self._client_for(key), key))
             except ERRORS as error:
                 if passing_failure(error) is not None:
                     raise
 
             # The answer to HEAD has no body, which would say why. That to a GET has.
-            return object_info(obstore.get(self._client, key).meta)
+            return object_info(obstore.get(self._client_for(key), key).meta)
 
         return self._ask(_READING, key, once)
 
@@ -154,7 +160,7 @@ class CloudStore:
         # The first attempt has no frame of its own for limits and errors: with 100 KB from near, that would cost 5 %.
         try:
             if etag is None:
-                view = memoryview(obstore.get_range(self._client, key, start=start, end=stop))
+                view = memoryview(obstore.get_range(self._client_for(key), key, start=start, end=stop))
                 if len(view) == stop - start:
                     return view
                 raise self._wrong_length(key, len(view), stop)
@@ -199,7 +205,7 @@ class CloudStore:
         if etag is not None:
             return self._range_of_version(key, start, stop, etag)
 
-        view = memoryview(obstore.get_range(self._client, key, start=start, end=stop))
+        view = memoryview(obstore.get_range(self._client_for(key), key, start=start, end=stop))
         if len(view) != stop - start:
             raise self._wrong_length(key, len(view), stop)
         return view
@@ -211,7 +217,7 @@ class CloudStore:
             # Weak names match nothing in an If-Match.
             options["if_match"] = etag
 
-        result = obstore.get(self._client, key, options=options)
+        result = obstore.get(self._client_for(key), key, options=options)
         meta = result.meta
         found = meta["e_tag"]
         if found != etag and (found is None or found.strip('"') != etag.strip('"')):
@@ -225,7 +231,7 @@ class CloudStore:
 
     def _whole(self, key: str) -> tuple[memoryview, ObjectInfo]:
         """Reads an object once."""
-        result = obstore.get(self._client, key)
+        result = obstore.get(self._client_for(key), key)
         info = object_info(result.meta)
         view = memoryview(result.bytes())
         if len(view) != info.size:
@@ -239,7 +245,7 @@ class CloudStore:
         size: of the whole object; the store is asked where it is not known.
         """
         if size is None:
-            size = obstore.head(self._client, key)["size"]
+            size = obstore.head(self._client_for(key), key)["size"]
 
         if size < stop:
             request = self._request(_READING, key)
@@ -389,8 +395,9 @@ class CloudStore:
         """Returns a request as errors name it."""
         location = self.location
         url = Location(location.scheme, location.container, key).url
+        expiry = expiry_of(self._access.query_of(key))
         return Request(
-            doing, url, location.container, location.scheme, self._access.source, self._endpoint, self._proxy
+            doing, url, location.container, location.scheme, self._access.source, self._endpoint, self._proxy, expiry
         )
 
     def _refuse_http(self, what: str, cure: str, key: str) -> None:
@@ -416,11 +423,25 @@ class CloudStore:
             "backoff": backoff,
         }
 
-    def _new_client(self, given: Mapping[str, object], retries: Mapping[str, Any]) -> Any:
+    def _client_for(self, key: str) -> Any:
+        """Returns the client with which an object is read: one of its own if its address has a query of its own."""
+        query = self._access.queries.get(key)
+        if query is None:
+            return self._client
+
+        client = self._own_clients.get(key)
+        if client is None:
+            if len(self._own_clients) >= MOST_CLIENTS:
+                self._own_clients.clear()
+            access = dataclasses.replace(self._access, url=f"{self._access.url}?{query}")
+            client = self._own_clients[key] = self._new_client(access, {}, NO_RETRIES)
+        return client
+
+    def _new_client(self, access: Access, given: Mapping[str, object], retries: Mapping[str, Any]) -> Any:
         """Returns a client of obstore. Raises `UsageError` for what it does not take."""
         failed: Exception
         try:
-            return client_of(self.location, self._access, retries)
+            return client_of(self.location, access, retries)
         except ERRORS as error:
             failed = error
 

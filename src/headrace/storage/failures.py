@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from headrace.core.errors import HeadraceError, ObjectChangedError, ObjectNotFoundError, StorageError
+from headrace.storage.access import SIGNATURE
+from headrace.storage.locations import HTTP_SCHEMES
 from headrace.storage.retrying import CONNECTION, SERVER, SHORT, THROTTLED, TIMEOUT, GaveUp, PassingFailure
 
 STATUS = re.compile(r"status code: (\d{3})")
@@ -43,7 +46,17 @@ METADATA_SERVERS = (
 """Where credentials of a machine are asked for. Their failure means that there are none."""
 
 
-LASTING_WORDS = ("certificate", "BadScheme", "builder error", "InvalidContentType", "InvalidCertificate")
+REFUSING_STATUSES = {400, 401, 403, 404, 410}
+"""With which stores refuse a signature that has expired."""
+
+LASTING_WORDS = (
+    "error following redirect",
+    "certificate",
+    "BadScheme",
+    "builder error",
+    "InvalidContentType",
+    "InvalidCertificate",
+)
 
 PASSING_WORDS = (
     (("dns error",), CONNECTION, "the name of the server could not be resolved"),
@@ -79,6 +92,9 @@ class Request:
 
     proxy: str = ""
     """What they go through, without its password; "" for none."""
+
+    expiry: datetime | None = None
+    """Until when the signature of the URL holds, where it says so."""
 
     @property
     def place(self) -> str:
@@ -193,10 +209,19 @@ def lasting_error(request: Request, error: Exception) -> HeadraceError:
     if answer.says(*METADATA_SERVERS):
         return _no_credentials(request)
 
-    if answer.code in REGION_CODES or answer.status == 301 or answer.says("redirect without LOCATION"):
+    is_redirect = answer.status == 301 or answer.says("redirect without LOCATION")
+    if answer.code in REGION_CODES or (is_redirect and request.scheme not in HTTP_SCHEMES):
         return _wrong_region(request, answer)
+    if request.expiry is not None and answer.status in REFUSING_STATUSES and request.expiry <= datetime.now(UTC):
+        return RefusedError.about(
+            request.doing,
+            place=request.place,
+            found=f"{answer.shown}: the signature of the URL has expired, at {request.expiry:%Y-%m-%d %H:%M:%S} UTC",
+            expected="a signature that is still valid",
+            cure="sign it anew, and open the new URL: states and caches of the object fit it, too",
+        )
     if answer.code in EXPIRED_CODES:
-        return StorageError.about(
+        return RefusedError.about(
             request.doing,
             place=request.place,
             found=f"{answer.shown}: the credentials have expired; they come from {request.source}",
@@ -273,7 +298,19 @@ def _other_error(request: Request, answer: Answer, name: str) -> StorageError:
         found = "the server sent the whole object, and not the range of bytes that was asked for"
         expected = "a server that answers range requests with status 206"
         cure = "use another server, or copy the data to one that serves ranges"
+    elif answer.says("error following redirect"):
+        found = "more than 10 redirects, one behind the other, or one to an address that cannot be asked"
+        expected = "a redirect that leads to the object"
+        cure = "give the address to which the server redirects in the end"
+    elif answer.says("redirect without LOCATION") or (answer.status is not None and 300 <= answer.status < 400):
+        found = f"a redirect ({answer.shown}) without an address that can be asked"
+        expected = "a redirect that leads to the object"
+        cure = "give the address to which the server redirects"
 
+    # Some servers answer in such a way for what is not there, with one that is about the request as a whole.
+    is_redirect = answer.says("redirect without LOCATION", "error following redirect")
+    if is_redirect or (answer.status is not None and answer.status not in (412, 416)):
+        return RefusedError.about(request.doing, place=request.place, found=found, expected=expected, cure=cure)
     return StorageError.about(request.doing, place=request.place, found=found, expected=expected, cure=cure)
 
 
@@ -283,18 +320,24 @@ def _no_permission(request: Request, answer: Answer) -> StorageError:
         return _no_listing(request, answer)
 
     cure = "give credentials that may do this, or correct the key pair"
-    if request.source.startswith("none") and request.doing == WRITING:
+    if request.source == SIGNATURE:
+        cure = "sign it anew, for this object and the method GET: a signature holds for one object, and for a time"
+    elif request.source.startswith("none") and request.doing == WRITING:
         cure = "give credentials that may write there, as docs/storage.md tells"
     elif request.source.startswith("none"):
         cure = "give credentials, as docs/storage.md tells: the object is not public"
 
-    return StorageError.about(
+    return RefusedError.about(
         request.doing,
         place=request.place,
         found=f"no permission ({answer.shown}); the credentials come from: {request.source}",
         expected="credentials with the right to do this",
         cure=cure,
     )
+
+
+class RefusedError(StorageError):
+    """The server does not give the object. Many answer so for objects that are not there."""
 
 
 class ListingRefusedError(StorageError):

@@ -15,9 +15,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from headrace.core.errors import DatasetNotFoundError, StorageError
+from headrace.core.errors import DatasetNotFoundError, StorageError, UsageError
 from headrace.core.regular import SIDE_FILE
-from headrace.storage.failures import ListingRefusedError
+from headrace.storage.failures import ListingRefusedError, RefusedError
 from headrace.storage.locations import HTTP_SCHEMES, Location, parse
 from headrace.storage.objects import ObjectInfo, Store, store_config
 from headrace.storage.stores import CacheSettings, RegisteredStore, StoreSettings, register
@@ -97,12 +97,18 @@ class Lookup:
     def file(self, url: str) -> ObjectInfo | None:
         """Returns what is known of an object; None if there is none. Raises `StorageError`."""
         location = parse(url)
-        if not location.key or location.key.endswith("/"):
+        # A range stands for the names of several objects, and is the name of none.
+        if not location.key or location.key.endswith("/") or RANGE.search(location.key):
             return None
 
         listing = self._covering(location, location.key)
         if listing is not None:
             return listing.find(location.key)
+
+        # Web servers have folders. What lies below a file is not asked for: some refuse that, as they do what is
+        # not signed.
+        if location.scheme in HTTP_SCHEMES and self._is_below_object(location):
+            return None
 
         # What has no ending is a folder more often than not. Asked for that, a server may answer anything: that it may
         # not be listed, or a page about it.
@@ -110,8 +116,22 @@ class Lookup:
             return None
 
         if url not in self._single:
-            self._single[url] = self._info(self.store(location), location.key)
+            try:
+                self._single[url] = self._info(self.store(location), location.key)
+            except RefusedError:
+                # A store that may not be listed refuses what is not there, too, and so do servers that want a signature
+                # for each name. Nobody has given this name.
+                if not location.key.endswith(MANIFEST):
+                    raise
+                self._single[url] = None
         return self._single[url]
+
+    def _is_below_object(self, location: Location) -> bool:
+        folder = location.key
+        while folder := folder.rpartition("/")[0]:
+            if self._single.get(Location(location.scheme, location.container, folder).url) is not None:
+                return True
+        return False
 
     def head_of(self, url: str) -> bytes:
         """Returns the first bytes of an object, up to `HEAD`; none if there is no such object."""
@@ -183,7 +203,9 @@ class Lookup:
             found = store.head(manifest.key)
             named = json.loads(bytes(store.read(manifest.key, 0, min(found.size, SIDE_FILE), found.etag)))
             names = [str(name) for name in named["files"]]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, RefusedError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, UsageError):
+                raise
             return []
 
         with ThreadPoolExecutor(AT_ONCE) as threads:

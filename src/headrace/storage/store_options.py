@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.core.errors import wrong_argument
-from headrace.storage.locations import is_url, url_options
+from headrace.storage.locations import is_url, parse, url_options
 
 
 class StoreOptions(Mapping[str, object]):
@@ -56,8 +56,26 @@ def options_for(source: object, options: object, place: str = "headrace.open", n
         if not isinstance(key, str):
             raise wrong_argument(name, options, expected, place=place, found=f"a name of type {type(key).__name__}")
 
-    if isinstance(source, (list, tuple)) and source:
-        source = source[0]
-    if is_url(source):
+    if isinstance(source, (list, tuple)):
+        given = {**_options_of_list(source), **given}
+    elif is_url(source):
         given = {**url_options(str(source)), **given}
     return StoreOptions(given)
+
+
+def _options_of_list(urls: Sequence[object]) -> dict[str, object]:
+    """Returns what the URLs of a list hold besides their locations. Where queries differ, "query" has them by key."""
+    if not urls or not is_url(urls[0]):
+        return {}
+
+    options = url_options(str(urls[0]))
+    queries = {}
+    for url in urls:
+        if is_url(url):
+            held = url_options(str(url)).get("query")
+            if held is not None:
+                queries[parse(str(url)).key] = held
+
+    if set(queries.values()) - {options.get("query")} or (queries and len(queries) < len(urls)):
+        options["query"] = queries
+    return options

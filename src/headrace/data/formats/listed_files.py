@@ -76,15 +76,25 @@ def _places(given: Sequence[Any]) -> list[str]:
         places.append(local_path(path))
 
     first = places[0]
-    for place in places[1:]:
+    queries: dict[str, object] = {}
+    for place in places:
         if _store_of(place) != _store_of(first):
             found = f"{shown_url(place)} beside {shown_url(first)}"
             cure = "open those of each store by themselves, and join them with torch.utils.data.ConcatDataset"
             raise UsageError.about("files of different stores", place=PLACE, found=found, expected=expected, cure=cure)
-        if is_url(first) and url_options(place) != url_options(first):
-            found = f"{shown_url(place)} has another user or query than {shown_url(first)}"
-            cure = "give all of them the same user and query, or none and what is needed by options="
+        if not is_url(first):
+            continue
+        held = url_options(place)
+        query = held.pop("query", None)
+        if held != {name: value for name, value in url_options(first).items() if name != "query"}:
+            found = f"{shown_url(place)} has another user than {shown_url(first)}"
+            cure = "give all of them the same user, or none and what is needed by options="
             raise UsageError.about("files of different stores", place=PLACE, found=found, expected=expected, cure=cure)
+        if queries.setdefault(parse(place).key, query) != query:
+            found = f"{shown_url(place)} with two queries"
+            expected = "one query for each address: it is taken for a signature, and not for a part of the name"
+            cure = "list the object once; objects that only the query tells apart: open each by itself"
+            raise UsageError.about("cannot open this", place=PLACE, found=found, expected=expected, cure=cure)
 
     if is_url(first):
         return places

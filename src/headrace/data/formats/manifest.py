@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.disk_names import as_text, on_disk
-from headrace.core.errors import FormatError
+from headrace.core.errors import FormatError, HeadraceError
 from headrace.core.regular import SIDE_FILE, open_regular
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns.schema import Schema
 from headrace.storage.files import is_file, is_folder, join, read_small, size_of
-from headrace.storage.locations import is_url
+from headrace.storage.locations import HTTP_SCHEMES, is_url, parse
 
 NAME = "headrace.json"
 VERSION = 1
@@ -116,16 +116,14 @@ def read_manifest(path: str, format_name: str | None = None) -> Manifest | None:
     """Returns the manifest of data; None without one, or for one of another format. Raises `FormatError` if damaged."""
     place = place_of_manifest(path)
     try:
-        plain = json.loads(read_small(place))
+        text = read_small(place)
+        if is_page(place, text):
+            return None
+        plain = json.loads(text)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except PermissionError:
-        # A store that may not be listed says so of objects that are not there, too; a file of this machine is there.
-        if not is_url(place):
-            raise
-        return None
     except (ValueError, RecursionError) as error:
-        if isinstance(error, FormatError):
+        if isinstance(error, HeadraceError):
             raise
         raise damaged(place, f"{type(error).__name__}: {error}") from error
 
@@ -147,6 +145,15 @@ def read_manifest(path: str, format_name: str | None = None) -> Manifest | None:
         if isinstance(error, FormatError):
             raise
         raise damaged(place, f"{type(error).__name__}: {error}") from error
+
+
+def is_page(place: str, text: bytes) -> bool:
+    """Tells whether a web server has sent a page about what is not there, and no manifest."""
+    if not is_url(place) or parse(place).scheme not in HTTP_SCHEMES:
+        return False
+    # A manifest that was cut off begins as one, and is damaged.
+    begins_as_one = text.lstrip().startswith(b"{") and b'"headrace"' in text
+    return not begins_as_one
 
 
 def leads_outside(name: str) -> bool:
