@@ -64,9 +64,10 @@ def test_wrong_urls_are_told_with_a_cure(url: str, words: list[str]) -> None:
         assert word in str(caught.value)
 
 
-def test_a_scheme_whose_package_is_missing_names_the_package() -> None:
-    with pytest.raises(MissingExtraError, match="pip install paramiko"):
-        parse("sftp://host/a")
+@pytest.mark.parametrize(("scheme", "package"), [("webdav", "webdav4"), ("smb", "smbprotocol")])
+def test_a_scheme_whose_package_is_missing_names_the_package(scheme: str, package: str) -> None:
+    with pytest.raises(MissingExtraError, match=f"pip install {package}"):
+        parse(f"{scheme}://host/a")
 
 
 @pytest.mark.parametrize(

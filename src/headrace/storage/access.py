@@ -147,7 +147,7 @@ class Access:
 def access_to(location: Location, options: Mapping[str, object]) -> Access:
     """Returns how to reach a location's store. Reads the environment and `~/.aws`. Raises `UsageError`."""
     given = checked_options(location, options)
-    limits = _limits(given)
+    limits = limits_of(given)
     if location.scheme in HTTP_SCHEMES:
         return _http_access(location, given, limits)
 
@@ -225,7 +225,7 @@ def checked_options(location: Location, options: Mapping[str, object]) -> dict[s
 def _check_type(name: str, value: object, location: Location) -> None:
     """Raises `UsageError` for an option whose value is of a wrong type. The error does not show the value."""
     if name in LIMIT_OPTIONS:
-        return  # which `_limits` compares with their bounds
+        return  # which `limits_of` compares with their bounds
 
     types: tuple[type, ...] = (str, os.PathLike)
     expected = "text"
@@ -320,7 +320,7 @@ def _http_access(location: Location, given: dict[str, object], limits: RetryLimi
     return Access(config, None, url, queries, source, True, limits)
 
 
-def _limits(given: dict[str, object]) -> RetryLimits:
+def limits_of(given: dict[str, object]) -> RetryLimits:
     """Takes the limits out of the options."""
     limits = RetryLimits()
     retries = given.pop("max_retries", limits.retries)

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import fsspec
+from fsspec.dircache import DirCache
 
 from headrace.core.errors import HeadraceError, ObjectChangedError, ObjectNotFoundError, StorageError, UsageError
+from headrace.storage.access import limits_of
+from headrace.storage.fsspec_failures import error_of, is_about_more
+from headrace.storage.fsspec_options import check_options
 from headrace.storage.locations import Location
 from headrace.storage.objects import Folder, Infos, ObjectInfo, Page, Retried
 from headrace.storage.outages import Outage
-from headrace.storage.retrying import SHORT, GaveUp, PassingFailure, RetryLimits, retried
+from headrace.storage.retrying import SHORT, GaveUp, PassingFailure, retried
 
 Result = TypeVar("Result")
 
 PAGE = 1000
 
-ETAG_ENTRIES = ("ETag", "etag", "e_tag", "blob_id", "oid", "md5", "md5Hash", "content_md5", "checksum", "uid")
-"""Entries of an fsspec `info` that name a version, the surest first."""
+ETAG_ENTRIES = ("ETag", "etag", "e_tag", "blob_id", "oid", "md5", "md5Hash", "content_md5", "checksum")
+"""Entries of an fsspec `info` that name a version, the surest first. "uid" is the user that owns the file."""
 
 MODIFIED_ENTRIES = ("mtime", "LastModified", "last_modified", "modified", "updated", "created")
 
 WRITE_BYTES = 8 << 20
+
+ONE_CONNECTION = ("sftp", "ssh", "ftp")
+"""Schemes whose filesystems have one connection for all threads, and do not keep their answers apart."""
 
 
 class FsspecStore:
@@ -36,23 +45,23 @@ class FsspecStore:
         self.on_retry: Retried | None = None
         self._outage = Outage(location.url)
         self._writing = threading.Lock()
+        self._turn: AbstractContextManager[object] = contextlib.nullcontext()
+        if location.scheme in ONE_CONNECTION:
+            self._turn = threading.RLock()
+        # Until a file is complete, it lies beside its place: servers may have no /tmp, and move no file between disks.
+        self._has_own_place = location.scheme in ("sftp", "ssh") and "temppath" not in options
         given = dict(options)
-        self._limits = _limits(given)
+        self._limits = limits_of(given)
         self._root = Location(location.scheme, location.container, "").url
+        kind = fsspec.get_filesystem_class(location.scheme)
+        given = {**kind._get_kwargs_from_urls(self._root), **given}
+        check_options(location, kind, given)
         try:
-            found = fsspec.get_filesystem_class(location.scheme)._get_kwargs_from_urls(self._root)
             # Not the instance that others have: its cache of listings would tell of old versions.
-            self._system = fsspec.filesystem(
-                location.scheme, **{**found, **given}, skip_instance_cache=True, use_listings_cache=False
-            )
-        except OSError as error:
-            raise StorageError.about(
-                "cannot open a store",
-                place=location.url,
-                found=f"fsspec's filesystem for {location.scheme}:// raised {type(error).__name__}",
-                expected="a server that answers",
-                cure="check host, port and network, and user and password in options=",
-            ) from None
+            self._system = fsspec.filesystem(location.scheme, **given, skip_instance_cache=True)
+            # No option: some filesystems pass on to their libraries what they do not know.
+            if isinstance(self._system.dircache, DirCache):
+                self._system.dircache.use_listings_cache = False
         except (TypeError, ValueError, ImportError) as error:
             name = type(error).__name__
             raise UsageError.about(
@@ -62,6 +71,8 @@ class FsspecStore:
                 expected=f"options that this filesystem takes; given were: {', '.join(sorted(given)) or 'none'}",
                 cure="correct options=, or the variables of the environment",
             ) from None
+        except Exception as error:  # noqa: BLE001 - each filesystem raises the errors of its library
+            raise error_of("cannot open a store", location.url, location.scheme, error) from None
 
     def __repr__(self) -> str:
         """Shows the container only."""
@@ -145,11 +156,28 @@ class FsspecStore:
         path = self._path(key)
         self._ask("cannot write an object", key, lambda: self._make_folder(path))
 
+        failed: list[Exception] = []
+
+        def given() -> Iterator[Any]:
+            try:
+                yield from parts
+            except Exception as error:
+                failed.append(error)
+                raise
+
         # The transaction belongs to the filesystem, and not to the thread. An exception that leaves it discards the
         # file.
-        with self._writing, self._system.transaction, self._system.open(path, "wb", block_size=WRITE_BYTES) as file:
-            for part in parts:
-                file.write(memoryview(part).cast("B"))
+        try:
+            with self._writing, self._turn:
+                if self._has_own_place:
+                    self._system.temppath = self._system._parent(path).rstrip("/")
+                with self._system.transaction, self._system.open(path, "wb", block_size=WRITE_BYTES) as file:
+                    for part in given():
+                        file.write(memoryview(part).cast("B"))
+        except Exception as error:
+            if failed:
+                raise
+            raise error_of("cannot write an object", self._url(key), self.location.scheme, error) from None
 
         return self.head(key)
 
@@ -165,14 +193,18 @@ class FsspecStore:
         """Returns all below a folder, by path; nothing where there is no such folder."""
         try:
             return dict(self._system.find(self._path(prefix.strip("/")), detail=True))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if is_about_more(error):
+                raise
             return {}
 
     def _entries(self, prefix: str) -> Sequence[dict[str, Any]]:
         """Returns what is directly in a folder; nothing where there is no such folder."""
         try:
             return list(self._system.ls(self._path(prefix.strip("/")), detail=True))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if is_about_more(error):
+                raise
             return []
 
     def _path(self, key: str) -> str:
@@ -199,8 +231,13 @@ class FsspecStore:
     def _ask(self, doing: str, key: str, call: Callable[[], Result]) -> Result:
         """Calls, and raises headrace's errors. Answers of a wrong length are asked for again."""
         place = self._url(key)
+
+        def once() -> Result:
+            with self._turn:
+                return call()
+
         try:
-            return retried(call, self._limits, self.on_retry, outage=self._outage)
+            return retried(once, self._limits, self.on_retry, outage=self._outage)
         except HeadraceError:
             raise
         except GaveUp as error:
@@ -211,21 +248,8 @@ class FsspecStore:
                 expected="all bytes",
                 cure="try again later, or look at the state of the server",
             ) from None
-        except FileNotFoundError:
-            raise ObjectNotFoundError.about(
-                doing, place=place, found="no such object", expected="an object of that key", cure="correct the key"
-            ) from None
-        except (OSError, ValueError, RuntimeError, ConnectionError) as error:
-            found = f"fsspec's filesystem for {self.location.scheme}:// raised {type(error).__name__}"
-            cure = "check the credentials in options= or the environment, and that the server can be reached"
-            raise StorageError.about(doing, place=place, found=found, expected="an answer", cure=cure) from None
-
-
-def _limits(given: dict[str, Any]) -> RetryLimits:
-    """Takes the limits of repetition out of the options; the others are the filesystem's."""
-    usual = RetryLimits()
-    retries = int(given.pop("max_retries", usual.retries))
-    return RetryLimits(retries=retries, seconds=float(given.pop("retry_timeout", usual.seconds)))
+        except Exception as error:  # noqa: BLE001 - each filesystem raises the errors of its library
+            raise error_of(doing, place, self.location.scheme, error) from None
 
 
 def _changed(url: str, found: str) -> ObjectChangedError:

@@ -35,6 +35,10 @@ FSSPEC_ONLY_CHAINED = ("simplecache", "filecache", "blockcache", "cached", "zip"
 """fsspec's filesystems over another file, which need a URL in a URL."""
 
 
+PACKAGES = {"smbclient": "smbprotocol"}
+"""Packages whose modules have another name."""
+
+
 @dataclass(frozen=True)
 class Location:
     """Where an object is, or a folder of objects, or a whole bucket. Holds no secret."""
@@ -223,7 +227,8 @@ def _check_fsspec_knows(scheme: str, url: str) -> None:
     try:
         fsspec.get_filesystem_class(scheme)
     except ImportError as error:
-        missing = getattr(error.__cause__, "name", None) or scheme
+        module = getattr(error.__cause__, "name", None) or scheme
+        missing = PACKAGES.get(module, module)
         what = f"URLs that begin with {scheme}:// need a package that is not installed"
         cure = f"pip install {missing}"
         raise MissingExtraError.about(what, place=shown_url(url), found=str(error), cure=cure) from error

@@ -43,7 +43,7 @@ def texts(data: Any) -> list[str]:
     return [str(data[number]["txt"]) for number in range(len(data))]
 
 
-WHOLE = ["%04d" % shard for shard in range(SHARDS)]
+WHOLE = [f"{shard:04d}" for shard in range(SHARDS)]
 
 
 def given_as(kind: str, base: str) -> Any:
