@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.core.errors import ObjectChangedError, ObjectNotFoundError, StorageError, UsageError
 from headrace.storage.locations import parse
 from headrace.storage.objects import Store, open_store
@@ -64,6 +65,61 @@ def test_a_write_that_fails_leaves_nothing(store: Store) -> None:
     with pytest.raises(KeyError):
         store.write("k", parts())
     assert [] == list(store.list(""))
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "words"),
+    [
+        ("hf://datasets/o/n/x.parquet", {"tokn": "GEHEIM"}, ["'tokn'", "did you mean 'token'", "endpoint"]),
+        ("ftp://127.0.0.1/x.npy", {"passwd": "GEHEIM"}, ["'passwd'", "did you mean 'password'", "username"]),
+        ("memory://b/x.npy", {"region": "GEHEIM"}, ["'region'", "global_store", "retry_timeout"]),
+        ("github://main/x.npy", {"sha": "main"}, ["no org and no repo", "expected: org, repo"]),
+        ("memory://b/x.npy", {"max_retries": "many"}, ["max_retries", "'many'", "an integer"]),
+        ("memory://b/x.npy", {"retry_timeout": [3]}, ["retry_timeout", "seconds"]),
+    ],
+)
+@pytest.mark.parametrize("several", [False, True])
+def test_a_wrong_option_is_named_with_those_that_are_known(
+    url: str, options: dict[str, object], words: list[str], several: bool
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        headrace.open([url, url] if several else url, options=options)
+    for word in ("place:", "found:", "expected:", "cure:", *words):
+        assert word in str(caught.value)
+    assert "manifest" not in str(caught.value)
+    assert "GEHEIM" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"typo": 1}, {"region": 5}, {"max_retries": "many"}])
+@pytest.mark.parametrize(
+    "url", ["s3://b/x-{0..3}.tar", "http://127.0.0.1:1/x-{0..3}.tar", "s3://b/x.npz", "gs://b/x-*.tar"]
+)
+@pytest.mark.parametrize("format", [None, "webdataset"])
+def test_a_wrong_option_is_no_damage_to_data(url: str, options: dict[str, object], format: str | None) -> None:
+    given = {"skip_signature": True, **options}
+    if url.startswith("http"):
+        given = dict(options)
+    with pytest.raises(UsageError, match="option of a store") as caught:
+        headrace.open(url, format=format, options=given)
+    assert next(iter(options)) in str(caught.value)
+    assert "manifest" not in str(caught.value)
+
+
+def test_a_listing_is_never_an_old_one(store: Store) -> None:
+    store.write("f/a", [b"1"])
+    assert len(store.list_folder("f")[1]) == 1
+    store.write("f/b", [b"1"])
+    assert len(store.list_folder("f")[1]) == 2
+
+
+def test_an_error_of_a_filesystem_while_writing_is_an_error_of_the_store(store: Store) -> None:
+    def fails(*args: object, **settings: object) -> None:
+        raise OSError("disk of the server GEHEIM")
+
+    store._system.open = fails  # type: ignore[attr-defined]
+    with pytest.raises(StorageError, match="cannot write an object") as caught:
+        store.write("k", [b"1"])
+    assert "GEHEIM" not in str(caught.value)
 
 
 def test_options_that_a_filesystem_does_not_take() -> None:
