@@ -135,6 +135,8 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         table_of = {"query": query, "table": table, "key": key}
         return open_log(uri, columns, decode, ragged, options, table_of, live)
     decode = decodes_images(uri, decode, live)
+    if isinstance(columns, Iterable) and not isinstance(columns, str):
+        columns = tuple(columns)
     rows = rows_of(uri, columns, query, table, key)
     if rows is not None:
         return _stored(rows, columns, stack, decode=decode, ragged=ragged)

@@ -10,21 +10,20 @@ import functools
 import hashlib
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.errors import UsageError
-from headrace.data.formats.columns import Block, Column, Keys, Schema
+from headrace.data.formats.columns import Block, Column, Field, Keys, Schema
 from headrace.data.formats.protocol import Handle, even_blocks
 from headrace.data.formats.sql_ahead import Read, ReadAhead, Run
-from headrace.data.formats.sql_columns import Rows, joined_rows, rows_from, schema_of
+from headrace.data.formats.sql_columns import WHOLE_ROW, Rows, joined_rows, rows_from, schema_of
 from headrace.sources.sql.arrays import sent, shapes_of
 from headrace.sources.sql.database import Database
 from headrace.sources.sql.key_index import KeyIndex, keyed
-from headrace.sources.sql.relation import Relation, SelectedColumn
+from headrace.sources.sql.relation import Relation, SelectedColumn, selected
 from headrace.sources.sql.targets import target_of
 
 __all__ = ["NAME", "TITLE", "SQLReader", "open_sql"]
@@ -59,25 +58,16 @@ def open_sql(source: Any, query: str | None, table: str | None, key: str | None,
     relation = Relation.of(target.dialect, query, table)
     database = Database(target)
     found = database.columns(relation)
-    _check_names(found, database.place)
     relation = keyed(database, relation, found, key)
-    if columns is not None:
-        wanted = {columns} if isinstance(columns, str) else set(columns)
-        # A name that is not there is told of later, with those that are.
-        found = [column for column in found if column.name in wanted] or found
+    # Columns that are not asked for may be of any type, and need no names of their own.
+    names = dict.fromkeys(column.name for column in found)
+    wanted = Schema(tuple(Field(name, "text") for name in names)).only(columns, database.place)
+    found = selected(found, wanted.names, database.place)
 
     shapes = shapes_of(database, relation, found)
     schema = schema_of(found, shapes, database.place)
     asked = [sent(relation, column) if column.name in shapes else column for column in found]
     return SQLReader(database, relation, KeyIndex.read(database, relation), asked, schema)
-
-
-def _check_names(columns: Iterable[SelectedColumn], place: str) -> None:
-    names = [column.name for column in columns]
-    for name in names:
-        if names.count(name) > 1:
-            cure = f"give each a name of its own in the query: a.{name} as a_{name}"
-            raise UsageError.about("two columns have the same name", place=place, found=repr(name), cure=cure)
 
 
 class SQLReader:
@@ -126,7 +116,10 @@ class SQLReader:
         number = int(key)
         row = self._index.at(np.array([number]))[0]
         name = self._relation.key.name if self._relation.key is not None else "key"
-        return f"{self.place}, sample {number:,}, row with {name} = {row}, column {column!r}"
+        place = f"{self.place}, sample {number:,}, row with {name} = {row}"
+        if column == WHOLE_ROW:
+            return place
+        return f"{place}, column {column!r}"
 
     def _read_runs(self, runs: Sequence[Run], names: Sequence[str]) -> Rows:
         """Reads runs of rows by one query, one run after the other."""

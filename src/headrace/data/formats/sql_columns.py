@@ -19,6 +19,9 @@ from headrace.data.formats.columns.arrow_types import field_from
 from headrace.sources.sql.answers import Answer
 from headrace.sources.sql.relation import SelectedColumn
 
+WHOLE_ROW = ""
+"""In the place of a column's name: no column is at fault, but the row."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -132,9 +135,8 @@ def rows_from(
         if len(gone):
             expected = "the row that was there when the data were opened"
             cure = "open the data again, or keep the table as it is while it is read"
-            column = schema.names[0]
             faults.append(
-                Fault(gone, column, "no row with this key: it was deleted, or its key changed", expected, cure)
+                Fault(gone, WHOLE_ROW, "no row with this key: it was deleted, or its key changed", expected, cure)
             )
 
     columns = {}

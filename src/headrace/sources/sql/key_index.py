@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.core.errors import FormatError, UsageError
 from headrace.sources.sql.database import Database
-from headrace.sources.sql.relation import KEY_NAME, Relation, SelectedColumn
+from headrace.sources.sql.relation import KEY_NAME, Relation, SelectedColumn, selected
 
 Rows = npt.NDArray[np.int64]
 
@@ -41,7 +41,7 @@ def keyed(database: Database, relation: Relation, columns: list[SelectedColumn],
         expected = "one of " + ", ".join(names)
         raise UsageError.about("there is no such key", place=database.place, found=repr(key), expected=expected)
 
-    column = columns[names.index(key)]
+    column = selected(columns, [key], database.place)[0]
     kind = column.type
     if kind is not None and pa.types.is_integer(kind) and kind != pa.uint64():
         return relation.with_key(SelectedColumn(key, relation.column(key), pa.int64(), column.stored))

@@ -25,7 +25,7 @@ from headrace.sources.log import Positions, Records, Start
 from headrace.sources.outage import NoAnswerError, SourceOutage
 from headrace.sources.sql.database import Database
 from headrace.sources.sql.key_index import keyed
-from headrace.sources.sql.relation import KEY_NAME, Relation, SelectedColumn
+from headrace.sources.sql.relation import KEY_NAME, Relation, SelectedColumn, selected
 from headrace.sources.sql.targets import Target, target_of
 from headrace.sources.sql.writers import Writers, WritersOf
 from headrace.storage.retrying import RetryLimits
@@ -106,14 +106,14 @@ class SQLSource:
             raise UsageError.about("this key cannot be the position in a log", place=where, expected=expected)
 
         names = [column.name for column in columns]
-        for name in (*(self._columns or ()), *([self._xid] if self._xid is not None else [])):
-            if name not in names:
-                expected = "one of " + ", ".join(names)
-                raise UsageError.about("there is no such column", place=self.place, found=repr(name), expected=expected)
+        if self._xid is not None and self._xid not in names:
+            expected = "one of " + ", ".join(names)
+            what = "there is no such column for xid="
+            raise UsageError.about(what, place=self.place, found=repr(self._xid), expected=expected)
 
         # What orders transactions is no part of a sample, unless somebody asks for it.
         wanted = self._columns or tuple(name for name in names if name != self._xid)
-        chosen = [columns[names.index(name)] for name in wanted]
+        chosen = selected(columns, wanted, self.place)
         settle = float(self._settle or 0.0)
         writers = None
         if self._waits:
@@ -167,7 +167,9 @@ class SQLLog:
         least = self._edge("min")
         if least is not None and least < 0:
             cure = "leave such rows out in query=, or add a number to the key there"
-            where = f"{database.place}, column {relation.order}"
+            where = database.place
+            if relation.key is not None:
+                where = f"{database.place}, column {relation.key.name!r}"
             raise FormatError.about("positions are 0 or more", place=where, found=f"the key {least}", cure=cure)
 
     def partitions(self) -> list[int]:

@@ -30,6 +30,23 @@ class SelectedColumn:
     """What the database calls the type, where that is known."""
 
 
+def selected(columns: Sequence[SelectedColumn], names: Sequence[str], place: str) -> list[SelectedColumn]:
+    """Returns the columns of these names, in their order. Raises `UsageError` for one that is not there, or twice."""
+    known = [column.name for column in columns]
+    missing = [name for name in names if name not in known]
+    if missing:
+        found = ", ".join(map(repr, missing))
+        expected = "some of " + ", ".join(known)
+        what = "there are no such columns"
+        raise UsageError.about(what, place=place, found=found, expected=expected, cure="correct columns=")
+
+    for name in names:
+        if known.count(name) > 1:
+            cure = f"give each a name of its own in the query: a.{name} as a_{name}"
+            raise UsageError.about("two columns have the same name", place=place, found=repr(name), cure=cure)
+    return [columns[known.index(name)] for name in names]
+
+
 @dataclass(frozen=True)
 class Relation:
     """What stands behind `from`, and the words of queries over it."""
