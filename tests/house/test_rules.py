@@ -20,7 +20,7 @@ MODULES = {"os", "sys", "mmap", "signal", "signals", "socket", "torch"}
 OF_OTHERS = {
     "batch_size", "closed", "compose", "cursor", "data", "dataset", "detach", "features", "filename", "fp", "func",
     "getbands", "name", "names", "orig", "process", "processors", "raw_connection", "response", "sampler",
-    "send_signal", "set_random_state", "shape", "strerror", "values",
+    "send_signal", "set_random_state", "shape", "status", "status_code", "strerror", "values",
 }  # fmt: skip
 """Attributes of objects that Python, torch and other libraries define."""
 OF_HEADRACE = {

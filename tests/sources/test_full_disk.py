@@ -20,6 +20,7 @@ from headrace.sources import journal_folder
 from headrace.sources.journal import JournalWriter
 from headrace.sources.journal_folder import IDS, TRIM, segments_in
 from headrace.sources.journal_reader import JournalReader
+from headrace.sources.journal_segments import segment_name
 from tests.sources.reading import opened, take, until
 from tests.sources.test_receiving import Broker, source_of
 
@@ -241,3 +242,40 @@ def test_the_process_that_writes_is_still_named(tmp_path: Path) -> None:
     with pytest.raises(journal_folder.JournalTaken, match=f"process {os.getpid()} writes"):
         JournalWriter(tmp_path)
     writer.close()
+
+
+@pytest.mark.parametrize("head", [b"", b"HRJ"])
+def test_a_segment_that_was_about_to_begin_is_no_reason_not_to_free(small_disk: Path, head: bytes) -> None:
+    writer = JournalWriter(small_disk / "journal", limit=400_000)
+    write(writer, payloads(0, 20))
+    writer.close()
+    (writer.folder / segment_name(20)).write_bytes(head)
+    reader = JournalReader(writer.folder)
+    fill(small_disk)
+    if not head:
+        # Not even a place for the head of a segment.
+        assert free(small_disk) == 0
+    reader.ask_to_trim(20)
+    again = JournalWriter(writer.folder, limit=400_000)
+    assert free(small_disk) >= 20 * SIZE
+    assert (again.first, again.durable) == (20, 20)
+    write(again, payloads(20, 22))
+    assert reader.read(20, 1 << 30) == payloads(20, 22)
+    again.close()
+    reader.close()
+
+
+def test_an_empty_journal_on_a_full_disk_says_so_at_the_first_message(small_disk: Path) -> None:
+    writer = JournalWriter(small_disk / "journal")
+    write(writer, payloads(0, 3))
+    fill(small_disk)
+    writer.trim(3)
+    writer.close()
+    fill(small_disk)
+    again = JournalWriter(writer.folder)
+    assert again.append(payloads(3, 4)) == 0
+    assert again.disk_is_full
+    (small_disk / "other").unlink()
+    write(again, payloads(3, 4))
+    assert again.durable == 4
+    again.close()

@@ -118,8 +118,10 @@ class JournalWriter:
                 # A journal without segments, or a process that died when it had just begun one.
                 firsts = [first for first in firsts if first < self._next]
                 self._ids = self._ids_in(firsts)
-                firsts.append(self._next)
-                self._begin_file()
+                # On a full disk it begins with the first message: until then, space may be freed.
+                with files.suppressed_if_full():
+                    self._begin_file()
+                    firsts.append(self._next)
             else:
                 self._ids = self._ids_in(firsts)
                 path = self.folder / segment_name(firsts[-1])
@@ -372,6 +374,8 @@ class JournalWriter:
         """Deletes the segments whose records all come before this number. Raises `StorageError`."""
         before = min(before, self._synced)
         ends = self._firsts[1:]
+        if self._fd < 0:
+            ends.append(self._next)
         try:
             if before == self._next and self._offset > HEAD.size:
                 # All is read. If the last segment stayed, one large record could keep the journal full for ever. The
@@ -402,7 +406,8 @@ class JournalWriter:
         """Writes no more to the last segment, so that it can be deleted."""
         # Nothing else will tell the next number to a process that opens the journal when this one has died.
         self._mark.sync()
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
         self._fd = -1
         self._offset = 0
 

@@ -393,11 +393,10 @@ class CloudStore:
 
     def _request(self, doing: str, key: str) -> Request:
         """Returns a request as errors name it."""
-        location = self.location
-        url = Location(location.scheme, location.container, key).url
+        place = dataclasses.replace(self.location, key=key)
         expiry = expiry_of(self._access.query_of(key))
         return Request(
-            doing, url, location.container, location.scheme, self._access.source, self._endpoint, self._proxy, expiry
+            doing, place.url, place.container, place.scheme, self._access.source, self._endpoint, self._proxy, expiry
         )
 
     def _refuse_http(self, what: str, cure: str, key: str) -> None:
