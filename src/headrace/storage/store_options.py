@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.core.errors import wrong_argument
-from headrace.storage.locations import is_url, parse, url_options
+from headrace.storage.locations import HTTP_SCHEMES, is_url, parse, url_options
 
 
 class StoreOptions(Mapping[str, object]):
@@ -69,6 +69,9 @@ def _options_of_list(urls: Sequence[object]) -> dict[str, object]:
         return {}
 
     options = url_options(str(urls[0]))
+    if parse(str(urls[0])).scheme not in HTTP_SCHEMES:
+        return options
+
     queries = {}
     for url in urls:
         if is_url(url):

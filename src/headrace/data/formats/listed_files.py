@@ -76,17 +76,20 @@ def _places(given: Sequence[Any]) -> list[str]:
         places.append(local_path(path))
 
     first = places[0]
+    store = _store_of(first)
+    user = url_options(first) if is_url(first) else {}
+    user.pop("query", None)
     queries: dict[str, object] = {}
     for place in places:
-        if _store_of(place) != _store_of(first):
+        if _store_of(place) != store:
             found = f"{shown_url(place)} beside {shown_url(first)}"
             cure = "open those of each store by themselves, and join them with torch.utils.data.ConcatDataset"
             raise UsageError.about("files of different stores", place=PLACE, found=found, expected=expected, cure=cure)
-        if not is_url(first):
+        if store is None:
             continue
         held = url_options(place)
         query = held.pop("query", None)
-        if held != {name: value for name, value in url_options(first).items() if name != "query"}:
+        if held != user:
             found = f"{shown_url(place)} has another user than {shown_url(first)}"
             cure = "give all of them the same user, or none and what is needed by options="
             raise UsageError.about("files of different stores", place=PLACE, found=found, expected=expected, cure=cure)
