@@ -383,7 +383,7 @@ def texts(column: Ragged) -> Gather:
     """Gathers strings, as a list."""
 
     def gather(keys: Keys, memory: BatchMemory) -> list[str]:
-        return texts_in(column.values, *column.pieces(keys))
+        return texts_in(column.values, *column.pieces(keys), column.place)
 
     return gather
 

@@ -135,7 +135,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         table_of = {"query": query, "table": table, "key": key}
         return open_log(uri, columns, decode, ragged, options, table_of, live)
     decode = decodes_images(uri, decode, live)
-    rows = rows_of(uri, columns := _kept(columns), query, table, key)
+    rows = rows_of(uri, columns, query, table, key)
     if rows is not None:
         return _stored(rows, columns, stack, decode=decode, ragged=ragged)
 
@@ -160,13 +160,6 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         reader = reader_of_object(uri)
 
     return _stored(reader, columns, stack, decode=decode, ragged=ragged, listed=listed, options=options)
-
-
-def _kept(columns: Any) -> Any:
-    """Returns names that can be gone through more than once."""
-    if isinstance(columns, Iterable) and not isinstance(columns, str):
-        return tuple(columns)
-    return columns
 
 
 def _stored(reader: Reader, columns: Iterable[str] | None, stack: object, **words: Any) -> StoredDataset:

@@ -293,7 +293,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
             row = self._stacking.value(field.name, block, place)
             return row.astype(self._types[field.name], copy=False)
 
-        value = value_of(field, block.columns[field.name], place)
+        value = value_of(field, block.columns[field.name], place, lambda: f"{self.place}, column {field.name!r}")
         if isinstance(value, str):
             return value
 

@@ -103,7 +103,11 @@ def csv_module(folder: Path) -> Iterator[Written]:
                 writer = csv.writer(file, delimiter=delimiter)
                 writer.writerow(["row", COLUMN])
                 writer.writerows(enumerate(cells))
-            yield Written(f"{kind}, {ending}", path, read(path, sep=delimiter))
+            values = read(path, sep=delimiter)
+            if kind == "with a plus":
+                # As every number with more than digits and a minus.
+                values = list(map(float, values))
+            yield Written(f"{kind}, {ending}", path, values)
     for name in ("QUOTE_ALL", "QUOTE_NONNUMERIC"):
         for kind in ("whole numbers", "fractions", "dates", "words", "true and false"):
             path = folder / f"{name}-{kind}.csv"

@@ -149,7 +149,7 @@ def saved_datasets(folder: Path) -> Iterator[Written]:
         dataset.save_to_disk(path, **shards)
         column = "x" if kind == "renamed" else COLUMN
         values = [int(one) for one in dataset.with_format(None)[column]]
-        yield Written(kind, path, values, column)
+        yield Written(kind, path, values, column, names=("rows",) if kind == "no rows" else ())
     path = folder / "dict"
     hf.DatasetDict({"train": whole, "test": whole.select([1])}).save_to_disk(path)
     yield Written("a DatasetDict", path, list(range(50)), names=("train",))

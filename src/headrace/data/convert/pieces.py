@@ -8,7 +8,8 @@ from pathlib import Path
 from headrace.data.convert.bad_images import bad_images
 from headrace.data.convert.plan import IN_SHARDS, PackPlan, bytes_of_block
 from headrace.data.convert.resize import resized
-from headrace.data.formats.columns import Keys
+from headrace.data.formats.columns import Block, Keys, Ragged
+from headrace.data.formats.columns.ragged import text_of
 from headrace.data.formats.growing_file import GrowingFile
 from headrace.data.formats.protocol import Reader
 from headrace.data.formats.registry import format_named
@@ -44,11 +45,25 @@ def write_piece(plan: PackPlan, reader: Reader, writer: GrowingFile, piece: int)
                 block = resized(block, keys, plan.options.resize, plan.options.quality, plan.source)
             else:
                 bad += bad_images(block, keys, plan.source)
+            _tell_other_encodings(block, plan.source)
             writer.append(block)
     finally:
         writer.close()
 
     return bad
+
+
+def _tell_other_encodings(block: Block, source: str) -> None:
+    """Has the log name columns of text that is no UTF-8: other libraries may not read what is written of it."""
+    for field in block.schema:
+        column = block.columns[field.name]
+        if field.kind != "text" or not isinstance(column, Ragged):
+            continue
+        try:
+            column.packed()[0].tobytes().decode()
+        except UnicodeDecodeError:
+            for row in range(len(column)):
+                text_of(column[row], f"{source} (packed), column {field.name!r}")
 
 
 def _runs(plan: PackPlan, reader: Reader, piece: int) -> Iterator[Keys]:

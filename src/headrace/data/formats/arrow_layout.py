@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from headrace.data.formats.fetched_whole import NotByRanges
 from headrace.data.formats.guards import arrow_messages
 from headrace.data.formats.guards.arrow_messages import BATCH, DICTIONARY, MARK, SCHEMA
 
@@ -91,7 +92,15 @@ def read_messages(file: FileBytes) -> Iterator[Message]:
         yield from _in_order(file)
         return
 
-    yield _message_at(file, 8)
+    try:
+        first = _message_at(file, 8)
+    except (struct.error, ValueError) as error:
+        # polars writes the schema into the footer alone.
+        raise NotByRanges from error
+    if not first.head:
+        raise NotByRanges
+
+    yield first
     end = file.size - 10
     if end < 8:
         raise ValueError("a file that ends in front of its footer")

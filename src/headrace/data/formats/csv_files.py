@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import logging
+import mmap
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from headrace.core.errors import FormatError
@@ -21,7 +23,7 @@ from headrace.data.formats.columns.arrow_numbers import is_time
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.large_integers import check_csv
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.columns.text_tables import BLOCK, TextFormat, text_at
+from headrace.data.formats.columns.text_tables import BLOCK, WIDE_MARKS, TextFormat, text_at, with_names
 from headrace.data.formats.guards.limits import COLUMNS
 
 LOGGER = logging.getLogger("headrace")
@@ -32,8 +34,8 @@ OTHERS = ";\t|"
 HINT = re.compile(rb"sep=(.)\r?\n?")
 """A first line by which Excel is told what stands between columns."""
 
-WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
-"""How text in UTF-16 begins."""
+TRUE = ["true", "True", "TRUE"]
+FALSE = ["false", "False", "FALSE"]
 
 
 def _parse(delimiter: str, file: str, known: Schema | None) -> pa.Table:
@@ -53,16 +55,21 @@ def _parse(delimiter: str, file: str, known: Schema | None) -> pa.Table:
         raise ValueError(f"a column name comes twice: {table.column_names}")
 
     # Arrow makes a number of what looks like a time, in a unit that depends on the other rows.
-    times = [field.name for field in table.schema if is_time(field.type)]
-    if times:
-        table = _read(file, read, parse, dict.fromkeys(times, pa.string()))
+    texts = [field.name for field in table.schema if is_time(field.type)]
+    # It makes numbers of 0x10, too.
+    if _holds(file, (b"0x", b"0X")):
+        texts += [field.name for field in table.schema if pa.types.is_integer(field.type)]
+    if texts:
+        as_text = _read(file, read, parse, dict.fromkeys(texts, pa.string()))
+        kept = {name: pa.string() for name in texts if _is_text(table, as_text, name)}
+        table = _read(file, read, parse, kept)
 
     for field in table.schema:
         if pa.types.is_binary(field.type):
             raise _no_utf8(f"{file}, column {field.name!r}", f"bytes such as {_not_utf8(table.column(field.name))!r}")
 
     check_csv(file, table, read, parse)
-    return table.rename_columns(_named(table.column_names))
+    return table.rename_columns(with_names(table.column_names))
 
 
 def _beginning(file: str, delimiter: str, *, guess: bool) -> tuple[int, str]:
@@ -79,7 +86,7 @@ def _beginning(file: str, delimiter: str, *, guess: bool) -> tuple[int, str]:
         if hint is not None:
             head = stream.readline(BLOCK)
 
-    if head.startswith(WIDE_MARKS):
+    if head.startswith(WIDE_MARKS) or b"\0" in head:
         raise _no_utf8(file, "text in UTF-16")
     if hint is not None:
         delimiter = hint[1].decode("latin-1")
@@ -99,8 +106,22 @@ def _read(
     parse: pyarrow.csv.ParseOptions,
     types: Mapping[str, pa.DataType],
 ) -> pa.Table:
-    convert = pyarrow.csv.ConvertOptions(column_types=dict(types), strings_can_be_null=False)
+    convert = pyarrow.csv.ConvertOptions(
+        column_types=dict(types), strings_can_be_null=False, true_values=TRUE, false_values=FALSE
+    )
     return pyarrow.csv.read_csv(file, read_options=read, parse_options=parse, convert_options=convert)
+
+
+def _holds(file: str, words: Sequence[bytes]) -> bool:
+    with Path(file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return any(data.find(word) >= 0 for word in words)
+
+
+def _is_text(table: pa.Table, as_text: pa.Table, name: str) -> bool:
+    """Tells whether a column that Arrow takes for times or numbers is text."""
+    if is_time(table.schema.field(name).type):
+        return True
+    return bool(pc.any(pc.match_substring_regex(as_text.column(name), "(?i)0x")).as_py())
 
 
 def _delimiter_of(head: bytes, delimiter: str, file: str) -> str:
@@ -116,11 +137,6 @@ def _delimiter_of(head: bytes, delimiter: str, file: str) -> str:
     told = "%s: its first line has no %r; columns are separated by %r. A number with a comma in it is read as text."
     LOGGER.warning(told, file, delimiter, found)
     return found
-
-
-def _named(names: Sequence[str]) -> list[str]:
-    """Returns the names of columns, as pandas calls those that have none; it writes its index without a name."""
-    return [name or f"Unnamed: {number}" for number, name in enumerate(names)]
 
 
 def _not_utf8(column: pa.ChunkedArray) -> bytes:

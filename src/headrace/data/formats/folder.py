@@ -17,7 +17,6 @@ import numpy as np
 
 from headrace.core.disk_names import on_disk
 from headrace.core.errors import DatasetError, DatasetNotFoundError, FormatError
-from headrace.core.said import warn_once
 from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Origin, column_from
 from headrace.data.formats.columns.schema import Field, Kind, Schema
@@ -208,6 +207,7 @@ def _ending_of(data: bytes) -> str:
 def _files(root: str) -> list[str]:
     """Returns all files below a folder, relative to it; links to folders are not followed."""
     found = []
+    broken = []
     pending = [""]
     while pending:
         below = pending.pop()
@@ -227,14 +227,15 @@ def _files(root: str) -> list[str]:
                     elif entry.is_file():
                         found.append(name)
                     elif entry.is_symlink() and not Path(entry.path).exists():
-                        told = "%s: links that lead to no file are left out; the first is %s"
-                        warn_once(f"links of {root}", told % (root, name))
+                        broken.append(name)
         except OSError as error:
             place = Path(root, below)
             found_text = error.strerror
             cure = "let this user read the folder, or correct the path"
             raise DatasetError.about("cannot list a folder", place=place, found=found_text, cure=cure) from error
 
+    if broken:
+        LOGGER.warning("%s: %d links that lead to no file are left out, such as %s", root, len(broken), broken[0])
     return found
 
 

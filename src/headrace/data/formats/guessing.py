@@ -154,6 +154,8 @@ def _check_files(path: str, names: Sequence[str]) -> None:
         cure = f"open one of them: {', or '.join(join(path, part) for part in parts[:3])}; or a list of files"
     elif ".tfrecord" in example.rpartition("/")[2]:
         raise other_kinds.refusal_of_kind(path, other_kinds.TFRECORD)
+    elif ending == ".json" and other_kinds.kind_of_file(join(path, example)) is other_kinds.COCO:
+        raise other_kinds.refusal_of_kind(path, other_kinds.COCO)
     elif ending in other_kinds.BY_ENDING and ending not in (".json", ".gz"):
         raise other_kinds.refusal_of_kind(path, other_kinds.BY_ENDING[ending])
     else:

@@ -81,13 +81,14 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
             outside = []
             for name in wanted_arrays(datasets, columns):
                 dataset = datasets[name]
-                if dataset.external is not None or dataset.is_virtual:
+                if dataset is None or dataset.external is not None or dataset.is_virtual:
                     outside.append(name)
 
             if outside:
-                raise ValueError(
-                    f"datasets whose values lie in other files, which are not opened: {', '.join(outside)}"
-                )
+                found = f"datasets whose values lie in other files, which are not opened: {', '.join(outside)}"
+                cure = "copy their values into one file: file[name] = other[name][()]; or leave them out with columns="
+                what = "an HDF5 file leads to others"
+                raise FormatError.about(what, place=path, found=found, expected="values in the file", cure=cure)
 
             if not datasets:
                 raise ValueError("no datasets in it")
@@ -126,15 +127,30 @@ def _file(path: str) -> Any:
 
 
 def _datasets(file: Any) -> dict[str, Any]:
-    h5py = extra("h5py", "hdf5")
+    """Returns the datasets by all their names, links within the file included; None: one that lies in another file."""
     found: dict[str, Any] = {}
-
-    def add(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found[name] = item
-
-    file.visititems(add)
+    _add_datasets(file, "", (), found)
     return found
+
+
+def _add_datasets(group: Any, prefix: str, above: tuple[Any, ...], found: dict[str, Any]) -> None:
+    """Adds the datasets of a group and those below it. above: the groups on the way, to which a link may lead back."""
+    h5py = extra("h5py", "hdf5")
+    if group in above:
+        return
+
+    for name in group:
+        link = group.get(name, getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            found[prefix + name] = None
+            continue
+
+        # None: a link that leads nowhere.
+        item = group.get(name)
+        if isinstance(item, h5py.Dataset):
+            found[prefix + name] = item
+        elif isinstance(item, h5py.Group):
+            _add_datasets(item, f"{prefix}{name}/", (*above, group), found)
 
 
 def _text_of(about: Any) -> str | None:
@@ -147,7 +163,12 @@ def _text_of(about: Any) -> str | None:
 
 def _is_mappable(dataset: Any) -> bool:
     h5py = extra("h5py", "hdf5")
-    if dataset.chunks is not None or dataset.ndim == 0 or dataset.dtype not in NUMBERS:
+    try:
+        known = dataset.dtype in NUMBERS
+    except TypeError:
+        # Of 24 bits and the like; `_field` says so.
+        return False
+    if dataset.chunks is not None or not dataset.ndim or not known:
         return False
     # bfloat16, 12 bits of 16 and the like have the name of a type that h5py converts them to.
     if not h5py.h5t.py_create(dataset.dtype, logical=True).equal(dataset.id.get_type()):
@@ -199,7 +220,7 @@ def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
     lengths = {}
     single = []
     for name, dataset in datasets.items():
-        if dataset.ndim == 0:
+        if not dataset.shape:
             single.append(name)
             continue
         fields.append(_field(path, name, dataset))
@@ -209,7 +230,10 @@ def _foreign(path: str, datasets: Mapping[str, Any], trust: bool) -> Reader:
     if single:
         warnings.warn(f"{path}: datasets of a single number are left out: {', '.join(single)}", stacklevel=3)
     if not fields:
-        raise ValueError(f"no datasets with one entry per sample, but of a single number: {', '.join(single)}")
+        found = f"datasets of a single number, or empty: {', '.join(single)}"
+        cure = "write datasets with one entry per sample"
+        what = "an HDF5 file holds no samples"
+        raise FormatError.about(what, place=path, found=found, expected="one entry per sample", cure=cure)
     if len(set(lengths.values())) != 1:
         expected = "as many entries in each dataset"
         cure = cure_of_lengths(lengths)
@@ -259,11 +283,22 @@ def _check_dataset(path: str, dataset: Any, step: int, trust: bool) -> None:
 
 def _field(path: str, name: str, dataset: Any) -> Field:
     h5py = extra("h5py", "hdf5")
-    string = h5py.check_string_dtype(dataset.dtype)
+    try:
+        kind = dataset.dtype
+    except TypeError as error:
+        found = f"dataset {name!r}: {error}"
+        cure = "copy it as a type that NumPy has, of 8, 16, 32 or 64 bits; or leave it out with columns="
+        what = "a dataset cannot be read"
+        raise FormatError.about(what, place=path, found=found, expected="numbers or strings", cure=cure) from error
+
+    string = h5py.check_string_dtype(kind)
     inner = h5py.check_vlen_dtype(dataset.dtype)
     if string is not None and dataset.ndim == 1:
         return Field(name, "text")
-    if dataset.dtype.kind == "V" and dataset.dtype.names is None and dataset.ndim == 1:
+    if kind.subdtype is not None and kind.subdtype[0].newbyteorder("=") in NUMBERS:
+        element, shape = kind.subdtype
+        return Field(name, "fixed", element.newbyteorder("="), (*dataset.shape[1:], *shape))
+    if kind.kind == "V" and kind.names is None and dataset.ndim == 1:
         return Field(name, "bytes")
     if inner is not None and np.dtype(inner) in NUMBERS and dataset.ndim == 1:
         return Field(name, "ragged", np.dtype(inner))

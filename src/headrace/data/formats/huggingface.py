@@ -115,8 +115,10 @@ def _from_disk(path: str, trust: bool) -> Any:
     names = _check_state(path)
     if not names:
         # The package cannot load it either.
-        cure = "save it with at least one row"
-        raise unreadable(path, "Hugging Face dataset", ValueError("no files of data: it has no rows"), cure)
+        found = "no files of data: it was saved without rows"
+        what = "a Hugging Face dataset is empty"
+        expected = "at least one row, without which the package loads none either"
+        raise FormatError.about(what, place=path, found=found, expected=expected, cure="save it with at least one row")
 
     try:
         # The library reads this file whatever it is: a pipe would be waited for, and a huge one fill the memory.

@@ -16,7 +16,7 @@ from headrace.data.formats.columns.arrow_numbers import is_time
 from headrace.data.formats.columns.block import Block
 from headrace.data.formats.columns.large_integers import check_json
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.columns.text_tables import BLOCK, TextFormat, text_at
+from headrace.data.formats.columns.text_tables import BLOCK, WIDE_MARKS, TextFormat, text_at, with_names
 from headrace.data.formats.guards.limits import COLUMNS, DEPTH
 
 LONG_ROW = 10 * DEPTH
@@ -37,6 +37,11 @@ def _parse(file: str, known: Schema | None) -> pa.Table:
             raise ValueError("an empty file")
         return _arrow_schema(known).empty_table()
 
+    with Path(file).open("rb") as stream:
+        head = stream.read(64)
+    if head.startswith(WIDE_MARKS) or b"\0" in head:
+        raise _in_another_encoding(file, "text in UTF-16")
+
     _check_depth(file)
     options = pyarrow.json.ParseOptions(newlines_in_values=False)
     if known is not None:
@@ -54,7 +59,7 @@ def _parse(file: str, known: Schema | None) -> pa.Table:
 
     _check_utf8(file, table)
     check_json(file, table)
-    return table
+    return table.rename_columns(with_names(table.column_names))
 
 
 def _check_utf8(file: str, table: pa.Table) -> None:
@@ -63,10 +68,12 @@ def _check_utf8(file: str, table: pa.Table) -> None:
         try:
             column.validate(full=True)
         except pa.ArrowInvalid as error:
-            cure = "write it in UTF-8, as by iconv -f LATIN1 -t UTF-8"
-            place = f"{file}, column {name!r}"
-            what = "this text is in another encoding"
-            raise FormatError.about(what, place=place, found=str(error), expected="UTF-8", cure=cure) from error
+            raise _in_another_encoding(f"{file}, column {name!r}", str(error)) from error
+
+
+def _in_another_encoding(place: str, found: str) -> FormatError:
+    cure = "write it in UTF-8, as by iconv -f LATIN1 -t UTF-8"
+    return FormatError.about("this text is in another encoding", place=place, found=found, expected="UTF-8", cure=cure)
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType:

@@ -14,7 +14,7 @@ from headrace.data.formats.columns.arrays import (
     columns_from,
     length_of,
     map_npy,
-    unreadable,
+    single_number,
     wanted_arrays,
 )
 from headrace.data.formats.columns.byte_spans import Addresses
@@ -68,8 +68,7 @@ def _open_stored(url: str, known: Schema | None, columns: Names | None) -> Reade
 def _arrays(path: str) -> dict[str, Array]:
     array = map_npy(Path(path))
     if array.ndim == 0:
-        cure = "save an array with one entry per sample: np.save(path, np.stack(samples))"
-        raise unreadable(path, ".npy dataset", ValueError("a single number, without a dimension of samples"), cure)
+        raise single_number(path)
     if array.dtype.names is None:
         return {"data": array}
     return {name: array[name] for name in array.dtype.names}

@@ -21,7 +21,7 @@ import torch
 from headrace.core.counter import spread
 from headrace.core.errors import FormatError
 from headrace.data.formats.atomic_target import AtomicTarget
-from headrace.data.formats.columns import Block, Column, Keys, Origin, column_from, exactly, field_of
+from headrace.data.formats.columns import Block, Column, Keys, Origin, array_of, column_from, exactly, field_of
 from headrace.data.formats.columns.arrays import files_ending_in, unreadable
 from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
@@ -314,11 +314,7 @@ class PtReader:
 def _value(field: Field, sample: Mapping[str, Any], file: str) -> Any:
     value = sample.get(field.name)
     if isinstance(value, torch.Tensor):
-        try:
-            value = value.detach().numpy()
-        except (TypeError, RuntimeError) as error:
-            # Sparse, of a type that NumPy has not, or without values, as meta tensors.
-            raise unreadable(file, f"tensor {field.name!r}", error, "store it as a dense tensor of numbers") from error
+        value = array_of(value, field.name, file)
 
     if field.kind == "bytes" and isinstance(value, np.ndarray):
         value = value.tobytes()

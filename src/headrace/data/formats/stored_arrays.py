@@ -21,6 +21,7 @@ from headrace.data.formats.columns.arrays import (
     cure_of,
     fields_from,
     npy_head,
+    single_number,
     unreadable,
     values_of,
 )
@@ -127,18 +128,20 @@ def npy_arrays(files: RemoteFiles, urls: Sequence[str], addresses: Addresses) ->
             with warnings.catch_warnings():
                 # What NumPy warns of in a damaged header comes as an error as well.
                 warnings.simplefilter("ignore")
-                arrays.append(_npy_array(number, parts.get(head, memoryview(b"")), files, addresses))
+                arrays.append(_npy_array(number, parts.get(head, memoryview(b"")), files, addresses, url))
         except NPY_FAILURES as error:
+            if isinstance(error, FormatError):
+                raise
             raise unreadable(url, ".npy file", error, cure_of(error)) from error
 
     return arrays
 
 
-def _npy_array(number: int, head: memoryview, files: RemoteFiles, addresses: Addresses) -> StoredArray:
+def _npy_array(number: int, head: memoryview, files: RemoteFiles, addresses: Addresses, url: str) -> StoredArray:
     stream = io.BytesIO(head)
     shape, fortran, dtype = npy_head(stream)
     if not shape:
-        raise ValueError("a single number, without a dimension of samples")
+        raise single_number(url)
     if fortran and math.prod(shape[1:]) > 1 and shape[0] > 1:
         raise NotByRanges
 

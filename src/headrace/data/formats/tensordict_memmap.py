@@ -18,7 +18,7 @@ import torch
 
 from headrace.core.errors import FormatError
 from headrace.core.extras import extra
-from headrace.data.formats.columns import Array, Column
+from headrace.data.formats.columns import Array, Column, array_of
 from headrace.data.formats.columns.arrays import (
     ArraysWriter,
     ColumnsReader,
@@ -200,10 +200,12 @@ def _arrays(path: str, trust: bool) -> dict[str, Array]:
             else:
                 name = ".".join(key)
 
-            arrays[name] = value.numpy()
+            arrays[name] = array_of(value, name, path)
 
         return arrays
     except FAILURES as error:
+        if isinstance(error, FormatError):
+            raise
         raise unreadable(path, "TensorDict", error) from error
 
 

@@ -7,6 +7,7 @@ columns. `arrays`, `tables` and `arrow_columns` serve the formats that keep colu
 from headrace.data.formats.columns.block import (
     Block,
     Origin,
+    array_of,
     as_numbers,
     block_from,
     bytes_of,
@@ -32,6 +33,7 @@ __all__ = [
     "Origin",
     "Ragged",
     "Schema",
+    "array_of",
     "as_numbers",
     "block_from",
     "bytes_of",

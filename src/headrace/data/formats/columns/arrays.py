@@ -45,6 +45,8 @@ NPY_FAILURES = (ValueError, EOFError, TypeError, SyntaxError, OverflowError, Key
 HEAD = 1 << 14
 """Bytes in which the head of an .npy file lies: NumPy takes none above 10,000."""
 
+RESTORE = "restore the file"
+
 RUN = 1 << 24
 """Bytes that are read at a time when data are read from the first sample to the last."""
 
@@ -140,6 +142,14 @@ def check_lengths(lengths: Mapping[str, int], place: object) -> None:
     if len(set(lengths.values())) > 1:
         found = f"columns of different lengths: {dict(lengths)}"
         raise _unfit(place, found, "as many samples in each column", cure_of_lengths(lengths))
+
+
+def single_number(place: object) -> FormatError:
+    """Returns the error for an array that has no dimension of samples."""
+    cure = "save an array with one entry per sample: np.save(path, np.stack(samples)); or leave it out with columns="
+    found = "a single number, without a dimension of samples"
+    what = "an array holds no samples"
+    return FormatError.about(what, place=place, found=found, expected="one entry per sample", cure=cure)
 
 
 def cure_of_lengths(lengths: Mapping[str, int]) -> str:
@@ -433,7 +443,7 @@ def cure_of(error: BaseException) -> str:
     )
 
 
-def unreadable(path: object, what: str, error: BaseException, cure: str = "restore the file") -> HeadraceError:
+def unreadable(path: object, what: str, error: BaseException, cure: str = RESTORE) -> HeadraceError:
     """Returns the error for a file that its library refuses: `FormatError`, or `MachineError` if that is to blame."""
     if isinstance(error, MachineError):
         return error
@@ -441,6 +451,8 @@ def unreadable(path: object, what: str, error: BaseException, cure: str = "resto
         return machine_error(path, f"reading this {what}", short_of, error)
 
     lines = str(error).strip().splitlines() or [type(error).__name__]
+    if "not implemented" in lines[0].lower() and cure == RESTORE:
+        cure = "write it again with types that the library reads, such as integers of 64 bits; the file may be sound"
     if len(lines[0]) < 300:
         found = lines[0]
     else:

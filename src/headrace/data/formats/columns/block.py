@@ -112,13 +112,16 @@ class Block:
             yield self.row(index)
 
 
-def value_of(field: Field, column: Column, index: int) -> Any:
-    """Sample number `index` of a column: an array (a view) or NumPy scalar, bytes, or a string."""
+def value_of(field: Field, column: Column, index: int, place: object = None) -> Any:
+    """Sample number `index` of a column: an array (a view) or NumPy scalar, bytes, or a string.
+
+    place: as for `text_of`.
+    """
     value = column[index]
     if field.kind == "bytes":
         return value.tobytes()
     if field.kind == "text":
-        return text_of(value)
+        return text_of(value, place)
     return value
 
 
@@ -321,19 +324,26 @@ def _numbers_in(name: str, values: Iterable[Any], place: object) -> Iterator[Any
         if isinstance(value, (bool, int, float, np.generic, np.ndarray, list, tuple)):
             yield value
         elif hasattr(value, "detach"):
-            try:
-                yield value.detach().cpu().numpy()
-            except (TypeError, RuntimeError) as error:
-                # bfloat16 and other types that NumPy has not, sparse ones.
-                found = f"a tensor of {value.dtype}, {value.layout}"
-                what = f"column {name!r} cannot be read"
-                cure = "save it as a dense tensor of a type that NumPy has: .to_dense(), .float()"
-                raise FormatError.about(what, place=place, found=found, cure=cure) from error
+            yield array_of(value, name, place)
         else:
             found = type(value).__name__
             expected = "a number, an array, a tensor, a string or bytes"
             what = f"column {name!r} cannot be read"
             raise FormatError.about(what, place=place, found=found, expected=expected, cure=CURE)
+
+
+def array_of(tensor: Any, name: str, place: object) -> Array:
+    """Returns a tensor's values. Raises `FormatError` for sparse ones, and types that NumPy has not (bfloat16)."""
+    try:
+        values: Array = tensor.detach().cpu().numpy()
+    except (TypeError, RuntimeError) as error:
+        found = f"a tensor of {tensor.dtype}, {tensor.layout}"
+        what = f"column {name!r} cannot be read"
+        cure = "save it as NumPy could have it: .to_dense(), .float(); or leave it out with columns="
+        expected = "a dense tensor of numbers that NumPy has"
+        raise FormatError.about(what, place=place, found=found, expected=expected, cure=cure) from error
+
+    return values
 
 
 def bytes_of(values: Array) -> Array:

@@ -302,8 +302,11 @@ def copy_each(source: Array, starts: Keys, lengths: Keys, out: Array, at: Array)
         written[to : to + size] = given[start : start + size]
 
 
-def texts_in(values: Array, starts: Keys, lengths: Keys) -> list[str]:
-    """Returns the strings whose UTF-8 lies at `values[starts[i]:starts[i] + lengths[i]]`: uint8 [any]."""
+def texts_in(values: Array, starts: Keys, lengths: Keys, place: object = None) -> list[str]:
+    """Returns the strings whose UTF-8 lies at `values[starts[i]:starts[i] + lengths[i]]`: uint8 [any].
+
+    place: of text that is no UTF-8, for the log.
+    """
     if not len(starts):
         return []
 
@@ -318,18 +321,23 @@ def texts_in(values: Array, starts: Keys, lengths: Keys) -> list[str]:
             begins = (starts - first).tolist()
             return [text[begin:end] for begin, end in zip(begins, (stops - first).tolist(), strict=True)]
 
-    return [text_of(values[begin:end]) for begin, end in zip(starts.tolist(), stops.tolist(), strict=True)]
+    return [text_of(values[begin:end], place) for begin, end in zip(starts.tolist(), stops.tolist(), strict=True)]
 
 
-def text_of(values: Array) -> str:
-    """Returns the string whose UTF-8 these bytes are; what is none comes as surrogates, which the log tells once."""
+def text_of(values: Array, place: object = None) -> str:
+    """Returns the string whose UTF-8 these bytes are; what is none comes as surrogates, which the log tells.
+
+    place: what is named there, once; or a function that returns it.
+    """
     data = values.tobytes()
     try:
         return data.decode()
     except UnicodeDecodeError:
+        if callable(place):
+            place = place()
         told = (
-            f"a text is no UTF-8: {data[:60]!r}. What is none of it comes as surrogate escapes; "
-            "text.encode('utf-8', 'surrogateescape') gives its bytes. Write the data in UTF-8."
+            f"{place or 'a column'} holds text that is no UTF-8: {data[:60]!r}. What is none comes as surrogate "
+            "escapes; text.encode('utf-8', 'surrogateescape') gives the bytes. Write the data in UTF-8."
         )
-        warn_once("a text is no UTF-8", told)
+        warn_once(f"no UTF-8 in {place}", told)
     return data.decode("utf-8", "surrogateescape")

@@ -34,6 +34,9 @@ LARGE = 64 << 20
 BLOCK = 16 << 20
 """Bytes that are parsed at a time; no line may be longer."""
 
+WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+"""How text in UTF-16 begins."""
+
 Parse = Callable[[str, Schema | None], pa.Table]
 """Reads a file, by a schema if that is known."""
 
@@ -198,3 +201,8 @@ def text_at(field: Field, block: Block, index: int) -> str:
         raise FormatError.about("text is no UTF-8", place=place, found=repr(value), cure="store it as bytes") from error
 
     return value
+
+
+def with_names(names: Sequence[str]) -> list[str]:
+    """Returns the names of columns, as pandas calls those that have none; it writes its index without a name."""
+    return [name or f"Unnamed: {number}" for number, name in enumerate(names)]
