@@ -19,7 +19,6 @@ from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.data.formats.columns import Array, Column, column_from
 from headrace.data.formats.columns.arrays import (
-    ArraysWriter,
     ColumnsReader,
     columns_from,
     cure_of_lengths,
@@ -29,6 +28,7 @@ from headrace.data.formats.columns.arrays import (
     unreadable,
     wanted_arrays,
 )
+from headrace.data.formats.columns.arrays_writer import ArraysWriter
 from headrace.data.formats.columns.schema import NUMBERS, Field, Schema
 from headrace.data.formats.columns.tables import BlockReader
 from headrace.data.formats.guards.limits import allowed, check_unfolding, too_large

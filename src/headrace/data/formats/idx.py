@@ -22,13 +22,13 @@ import numpy as np
 from headrace.core.errors import DatasetNotFoundError, FormatError
 from headrace.data.formats.columns import Array, Column
 from headrace.data.formats.columns.arrays import (
-    ArraysWriter,
     ColumnsReader,
     columns_from,
     length_of,
     plain_files,
     unreadable,
 )
+from headrace.data.formats.columns.arrays_writer import ArraysWriter
 from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.remote_arrays import Pieces, StoredArray
 from headrace.data.formats.columns.schema import Field, Schema

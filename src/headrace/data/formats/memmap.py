@@ -14,7 +14,6 @@ from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Array, Block, Column
 from headrace.data.formats.columns.arrays import (
     ColumnsReader,
-    Spool,
     array_name,
     array_names,
     columns_from,
@@ -24,6 +23,7 @@ from headrace.data.formats.columns.arrays import (
     map_npy,
     wanted_arrays,
 )
+from headrace.data.formats.columns.arrays_writer import Spool
 from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import check_size, commit_with_manifest, known_schema, only_known, read_manifest

@@ -9,7 +9,6 @@ import numpy as np
 
 from headrace.data.formats.columns import Array, Column
 from headrace.data.formats.columns.arrays import (
-    ArraysWriter,
     ColumnsReader,
     columns_from,
     length_of,
@@ -17,6 +16,7 @@ from headrace.data.formats.columns.arrays import (
     single_number,
     wanted_arrays,
 )
+from headrace.data.formats.columns.arrays_writer import ArraysWriter
 from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.manifest import known_schema, manifest_of, only_known

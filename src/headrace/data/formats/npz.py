@@ -15,7 +15,6 @@ from headrace.core.errors import FormatError
 from headrace.data.formats.columns import Array, Column, as_numbers
 from headrace.data.formats.columns.arrays import (
     NPY_FAILURES,
-    ArraysWriter,
     ColumnsReader,
     columns_from,
     cure_of,
@@ -25,6 +24,7 @@ from headrace.data.formats.columns.arrays import (
     unreadable,
     wanted_arrays,
 )
+from headrace.data.formats.columns.arrays_writer import ArraysWriter
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.guards.limits import check_unfolding
 from headrace.data.formats.manifest import known_schema, manifest_of, only_known

@@ -20,13 +20,13 @@ from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.data.formats.columns import Array, Column, array_of
 from headrace.data.formats.columns.arrays import (
-    ArraysWriter,
     ColumnsReader,
     columns_from,
     length_of,
     unreadable,
     wanted_arrays,
 )
+from headrace.data.formats.columns.arrays_writer import ArraysWriter
 from headrace.data.formats.columns.byte_spans import Addresses
 from headrace.data.formats.columns.remote_arrays import Pieces, StoredArray
 from headrace.data.formats.columns.schema import Field, Schema
