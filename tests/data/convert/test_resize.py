@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
-from headrace.core.errors import SampleError
 from headrace.data.convert.pack import pack
 from headrace.data.convert.plan import PackOptions
 from headrace.data.formats.columns import Block, column_from
@@ -94,10 +93,22 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path: Path, workers: int, 
     images = [picture((40, 30)) for _ in range(20)]
     images[13] = images[13][:200]
     source = album(tmp_path / "photos.arrow", images)
-    with pytest.raises(SampleError, match=r"sample 13\b") as caught:
-        pack(str(source), str(tmp_path / "small"), PackOptions(resize=16, shuffle=shuffle), workers=workers)
-    assert str(source) in str(caught.value)
-    assert not (tmp_path / "small").exists()
+    made = pack(str(source), str(tmp_path / "small"), PackOptions(resize=16, shuffle=shuffle), workers=workers)
+    assert made.bad == 1
+    assert made.bad_samples[0].startswith("sample 13: ")
+    assert str(source) in made.bad_samples[0]
+    kept = rows(read(tmp_path / "small"), "image")
+    assert kept.count(images[13]) == 1
+    assert sum(Image.open(BytesIO(data)).size == (21, 16) for data in kept if data != images[13]) == 19
+
+
+def test_a_file_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        (tmp_path / "photos" / f"{number}.jpg").write_bytes(picture((40, 30))[: 200 if number == 1 else None])
+    for options in (PackOptions("webdataset", resize=16), PackOptions("webdataset")):
+        made = pack(str(tmp_path / "photos"), str(tmp_path / f"{options.resize}.tar"), options, workers=1)
+        assert str(tmp_path / "photos" / "1.jpg") in made.bad_samples[0]
 
 
 def _sixteen_bits() -> Image.Image:

@@ -14,11 +14,12 @@ def bad_images(block: Block, keys: Keys, source: str) -> list[str]:
     keys: the numbers of the samples of a block, int64 [n]. source: where they come from, for messages.
     """
     bad = []
+    named = block.numbered(source, keys)
     for field in block.schema:
         if not holds_images(field):
             continue
         for row, key in enumerate(keys.tolist()):
-            fault = fault_of(value_of(field, block.columns[field.name], row), f"{source}, sample {key}")
+            fault = fault_of(value_of(field, block.columns[field.name], row), named.place_of(row, field.name))
             if fault is not None:
                 bad.append(f"sample {key}: {fault}")
 

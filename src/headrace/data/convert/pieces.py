@@ -42,9 +42,10 @@ def write_piece(plan: PackPlan, reader: Reader, writer: GrowingFile, piece: int)
         for keys in _runs(plan, reader, piece):
             block = reader.fetch(keys, plan.schema.names)
             if plan.options.resize is not None:
-                block = resized(block, keys, plan.options.resize, plan.options.quality, plan.source)
+                block, found = resized(block, keys, plan.options.resize, plan.options.quality, plan.source)
             else:
-                bad += bad_images(block, keys, plan.source)
+                found = bad_images(block, keys, plan.source)
+            bad += found
             _tell_other_encodings(block, plan.source)
             writer.append(block)
     finally:

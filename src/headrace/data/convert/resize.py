@@ -9,6 +9,7 @@ import numpy as np
 
 from headrace.core.errors import SampleError
 from headrace.core.shortage import check_shortage
+from headrace.data.convert.bad_images import one_line
 from headrace.data.formats.columns import Block, Column, Keys, column_from, value_of
 from headrace.data.images import decode_image, holds_images
 
@@ -19,27 +20,34 @@ KEPT = ("PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM")
 """Kinds of files that stay what they are, as Pillow calls them."""
 
 
-def resized(block: Block, keys: Keys, side: int, quality: int, place: str) -> Block:
+def resized(block: Block, keys: Keys, side: int, quality: int, source: str) -> tuple[Block, list[str]]:
     """Returns a block whose images have a shorter side of at most `side` pixels; smaller ones are kept as they are.
+
+    So are those that cannot be decoded, of which it returns a line each: the sample's number, and what is wrong.
 
     Each stays a file of its kind (`KEPT`), with its depth and transparency; all others are made JPEG.
 
     Of what EXIF says, the orientation is kept: whoever turned pictures by it, or did not, sees them as before.
 
-    keys: numbers of the samples in the source. Raises `SampleError` that says which image cannot be decoded.
+    keys: numbers of the samples in the source.
     """
+    bad = []
+    named = block.numbered(source, keys)
     columns: dict[str, Column] = dict(block.columns)
     for field in block.schema:
         if holds_images(field):
             smaller = []
             for index, key in enumerate(keys.tolist()):
                 image = value_of(field, block.columns[field.name], index)
-                where = f"{place}, sample {key}, column {field.name!r}"
-                smaller.append(_smaller(image, side, quality, where))
+                try:
+                    smaller.append(_smaller(image, side, quality, named.place_of(index, field.name)))
+                except SampleError as error:
+                    smaller.append(image)
+                    bad.append(f"sample {key}: {one_line(error)}")
 
             columns[field.name] = column_from(field, smaller)
 
-    return Block(block.schema, columns)
+    return Block(block.schema, columns), bad
 
 
 def _smaller(data: bytes, side: int, quality: int, place: str) -> bytes:
