@@ -175,6 +175,15 @@ def test_what_is_known_and_not_read_is_refused_by_its_name(kind: str, tmp_path: 
     assert len(headrace.open(tmp_path / "data", format="folder")) > 0
 
 
+@pytest.mark.parametrize("make", [_delta, _iceberg])
+def test_a_pattern_of_files_of_old_versions_is_refused(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "table")
+    folder = tmp_path / "table" / ("data" if make is _iceberg else "")
+    with pytest.raises(FormatError, match=r"Delta|Iceberg"):
+        headrace.open(folder / "*.parquet")
+    assert len(headrace.open([folder / "0.parquet"])) == 1
+
+
 def test_the_data_of_an_iceberg_table_are_no_table_of_their_own(tmp_path: Path) -> None:
     _iceberg(tmp_path / "table")
     with pytest.raises(FormatError, match="Iceberg"):

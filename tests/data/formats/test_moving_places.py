@@ -105,7 +105,7 @@ def test_a_form_is_read_where_it_was_opened(
     assert plain(pickle.loads(unused)) == expected
 
 
-@pytest.mark.parametrize("format", ["webdataset", "npz", "hdf5", "csv", "memmap"])
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.quick(format="hdf5")
 def test_spawned_workers_read_it_where_it_was_opened(
     format: str, places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch

@@ -133,6 +133,15 @@ def kind_of_folder(path: str, names: Sequence[str]) -> Kind | None:
     return None
 
 
+def kind_with_versions(folder: str) -> Kind | None:
+    """Returns which kind of table a folder is whose files hold rows of older versions, too; None if it is none."""
+    for is_kind, kind in FOLDERS:
+        if kind in (DELTA, ICEBERG, HUDI) and is_kind(folder, ()):
+            return kind
+
+    return None
+
+
 def refusal_of_kind(place: str, kind: Kind) -> FormatError:
     """Returns the error for data of a kind that is not read."""
     what = "data of this kind are not read"

@@ -52,20 +52,20 @@ class LocalParquetFiles:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
-        self._opened: Handle[list[pq.ParquetFile]] = Handle(functools.partial(_open_all, names))
+        self._opened: Handle[_OpenedParquet] = Handle(functools.partial(_OpenedParquet, names))
 
     def metadata(self, number: int) -> Any:
         """See `ParquetFiles.metadata`."""
-        return self._opened.get()[number].metadata
+        return self._opened.get().files[number].metadata
 
     def schema(self, number: int) -> pa.Schema:
         """See `ParquetFiles.schema`."""
-        return self._opened.get()[number].schema_arrow
+        return self._opened.get().files[number].schema_arrow
 
     @contextlib.contextmanager
     def open_group(self, number: int, group: int, columns: Sequence[str]) -> Iterator[tuple[pq.ParquetFile, Pread]]:
         """See `ParquetFiles.open_group`."""
-        file = self._opened.get()[number]
+        file = self._opened.get().files[number]
         with open(self.names[number], "rb", buffering=0) as stream:
             descriptor = stream.fileno()
             yield file, lambda count, start: os.pread(descriptor, count, start)
@@ -76,9 +76,7 @@ class LocalParquetFiles:
 
     def close(self) -> None:
         """Closes the files; they are opened again when they are read."""
-        for file in self._opened.get():
-            file.close()
-        self._opened = Handle(functools.partial(_open_all, self.names))
+        self._opened = Handle(functools.partial(_OpenedParquet, self.names))
 
 
 class RemoteParquetFiles:
@@ -143,13 +141,19 @@ def _open(source: Any, metadata: Any) -> pq.ParquetFile:
     return pq.ParquetFile(source, metadata=metadata, memory_map=False, thrift_string_size_limit=LONGEST_NAME)
 
 
-def _open_all(names: Sequence[str]) -> list[pq.ParquetFile]:
-    opened = []
-    for name in names:
-        with _failures_named(name):
-            opened.append(_open(name, None))
+class _OpenedParquet:
+    """Files that one process has open."""
 
-    return opened
+    def __init__(self, names: Sequence[str]) -> None:
+        self.files: list[pq.ParquetFile] = []
+        for name in names:
+            with _failures_named(name):
+                self.files.append(_open(name, None))
+
+    def __del__(self) -> None:
+        # A thread of pyarrow that has read ahead may hold a file a moment longer than we do.
+        for file in self.files:
+            file.close()
 
 
 @contextlib.contextmanager

@@ -23,10 +23,11 @@ from headrace.data.formats.fetched_whole import NotByRanges, open_fetched
 from headrace.data.formats.flat import EXAMPLE, number_type, open_flat
 from headrace.data.formats.guessing import SUFFIXES, format_of_folder
 from headrace.data.formats.manifest import read_manifest
-from headrace.data.formats.other_kinds import ANNDATA, kind_of_file, refusal_of_kind
+from headrace.data.formats.other_kinds import ANNDATA, kind_of_file, kind_with_versions, refusal_of_kind
 from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles, Writer
 from headrace.data.formats.shards import is_pattern, matches_of
 from headrace.data.formats.unfinished import refuse_unfinished
+from headrace.storage.failures import ListingRefusedError
 from headrace.storage.files import exists, first_bytes, is_folder, parent_of, size_of
 from headrace.storage.listing import lookup, not_found
 from headrace.storage.locations import CLOUD_SCHEMES, bound_path, is_url, local_path, parse
@@ -98,8 +99,7 @@ def format_of(path: str) -> Format:
         return format_named(manifest.format)
 
     in_folder = is_folder(path)
-    if path.lower().endswith(".h5ad") and not in_folder:
-        raise refusal_of_kind(path, ANNDATA)
+    _refuse_kinds(path, in_folder)
     for name in MODULES:
         candidate = format_named(name)
         if not (in_folder and name in (*SUFFIXES, "folder")) and candidate.claims(path):
@@ -132,6 +132,20 @@ def format_of(path: str) -> Format:
     if kind is not None and given.is_file():
         raise refusal_of_kind(path, kind)
     raise _unknown(given)
+
+
+def _refuse_kinds(path: str, in_folder: bool) -> None:
+    """Raises `FormatError` for data that some format would claim, and read wrongly."""
+    kind = None
+    if path.lower().endswith(".h5ad") and not in_folder:
+        kind = ANNDATA
+    if path.endswith(".parquet") and is_pattern(path):
+        # A store that lists nothing has no pattern but a range, whose files the user has named.
+        with contextlib.suppress(ListingRefusedError):
+            kind = kind_with_versions(parent_of(path))
+
+    if kind is not None:
+        raise refusal_of_kind(path, kind)
 
 
 def _refused_pattern(pattern: str, chosen: Format | None = None) -> HeadraceError:
