@@ -173,6 +173,15 @@ def read(path: Path, format: str | None = None) -> Block:
     return all_of(open_reader(path, format=format))
 
 
+def plain(samples: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns samples as plain values, which `==` compares."""
+    found = []
+    for sample in samples:
+        found.append({name: value.tolist() if hasattr(value, "tolist") else value for name, value in sample.items()})
+
+    return found
+
+
 def assert_same(one: Block, other: Block) -> None:
     """Compares names, types, classes, shapes, order and values; NaNs are the same as any NaN."""
     assert one.schema == other.schema

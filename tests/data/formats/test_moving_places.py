@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,9 @@ from PIL import Image
 
 import headrace
 from headrace.core.errors import UsageError
-from tests.data.formats.samples import FORMATS, path_of, usual, write
+from tests.data.formats.samples import FORMATS, path_of, plain, usual, write
 
 SAMPLES = 6
-
-
-def plain(samples: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns samples as plain values, which `==` compares."""
-    found = []
-    for sample in samples:
-        found.append({name: value.tolist() if hasattr(value, "tolist") else value for name, value in sample.items()})
-
-    return found
 
 
 def _relative(path: Path) -> str:

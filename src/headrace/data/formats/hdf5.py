@@ -55,6 +55,9 @@ MOST = 64 << 20
 BLOCKS = 1 << 22
 """Blocks that a dataset may have, 16 TiB of samples at least: each costs a hundred bytes and more."""
 
+LOCKING = (None, True)
+"""How a file is opened. HDF5 opens none that the process has open already in another of these ways."""
+
 FAILURES = (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError, MemoryError, UnicodeDecodeError)
 
 
@@ -109,21 +112,28 @@ def _file(path: str) -> Any:
     with Path(path).open("rb"):
         pass
 
-    try:
-        return h5py.File(path, "r")
-    except FAILURES as error:
-        if "already open" in str(error):
-            cure = "close it there first: HDF5 lets no process read a file that it has open for writing"
-            found = "this program has it open for writing"
-            raise FormatError.about("an HDF5 file is in use", place=path, found=found, cure=cure) from error
-        # The program has it open without locks, or it lies in a folder of a network that has none.
-        if "lock" not in str(error).lower() or ("unable to lock file" in str(error) and "errno = 11" in str(error)):
-            raise unreadable(path, "HDF5 file", error) from error
+    for locking in LOCKING:
+        try:
+            return h5py.File(path, "r", locking=locking)
+        except FAILURES as error:
+            said = str(error)
+            if "already open" in said or ("unable to lock file" in said and "errno = 11" in said):
+                raise _in_use(path) from error
+            if "lock" not in said.lower():
+                raise unreadable(path, "HDF5 file", error) from error
 
+    # The program has it open without locks, or it lies in a folder of a network that has none.
     try:
         return h5py.File(path, "r", locking=False)
     except FAILURES as error:
         raise unreadable(path, "HDF5 file", error) from error
+
+
+def _in_use(path: str) -> FormatError:
+    found = "this program, or another one, has it open for writing"
+    cure = "close it there first: HDF5 lets no process read a file that another has open for writing"
+    expected = "a file that nobody writes to"
+    return FormatError.about("an HDF5 file is in use", place=path, found=found, expected=expected, cure=cure)
 
 
 def _datasets(file: Any) -> dict[str, Any]:

@@ -25,7 +25,16 @@ from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Array, Block, Column, Keys, Ragged
 from headrace.data.formats.columns.arrays import schema_of_text, to_json_text, unreadable
 from headrace.data.formats.columns.schema import Field, Schema
-from headrace.data.formats.lmdb_tree import HEAD, Entries, read_entries, transaction_of
+from headrace.data.formats.lmdb_tree import (
+    HEAD,
+    TRIES,
+    Entries,
+    Meta,
+    read_entries,
+    read_metas,
+    state_of,
+    written_meanwhile,
+)
 from headrace.data.formats.manifest import commit_with_manifest, manifest_of
 from headrace.data.formats.protocol import Handle, Names, Reader, Writer, even_blocks
 from headrace.storage.files import first_bytes, is_file, is_folder, join
@@ -33,9 +42,6 @@ from headrace.storage.files import first_bytes, is_file, is_folder, join
 NAME = "lmdb"
 TITLE = "LMDB database"
 ABOUT = b"__headrace__"
-TRIES = 10
-"""How often values are read while a program writes, until the file was left alone for so long."""
-
 DIGITS = 9
 """Of the number of a sample, at the beginning of a key."""
 
@@ -54,8 +60,9 @@ def claims(path: str) -> bool:
     else:
         file = path
 
-    head = first_bytes(file, 20)
-    return head[16:] == b"\xde\xc0\xef\xbe" or (is_file(file) and file.endswith((".mdb", ".lmdb")))
+    # The magic number; behind it in data of LMDB 1.0, which `read_entries` refuses by its name.
+    head = first_bytes(file, 28)
+    return b"\xde\xc0\xef\xbe" in (head[16:20], head[24:28]) or (is_file(file) and file.endswith((".mdb", ".lmdb")))
 
 
 def refusal(field: Field) -> str | None:
@@ -68,28 +75,38 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     manifest_of(path, NAME)
-    file = data_file(path)
-    entries = read_entries(file)
-    try:
-        schema, length = _described(path, file, entries)
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise unreadable(path, "LMDB database", error) from error
-
-    return LmdbReader(path, schema, length, entries)
+    return LmdbReader(path, *_looked_at(path))
 
 
-def _described(path: str, file: Path, entries: Entries) -> tuple[Schema, int]:
+def _looked_at(path: str) -> tuple[Schema, int, Entries]:
+    """Returns the columns of a database, its number of samples, and where its values lie."""
+    for _ in range(TRIES):
+        entries = read_entries(data_file(path))
+        mapped = _Mapped(path)
+        if not mapped.is_file_of(entries):
+            continue
+        try:
+            schema, length = _described(path, mapped, entries)
+        except (ValueError, KeyError, TypeError) as error:
+            if entries.meta not in mapped.metas:
+                continue
+            if isinstance(error, FormatError):
+                raise
+            raise unreadable(path, "LMDB database", error) from error
+        if entries.meta in mapped.metas:
+            return schema, length, entries
+
+    raise written_meanwhile(path)
+
+
+def _described(path: str, mapped: _Mapped, entries: Entries) -> tuple[Schema, int]:
     """Returns the columns of a database and its number of samples: as its description says, if it has one."""
     number = _find(entries.keys, ABOUT)
     if number is None:
         return FOREIGN, len(entries.starts)
 
-    with file.open("rb") as stream:
-        stream.seek(int(entries.starts[number]))
-        plain = json.loads(stream.read(int(entries.sizes[number])))
-
+    start = int(entries.starts[number])
+    plain = json.loads(mapped.bytes[start : start + int(entries.sizes[number])].tobytes())
     schema = schema_of_text(json.dumps(plain["schema"]), path)
     if schema is None:
         raise ValueError("no description of columns")
@@ -138,17 +155,28 @@ class _Mapped:
             cure = "restore the file"
             raise FormatError.about(what, place=self._place, found=found, expected=expected, cure=cure)
 
+    def is_file_of(self, entries: Entries) -> bool:
+        """Tells whether entries are of this file: another database may lie at the path by now."""
+        return self.size >= entries.state.size and state_of(self._file.descriptor)[:2] == entries.state[:2]
+
+    def is_untouched_since(self, entries: Entries) -> bool:
+        """Tells whether nothing was written to the file since its entries were read.
+
+        Another database may have been copied over this one, with the same number of a transaction.
+        """
+        return self.size >= entries.state.size and state_of(self._file.descriptor) == entries.state
+
     @property
-    def transaction(self) -> int:
-        """The number of the last transaction."""
-        return transaction_of(Path(self._place), self.bytes[:HEAD].data)
+    def metas(self) -> list[Meta]:
+        """What describes the last two transactions."""
+        return read_metas(Path(self._place), self.bytes[:HEAD].data)
 
 
 class LmdbReader:
     """Reads values from where they lie in the file, without an environment: a process can open no second one.
 
-    A writer leaves what the last transaction has written as it is until the next one is committed. So values are sound
-    if the number of the transaction is the same before and after they are read.
+    Values are those of the last transaction at the time of the call, or of a later one, and all of the same: see
+    `lmdb_tree.py`. Where a file was written to, its tree is read again.
     """
 
     format = NAME
@@ -197,17 +225,25 @@ class LmdbReader:
     def fetch(self, keys: Keys, names: Sequence[str]) -> Block:
         """See `Reader.fetch`."""
         schema = self.schema.only(names)
+        entries = self._entries
         mapped = self._mapped.get()
-        for _ in range(TRIES):
-            mapped.check()
-            entries = self._entries
-            columns = {field.name: self._column(entries, mapped, field, keys) for field in schema}
-            if mapped.transaction == entries.transaction:
-                return Block(schema, columns)
-            mapped = self._look_again(entries)
+        mapped.check()
+        is_new = False
+        if not mapped.is_untouched_since(entries):
+            entries, mapped = self._look_again(entries)
+            is_new = True
 
-        what = "an LMDB database is written to all the time"
-        raise FormatError.about(what, place=self.place, found=f"{TRIES} changes while some values were read")
+        for _ in range(TRIES):
+            if mapped.is_file_of(entries):
+                columns = {field.name: self._column(entries, mapped, field, keys) for field in schema}
+                metas = mapped.metas
+                if entries.meta == max(metas) or (is_new and entries.meta in metas):
+                    return Block(schema, columns)
+
+            entries, mapped = self._look_again(entries)
+            is_new = True
+
+        raise written_meanwhile(self.place)
 
     def _column(self, entries: Entries, mapped: _Mapped, field: Field, keys: Keys) -> Column:
         if not self._is_foreign:
@@ -221,21 +257,27 @@ class LmdbReader:
         values = Ragged(mapped.bytes, None, starts, starts + entries.sizes[numbers], self.place)
         return self._typed(field, values)
 
-    def _look_again(self, before: Entries) -> _Mapped:
-        """Finds out where values lie after a transaction. Raises `FormatError` if the keys are others by now."""
-        entries = read_entries(data_file(self.place))
+    def _look_again(self, before: Entries) -> tuple[Entries, _Mapped]:
+        """Returns where values lie by now, and the file. Raises `FormatError` if the keys are others."""
+        schema, length, entries = _looked_at(self.place)
+        expected = "the same keys and columns"
+        cure = "open the data again"
+        what = "an LMDB database was changed"
+        if schema != self.schema or length != self._length:
+            found = f"{self._length:,} samples when it was opened, and now {length:,}, or other columns"
+            raise FormatError.about(what, place=self.place, found=found, expected=expected, cure=cure)
+
         after = self._ordered(entries)
         same = np.array_equal(after.keys.values, before.keys.values)
         if not same or not np.array_equal(after.keys.offsets, before.keys.offsets):
-            what = "an LMDB database was changed"
             found = f"{len(before.starts):,} keys when it was opened, and now {len(after.starts):,}, or others"
-            cure = "open the data again"
-            raise FormatError.about(what, place=self.place, found=found, expected="the same keys", cure=cure)
+            raise FormatError.about(what, place=self.place, found=found, expected=expected, cure=cure)
 
         self._entries = after
         # It may have grown.
-        self._mapped = Handle(functools.partial(_Mapped, self.place))
-        return self._mapped.get()
+        opened = Handle(functools.partial(_Mapped, self.place))
+        self._mapped = opened
+        return after, opened.get()
 
     def _typed(self, field: Field, values: Ragged) -> Column:
         """Returns values as their column. values: of bytes, as they lie in the file."""
@@ -315,11 +357,22 @@ class _LmdbWriter:
         self._length = 0
         self._size = FIRST_MAP
         self._target = AtomicTarget(path, folder=True)
+        # LMDB 1.0 writes data that 0.9 cannot read. Packages with 0.9 alone do not know the argument.
+        version = {}
+        if hasattr(lmdb.Environment, "lib_version"):
+            version["lib_version"] = 0
         self._environment = lmdb.open(
-            str(self._target.path), map_size=self._size, sync=False, metasync=False, lock=False
+            str(self._target.path), map_size=self._size, sync=False, metasync=False, lock=False, **version
         )
 
     def append(self, block: Block) -> None:
+        if self._length + len(block) > 10**DIGITS:
+            found = f"{self._length + len(block):,} samples"
+            cure = "choose arrow or memmap"
+            expected = f"{10**DIGITS:,} at most: keys hold {DIGITS} digits"
+            what = "too many samples for an LMDB database"
+            raise FormatError.about(what, place=self._target.target, found=found, expected=expected, cure=cure)
+
         # LMDB keeps keys in order: sorted ones fill page after page, others split pages that are then half empty.
         pairs = []
         for field in self._schema:

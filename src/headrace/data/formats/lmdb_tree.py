@@ -4,11 +4,17 @@ The library opens no database that its own process has open already, follows num
 has them lead, and the process dies of SIGBUS where a file is cut off while it is read. So what is read here is read as
 bytes of a file. Looked at are the pages of the tree (some 1 % of a database with values of a page or more), not the
 values. Layout of pages and nodes as in LMDB's `mdb.c`, data version 1, of 64 bits and little-endian order.
+
+Another process may write meanwhile. Transaction n takes only pages that transactions before n - 1 have set free, so
+nothing is written over the tree of transaction s before s + 2 is committed. That writes its description over the one
+of s. So what was read of a tree is sound if afterwards its description still stands in one of the two meta pages. It is
+compared whole: a number alone may be new where the root of the tree is still the old one.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +26,16 @@ from headrace.core.regular import open_regular
 from headrace.data.formats.columns import Array, Keys, Ragged, offsets_of
 
 MAGIC = 0xBEEFC0DE
+VERSION = 1
+"""Of the data that LMDB 0.9 writes."""
+
 PAGE_HEADER, NODE_HEADER = 16, 8
+LATER_PAGE_HEADER = 24
+"""Bytes of the header of a page in data of LMDB 1.0, which has the magic number behind it as well."""
+
+TRIES = 10
+"""How often a database is looked at while a program commits, until it does so no more than once meanwhile."""
+
 BRANCH, LEAF, OVERFLOW = 1, 2, 4
 """Kinds of pages, in their flags."""
 
@@ -35,13 +50,25 @@ NONE = (1 << 64) - 1
 
 
 class Meta(NamedTuple):
-    """What the newer of the two meta pages says: sizes in bytes, numbers of pages."""
+    """What a meta page says of a transaction that was committed: sizes in bytes, numbers of pages."""
+
+    transaction: int
 
     page_size: int
     root: int
     last: int
-    transaction: int
-    """Of the last one that was committed."""
+    entries: int
+    """How many keys there are."""
+
+
+class FileState(NamedTuple):
+    """Which file it is, and when something was last written to it."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+    """Nanoseconds."""
 
 
 class Entries(NamedTuple):
@@ -56,28 +83,56 @@ class Entries(NamedTuple):
     sizes: Keys
     """Of the values, bytes [n]."""
 
-    transaction: int
+    meta: Meta
+
+    state: FileState
+    """As it was before the entries were read."""
+
+
+def state_of(descriptor: int) -> FileState:
+    """Returns the state of an open file."""
+    status = os.fstat(descriptor)
+    return FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def read_entries(file: Path) -> Entries:
-    """Returns where the values of a database lie. Raises `FormatError` if its pages do not hang together; `OSError`."""
+    """Returns where the values of a database lie, as one transaction has left them.
+
+    Raises `FormatError` if its pages do not hang together, or if a program commits too often; `OSError`.
+    """
     with open_regular(file) as stream:
-        if stream.seek(0, 2) < 2 * 512:
-            raise _damaged(file, f"{stream.tell():,} bytes")
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            meta = _meta(file, data)
-            if (meta.last + 1) * meta.page_size > len(data):
-                raise _damaged(file, f"{len(data):,} bytes, where its own description says {meta.last + 1:,} pages")
-            return _walk(file, data, meta)
+        for _ in range(TRIES):
+            entries = _entries_unless_written(file, stream.fileno())
+            if entries is not None:
+                return entries
+
+    raise written_meanwhile(file)
 
 
-def transaction_of(file: Path, head: memoryview) -> int:
-    """Returns the number of the last transaction. head: `HEAD` bytes from the beginning of the file, or all."""
-    return _meta(file, head).transaction
+def _entries_unless_written(file: Path, descriptor: int) -> Entries | None:
+    """Returns what a database holds; None if a transaction was committed meanwhile."""
+    state = state_of(descriptor)
+    if state.size < 2 * 512:
+        raise _damaged(file, f"{state.size:,} bytes")
+
+    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
+        meta = max(read_metas(file, data))
+        try:
+            entries = _walk(file, data, meta, state)
+        except FormatError:
+            if meta in read_metas(file, data):
+                raise
+            return None
+
+        if meta in read_metas(file, data):
+            return entries
+        return None
 
 
-def _meta(file: Path, data: mmap.mmap | memoryview) -> Meta:
+def read_metas(file: Path, data: mmap.mmap | memoryview) -> list[Meta]:
+    """Returns what describes the last two transactions. data: all bytes of the file, or `HEAD` from its beginning."""
     found = []
+    _refuse_other_version(file, data)
     size = struct.unpack_from("<I", data, PAGE_HEADER + 24)[0]
     sound = 512 <= size <= 1 << 15 and size & (size - 1) == 0
     if sound:
@@ -92,17 +147,39 @@ def _meta(file: Path, data: mmap.mmap | memoryview) -> Meta:
         if at + 136 > len(data):
             continue
         magic, version = struct.unpack_from("<II", data, at)
-        if magic == MAGIC and version == 1:
-            root, last, transaction = struct.unpack_from("<QQQ", data, at + 112)
-            found.append((transaction, Meta(size, root, last, transaction)))
+        if magic == MAGIC and version == VERSION:
+            entries, root, last, transaction = struct.unpack_from("<QQQQ", data, at + 104)
+            found.append(Meta(transaction, size, root, last, entries))
 
     if not found:
         raise _damaged(file, f"pages that begin with {data[:20]!r}")
-    return max(found)[1]
+    return found
 
 
-def _walk(file: Path, data: mmap.mmap, meta: Meta) -> Entries:
+def _refuse_other_version(file: Path, data: mmap.mmap | memoryview) -> None:
+    for header in (PAGE_HEADER, LATER_PAGE_HEADER):
+        magic, version = struct.unpack_from("<II", data, header)
+        is_other = version != VERSION or header == LATER_PAGE_HEADER
+        if magic == MAGIC and is_other and version < 1 << 16:
+            what = "an LMDB database is of another version"
+            found = f"data version {version}, which LMDB 0.9 cannot read either"
+            expected = f"data version {VERSION}, as LMDB 0.9 writes it"
+            cure = "copy its keys and values into one that is made with lmdb.open(..., lib_version=0)"
+            raise FormatError.about(what, place=file, found=found, expected=expected, cure=cure)
+
+
+def written_meanwhile(place: object) -> FormatError:
+    """Returns the error for a database that could not be read between two transactions."""
+    what = "an LMDB database is written to too often"
+    found = f"{TRIES} times several commits while some values were read"
+    cure = "read it when the other program has finished, or read a copy of it (`mdb_copy`)"
+    return FormatError.about(what, place=place, found=found, expected="at most one commit meanwhile", cure=cure)
+
+
+def _walk(file: Path, data: mmap.mmap, meta: Meta, state: FileState) -> Entries:
     size = meta.page_size
+    # LMDB does not write pages at the end that a transaction took and gave back: the file may be shorter than `last`.
+    pages = min(meta.last + 1, len(data) // size)
     if meta.root == NONE:
         waiting = []
     else:
@@ -113,8 +190,8 @@ def _walk(file: Path, data: mmap.mmap, meta: Meta) -> Entries:
     leaves = []
     while waiting:
         page = waiting.pop()
-        if page > meta.last or page in seen:
-            raise _damaged(file, f"a page that leads to page {page}, of {meta.last + 1}, twice or outside of the file")
+        if page >= pages or page in seen:
+            raise _damaged(file, f"a page that leads to page {page}, of {pages}, twice or outside of the file")
         seen.add(page)
         content = data[page * size : (page + 1) * size]
         number, _, flags, lower, _ = struct.unpack_from("<QHHHH", content)
@@ -128,23 +205,25 @@ def _walk(file: Path, data: mmap.mmap, meta: Meta) -> Entries:
                 # The next one is taken from the end, so that leaves come in the order of their keys.
                 waiting += reversed(_children(nodes, offsets, meta))
             else:
-                leaves.append(_values(nodes, offsets, page, meta, file))
+                leaves.append(_values(nodes, offsets, page, meta, pages, file))
         except ValueError as error:
             if isinstance(error, FormatError):
                 raise
             raise _damaged(file, f"page {page}: {error}") from error
 
-    return _joined(leaves, meta)
+    keys, lengths, starts, sizes = _joined(leaves)
+    if len(starts) != meta.entries:
+        raise _damaged(file, f"{len(starts):,} keys, where its own description says {meta.entries:,}")
+    return Entries(Ragged(keys, offsets_of(lengths)), starts, sizes, meta, state)
 
 
-def _joined(leaves: list[tuple[Array, Keys, Keys, Keys]], meta: Meta) -> Entries:
+def _joined(leaves: list[tuple[Array, Keys, Keys, Keys]]) -> list[Array]:
     parts: list[list[Array]] = [[np.empty(0, kind)] for kind in (np.uint8, np.int64, np.int64, np.int64)]
     for leaf in leaves:
         for part, found in zip(parts, leaf, strict=True):
             part.append(found)
 
-    keys, lengths, starts, sizes = map(np.concatenate, parts)
-    return Entries(Ragged(keys, offsets_of(lengths)), starts, sizes, meta.transaction)
+    return list(map(np.concatenate, parts))
 
 
 class _Nodes(NamedTuple):
@@ -181,9 +260,12 @@ def _children(page: Array, offsets: Array, meta: Meta) -> list[int]:
     return children
 
 
-def _values(page: Array, offsets: Array, number: int, meta: Meta, file: Path) -> tuple[Array, Keys, Keys, Keys]:
+def _values(
+    page: Array, offsets: Array, number: int, meta: Meta, pages: int, file: Path
+) -> tuple[Array, Keys, Keys, Keys]:
     """Returns the keys of a leaf end to end, their lengths, and where the values begin and how long they are.
 
+    number: of the page. pages: how many there are.
     Raises `ValueError` for damage, and `FormatError` for what is no plain value.
     """
     if len(offsets) == 0:
@@ -204,8 +286,8 @@ def _values(page: Array, offsets: Array, number: int, meta: Meta, file: Path) ->
         first = np.zeros(int(big.sum()), np.int64)
         for byte in range(8):
             first |= page[nodes.ends[big] + byte].astype(np.int64) << (8 * byte)
-        pages = (nodes.low[big] + PAGE_HEADER + meta.page_size - 1) // meta.page_size
-        if (first < 0).any() or (first + pages > meta.last + 1).any():
+        taken = (nodes.low[big] + PAGE_HEADER + meta.page_size - 1) // meta.page_size
+        if (first < 0).any() or (first > pages - taken).any():
             raise ValueError("a value that ends behind the file")
         starts[big] = first * meta.page_size + PAGE_HEADER
 
