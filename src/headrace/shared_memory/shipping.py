@@ -18,6 +18,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import context, reduction
+from types import FunctionType
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -211,6 +212,32 @@ class _ShippingPickler(ObjectPickler):
             # torch's own reduction: the memory stays shared.
             return NotImplemented
         return super().reducer_override(obj)
+
+
+class _FoundInMain(Exception):
+    """An object refers to something of the program's own module."""
+
+
+class _MainFinder(_ShippingPickler):
+    """Looks for classes and functions of the program's own module, and stops at the first."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
+            raise _FoundInMain(obj.__qualname__)
+        return super().reducer_override(obj)
+
+
+def first_of_main(obj: object) -> str | None:
+    """Returns the name of a class or function of the program's own module that an object refers to; None without any.
+
+    Raises whatever pickling `obj` raises.
+    """
+    try:
+        with _departing(_Departure([])):
+            _MainFinder(_HashingWriter(io.BytesIO(), keep=False), lambda _: False).dump(obj)
+    except _FoundInMain as found:
+        return str(found)
+    return None
 
 
 def _is_shared(obj: torch.Tensor | torch.UntypedStorage) -> bool:

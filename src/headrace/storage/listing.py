@@ -27,7 +27,7 @@ RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 """A range of names, such as `part-{000..127}.tar`: never the name of a folder."""
 
 MANIFEST = "headrace.json"
-"""The name of the manifest in a folder of packed data; see `data/formats/manifest.py`."""
+"""The name of the manifest in a folder of packed data, or behind the folder's name; see `data/formats/manifest.py`."""
 
 HEAD = 1 << 14
 """Bytes from the beginning of an object that are read at once: the formats are told apart by them."""
@@ -196,12 +196,20 @@ class Lookup:
         return []
 
     def _of_manifest(self, location: Location, prefix: str) -> list[ObjectInfo]:
-        """Returns the objects of a folder that cannot be listed, as the manifest of packed data in it names them."""
-        manifest = Location(location.scheme, location.container, f"{prefix}{MANIFEST}")
-        store = self.store(manifest)
+        """Returns the objects of a folder that cannot be listed, as the manifest of packed data names them."""
+        store = self.store(location)
+        objects = []
+        inside = f"{prefix}{MANIFEST}"
+        found = self._info(store, inside)
+        if found is not None:
+            objects.append(found)
+        elif prefix:
+            found = self._info(store, f"{prefix.rstrip('/')}.{MANIFEST}")
+        if found is None:
+            return []
+
         try:
-            found = store.head(manifest.key)
-            named = json.loads(bytes(store.read(manifest.key, 0, min(found.size, SIDE_FILE), found.etag)))
+            named = json.loads(bytes(store.read(found.key, 0, min(found.size, SIDE_FILE), found.etag)))
             names = [str(name) for name in named["files"]]
         except (FileNotFoundError, RefusedError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, UsageError):
@@ -209,8 +217,10 @@ class Lookup:
             return []
 
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            infos = threads.map(lambda name: self._info(store, prefix + name), names)
-            return [found, *(info for info in infos if info is not None)]
+            for info in threads.map(lambda name: self._info(store, prefix + name), names):
+                if info is not None:
+                    objects.append(info)
+        return objects
 
     def _info(self, store: Store, key: str) -> ObjectInfo | None:
         try:

@@ -98,7 +98,8 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     way = Way(trust, workers, cores(), report or _silent, reading, rows, on)
     if is_url(place):
         format_named(options.format)
-        bucket = BucketTarget(place, target_options, folder=is_in_folder(options.format, parse(place).key.strip("/")))
+        folder = is_in_folder(options.format, parse(place).key.strip("/"))
+        bucket = BucketTarget(place, target_options, options.format, folder=folder)
         place = bucket.url
         made = _pack_there(bucket, lambda: _plan(given, bucket.url, options, way), way)
     else:

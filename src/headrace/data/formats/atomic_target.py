@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import shutil
 from pathlib import Path
 
+from headrace.core.disk_names import on_disk
 from headrace.core.errors import FormatError
+
+MANIFEST = "headrace.json"
+"""The name of a manifest in a folder, and behind that of the data beside them; see `manifest.py`."""
 
 MARK = ".partial"
 OLD = "old data"
@@ -17,7 +22,7 @@ class AtomicTarget:
     """A folder beside the target, in which the new data are made.
 
     `path` is what becomes the target: a file or a folder of that name. An existing folder is only replaced if it is
-    empty or holds packed data (a manifest); anything else in it would be lost.
+    empty or holds packed data: a manifest, or nothing but what one beside it names. Anything else in it would be lost.
     """
 
     def __init__(self, target: str, *, folder: bool) -> None:
@@ -52,14 +57,30 @@ class AtomicTarget:
                 found = "a file"
             else:
                 found = "a folder"
-        elif self._folder and not (self.target / "headrace.json").is_file():
-            others = len(list(self.target.iterdir()))
+        elif self._folder and not (self.target / MANIFEST).is_file():
+            others = self._not_packed()
             if others:
                 found = f"a folder with {others:,} files or folders, which headrace did not pack"
 
         if found is not None:
             cure = "choose another target, or remove it yourself"
             raise FormatError.about("there is something already", place=self.target, found=found, cure=cure)
+
+    @property
+    def _manifest_beside(self) -> Path:
+        return self.target.with_name(f"{self.target.name}.{MANIFEST}")
+
+    def _not_packed(self) -> int:
+        """Returns how many files of a folder no manifest beside it names; without one, how much lies in the folder."""
+        try:
+            packed = set(map(on_disk, json.loads(self._manifest_beside.read_bytes())["files"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return len(list(self.target.iterdir()))
+
+        others = 0
+        for file in self.target.rglob("*"):
+            others += not file.is_dir() and file.relative_to(self.target).as_posix() not in packed
+        return others
 
     def remove_abandoned(self) -> None:
         """Removes what processes that are gone have left beside this target."""
@@ -72,21 +93,15 @@ class AtomicTarget:
                 shutil.rmtree(staging, ignore_errors=True)
 
     def commit(self, companion: Path | None = None, *, synced: bool = False) -> None:
-        """Puts what was made into place. `companion`: a second file made beside `path`; it goes beside the target."""
+        """Puts what was made into place. `companion`: the manifest made beside `path`; it goes beside the target."""
         # The bytes first, then the names: a rename may reach the disk before the data, and a power cut in between would
         # leave the new name over an empty file.
         if not synced:
             sync_tree(self._staging)
 
-        if companion is None:
-            beside = None
-        else:
-            beside = self.target.with_name(companion.name)
-
-        # The old companion goes before the new data come: between the two there is none, which is allowed. An old
-        # manifest beside new data would call them damaged.
-        if beside is not None:
-            beside.unlink(missing_ok=True)
+        # The old manifest goes before the new data come: between the two there is none, which is allowed. An old one
+        # beside new data would call them damaged.
+        self._manifest_beside.unlink(missing_ok=True)
 
         if self._folder and self.target.exists():
             # No system call exchanges two folders everywhere, so that the target is missing between these two renames.
@@ -100,8 +115,8 @@ class AtomicTarget:
         else:
             self.path.replace(self.target)
 
-        if companion is not None and beside is not None:
-            companion.replace(beside)
+        if companion is not None:
+            companion.replace(self._manifest_beside)
 
         sync_folder(self.target.parent)
         shutil.rmtree(self._staging)

@@ -21,7 +21,7 @@ from headrace.data.formats.atomic_target import AtomicTarget
 from headrace.data.formats.columns import Block, Column, Keys, Origin, column_from
 from headrace.data.formats.columns.schema import Field, Kind, Schema
 from headrace.data.formats.manifest import NAME as MANIFEST
-from headrace.data.formats.manifest import commit_with_manifest, read_manifest
+from headrace.data.formats.manifest import commit_with_manifest, place_of_manifest, read_manifest
 from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
 from headrace.data.formats.sample_files import LocalSampleFiles, RemoteSampleFiles, SampleFiles
 from headrace.storage.files import is_folder, objects_below
@@ -104,7 +104,7 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
                 place=path,
                 found=found,
                 expected=f"{manifest.length:,}",
-                cure="copy the data again, or pack them again",
+                cure=f"copy or pack the data again; if these are other data, remove {place_of_manifest(path)}",
             )
 
         # A writer without a `path` column numbers its files through all classes: sorted by path, samples would come

@@ -1,7 +1,8 @@
 """The small file beside packed data: what is in them, and the checksum of each file.
 
-It is named `headrace.json` in a folder, `NAME.headrace.json` beside a file. Data can be read without it, by any library
-of their format; with it types and class names come back exactly as they were, and `headrace verify` finds damage.
+It is named `headrace.json` in a folder, `NAME.headrace.json` beside a file, and beside a folder of sub-folders: others
+would take it for a class or a sample. Data can be read without it, by any library of their format; with it types and
+class names come back exactly as they were, and `headrace verify` finds damage.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ NAME = "headrace.json"
 VERSION = 1
 CHUNK = 1 << 22
 
+BESIDE = ("folder",)
+"""The formats whose folders hold samples alone. Earlier versions wrote their manifests into the folder."""
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -44,10 +48,28 @@ def manifest_path(path: str | Path) -> Path:
 
 
 def place_of_manifest(path: str) -> str:
-    """Returns the path or URL at which the manifest of data lies, or would lie."""
-    if is_folder(path):
-        return join(path, NAME)
-    return f"{path}.{NAME}"
+    """Returns the path or URL at which the manifest of data lies; where it would lie in them, if there is none."""
+    if not is_folder(path):
+        return f"{path}.{NAME}"
+
+    inside = join(path, NAME)
+    if is_url(path) and not parse(path).key.strip("/"):
+        # Nothing lies beside a whole bucket or server.
+        return inside
+
+    try:
+        if not is_file(inside) and is_file(beside(path)):
+            return beside(path)
+    except PermissionError:
+        # A store that may not be listed says so of objects that are not there, too.
+        if not is_url(path):
+            raise
+    return inside
+
+
+def beside(path: str) -> str:
+    """Returns the path, URL or key of the manifest beside data."""
+    return f"{path.rstrip('/')}.{NAME}"
 
 
 def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **extra: Any) -> Path:
@@ -64,7 +86,10 @@ def write_manifest(path: Path, format_name: str, length: int, schema: Schema, **
         files[as_text(relative)] = [*checksum(file)]
 
     text = manifest_text(path, format_name, length, schema, files, **extra)
-    target = manifest_path(path)
+    if path.is_dir() and format_name not in BESIDE:
+        target = path / NAME
+    else:
+        target = Path(beside(str(path)))
     target.write_text(text, "utf-8")
     return target
 
@@ -91,8 +116,7 @@ def manifest_text(
 def commit_with_manifest(target: AtomicTarget, format_name: str, length: int, schema: Schema, **extra: Any) -> None:
     """Writes the manifest of complete data, and puts both into place."""
     manifest = write_manifest(target.path, format_name, length, schema, **extra)
-    # The manifest of a folder lies in it, that of a file beside it.
-    if target.path.is_dir():
+    if manifest.parent == target.path:
         target.commit()
     else:
         target.commit(manifest)

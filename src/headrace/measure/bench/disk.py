@@ -40,8 +40,13 @@ def footprint_of(uri: str, options: Mapping[str, object] | None = None) -> Footp
 
     with lookup(options_for(place, options, "headrace bench")):
         url = parse(place).url
-        sizes = [info_of(file).size for file in objects_at(url)[1]]
-        return Footprint(sum(sizes), len(sizes), is_file(place_of_manifest(url)))
+        objects = objects_at(url)[1]
+        manifest = place_of_manifest(url)
+        has_manifest = is_file(manifest)
+        # That of a folder of samples lies beside it.
+        if has_manifest and manifest not in objects:
+            objects.append(manifest)
+        return Footprint(sum(info_of(file).size for file in objects), len(objects), has_manifest)
 
 
 def files_at(place: str) -> list[Path]:
@@ -52,7 +57,11 @@ def files_at(place: str) -> list[Path]:
     path = Path(place).expanduser()
     place = str(path)
     if path.is_dir():
-        return files_below(path)
+        files = files_below(path)
+        manifest = manifest_path(path)
+        if files and manifest.is_file() and manifest not in files:
+            files.append(manifest)
+        return files
     if is_pattern(place):
         return list(map(Path, shards_of(place, ())))
 

@@ -30,6 +30,7 @@ from headrace.shared_memory.shipping import PackedObject
 from headrace.workers.heartbeat import START_PATIENCE
 from headrace.workers.processes.fork_server_main import LARGEST_MESSAGE, MAX_DESCRIPTORS, serve
 from headrace.workers.processes.handle import ChildProcess, ProcessHandle, pidfds_exist, readable
+from headrace.workers.processes.main_module import missing_in
 
 PATIENCE = 0.5
 """Seconds that a helper that nobody needs any more has to end by itself."""
@@ -91,9 +92,9 @@ class ForkServer:
     def load(self, worker_spec: object, timeout: float | None = None) -> None:
         """Gives the helper the object that workers get, unless it has that already.
 
-        Raises what pickling raises, and RuntimeError with the helper's traceback if it cannot unpickle the object, or
-        if it has not done so after `timeout` seconds (None: it may take for ever); then it is killed. Raises
-        `ForkRefused`.
+        Raises what pickling raises, and `UsageError` if the helper lacks a class or function of the program. Raises
+        RuntimeError with the helper's traceback if it cannot unpickle the object for another reason, or if it has not
+        done so after `timeout` seconds (None: it may take for ever); then it is killed. Raises `ForkRefused`.
         """
         if self._worker_spec is not None and self._still_holds(self._worker_spec, worker_spec):
             return
@@ -211,9 +212,16 @@ class ForkServer:
             if got == "refused":
                 raise ForkRefused(rest[0], is_of_program=rest[1])
             if got == "failed":
-                raise RuntimeError(f"DataLoader workers cannot be started. There the traceback was:\n{rest[0]}")
+                raise self._failure(rest[0])
             if got == kind:
                 return rest, fds
+
+    def _failure(self, text: str) -> Exception:
+        """Returns the error for what the helper could not do. text: its traceback."""
+        missing = missing_in(text, self.method)
+        if missing is not None:
+            return missing
+        return RuntimeError(f"DataLoader workers cannot be started. There the traceback was:\n{text}")
 
     def _give_up(self, error: Exception) -> NoReturn:
         self.close()

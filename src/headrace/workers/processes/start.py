@@ -18,6 +18,7 @@ from headrace.workers.processes import worker_main as worker
 from headrace.workers.processes.fork_server import ForkRefused, ForkServer, TooManyDescriptors, fork_servers_exist
 from headrace.workers.processes.handle import ChildProcess, pidfds_exist
 from headrace.workers.processes.inherited_state import inherited_state
+from headrace.workers.processes.main_module import refuse_objects_of_notebook, refuse_program_without_file
 from headrace.workers.processes.worker_main import Assignment
 from headrace.workers.worker_spec import WorkerSpec
 
@@ -126,7 +127,12 @@ class ForkServers:
         """
         context = context or torch.multiprocessing
         method = context.get_start_method()
-        if method == "fork" or not fork_servers_exist():
+        if method == "fork":
+            return ByContext(context, worker_spec)
+
+        refuse_program_without_file(method)
+        if not fork_servers_exist():
+            refuse_objects_of_notebook(worker_spec, method)
             return ByContext(context, worker_spec)
 
         instead = functools.partial(self._start_apart, context, worker_spec)
@@ -140,6 +146,7 @@ class ForkServers:
             with warning_of_pickle_errors():
                 fork_server.load(worker_spec, timeout)
         except TooManyDescriptors:
+            refuse_objects_of_notebook(worker_spec, method)
             return ByContext(context, worker_spec)
         except ForkRefused as refused:
             return instead(refused)
@@ -172,6 +179,7 @@ class ForkServers:
         with warning_of_pickle_errors():
             if self._packed is None or not self._packed.holds(worker_spec):
                 self._packed = None
+                refuse_objects_of_notebook(worker_spec, method)
                 self._packed = PackedObject(worker_spec)
                 self._packed.keep_inside()
         return ByContext(context, self._packed)

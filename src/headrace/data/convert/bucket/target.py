@@ -1,7 +1,7 @@
 """A target in a store: what is there already, what was uploaded, and the step that makes it complete.
 
 TARGET/part-00000.arrow ...              the data, each object complete from the moment at which it is to be seen
-TARGET/headrace.json                     the manifest, written last
+TARGET/headrace.json                     the manifest, written last; that of a folder of files lies beside the target
 TARGET/.headrace-packing/plan            there as long as the data are not complete: `headrace.open` refuses them
 TARGET/.headrace-packing/done/00000 ...  of each piece that is complete: its files with their checksums and ETags
 TARGET/.headrace-packing/run-...         of each run that packs at this moment, see `run_lock.py`
@@ -20,7 +20,7 @@ from typing import Any
 from headrace.core.errors import DatasetError, FormatError, ObjectNotFoundError, StorageError
 from headrace.data.convert.bucket.run_lock import RunLock
 from headrace.data.convert.bucket.uploads import Uploaded
-from headrace.data.formats.manifest import NAME, read_manifest
+from headrace.data.formats.manifest import BESIDE, NAME, beside, read_manifest
 from headrace.data.formats.unfinished import AREA, PLAN
 from headrace.storage.listing import PATIENCE, lookup
 from headrace.storage.locations import HTTP_SCHEMES, Location, parse
@@ -39,8 +39,10 @@ Files = Mapping[str, Uploaded]
 class BucketTarget:
     """Where data are packed to in a store. Raises `StorageError` in every method."""
 
-    def __init__(self, url: str, options: Mapping[str, object] | None, *, folder: bool) -> None:
-        """Raises `UsageError` and `FormatError` for what can be no target; no request is made."""
+    def __init__(self, url: str, options: Mapping[str, object] | None, format: str, *, folder: bool) -> None:
+        """folder: whether the data are several objects.
+
+        Raises `UsageError` and `FormatError` for what can be no target; no request is made."""
         location = parse(url)
         self.key = location.key.strip("/")
         self.folder = folder
@@ -59,12 +61,15 @@ class BucketTarget:
         self._store = self.config.open()
         # Whoever begins waits for an answer, and nothing is lost if there is none.
         self._quick = open_store(location, {"retry_timeout": PATIENCE, **self.options})
+        self._manifest_key = beside(self.key)
         if folder:
             self.area = f"{self.key}/{AREA}"
-            self._manifest_key = f"{self.key}/{NAME}"
+            self._manifest_keys = [f"{self.key}/{NAME}", beside(self.key)]
+            if format not in BESIDE:
+                self._manifest_key = f"{self.key}/{NAME}"
         else:
             self.area = f"{self.key}.{AREA.lstrip('.')}"
-            self._manifest_key = f"{self.key}.{NAME}"
+            self._manifest_keys = [beside(self.key)]
 
         self._replaces: set[str] = set()
 
@@ -93,7 +98,7 @@ class BucketTarget:
         if self.folder:
             if self._is_object(self.key):
                 found = "a file"
-            elif count and self._manifest_key not in objects and AREA not in names:
+            elif count and AREA not in names and not any(map(self._is_object, self._manifest_keys)):
                 found = f"a folder with {count:,} files or folders, which headrace did not pack"
         elif count:
             found = "a folder"
@@ -124,7 +129,7 @@ class BucketTarget:
             self._store.write(f"{self.area}/{PLAN}", [text.encode()])
 
         # Behind the mark: without a manifest, and with the mark, nobody takes the mixture for complete data.
-        self._delete([self._manifest_key])
+        self._delete(self._manifest_keys)
         present = self._present()
         sound = {}
         for number, note in notes.items():
