@@ -71,7 +71,7 @@ def missing_in_main(name: str, method: str) -> UsageError:
 
 def _file_for_workers() -> str | None:
     """Returns the file that multiprocessing has workers read as the program; None if it has them read none."""
-    path: str | None = spawn.get_preparation_data("headrace").get("init_main_from_path")  # type: ignore[assignment]
+    path: str | None = spawn.get_preparation_data("headrace").get("init_main_from_path")
     if path is not None and Path(path).stem == IPYTHON:
         return None
     return path

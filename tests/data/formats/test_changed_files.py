@@ -1,0 +1,150 @@
+"""Files that others replace, delete, overwrite or cut while a dataset is open: old values, new ones, or an error."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from tests.data.formats.damage import ALLOWED, fault_of
+from tests.data.formats.samples import FORMATS, path_of, plain, usual, write
+from tests.programs import ROOT, run
+
+Samples = list[dict[str, Any]]
+
+MAPPED = ("arrow", "memmap", "hdf5", "npz", "npy", "idx", "tensordict", "huggingface")
+"""Forms that are mapped into memory. Whoever writes over such files changes values in use; docs/formats.md says so."""
+
+READ = [format for format in FORMATS if format not in MAPPED]
+
+
+def beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.headrace.json")
+
+
+def replace(path: Path, new: Path) -> None:
+    """Puts other data in place by renaming, as docs/formats.md asks for."""
+    if path.is_dir():
+        path.rename(path.with_name("away"))
+    for made, target in ((new, path), (beside(new), beside(path))):
+        if made.exists():
+            made.replace(target)
+
+
+def delete(path: Path, new: Path) -> None:
+    """Removes the data."""
+    assert new.exists()
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def overwrite(path: Path, new: Path) -> None:
+    """Writes other data over the files, as `cp` does."""
+    if path.is_dir():
+        shutil.copytree(new, path, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(new, path)
+    if beside(new).exists():
+        shutil.copyfile(beside(new), beside(path))
+
+
+def used(dataset: Any) -> Any:
+    dataset[0]
+    return dataset
+
+
+def unused(dataset: Any) -> Any:
+    return dataset
+
+
+def through_worker(dataset: Any) -> Samples:
+    return plain(headrace.DataLoader(dataset, batch_size=None, num_workers=1))
+
+
+def elsewhere(dataset: Any) -> Samples:
+    """Reads as another process does that the dataset is sent to."""
+    return plain(pickle.loads(pickle.dumps(dataset)))
+
+
+def one_by_one(dataset: Any) -> Samples:
+    return plain(dataset)
+
+
+def together(dataset: Any) -> Samples:
+    return plain(dataset.__getitems__(list(range(len(dataset)))))
+
+
+WAYS = (through_worker, elsewhere, together, one_by_one)
+
+
+def outcome_of(way: Callable[[Any], Samples], dataset: Any, folder: Path) -> Samples | None:
+    """Returns the samples; None if there was an error that helps the user."""
+    try:
+        return way(dataset)
+    except ALLOWED as error:
+        assert fault_of(error, folder) is None
+        return None
+
+
+@pytest.mark.parametrize("state", [unused, used])
+@pytest.mark.parametrize(
+    ("format", "change"),
+    [(format, change) for format in FORMATS for change in (delete, replace)] + [(format, overwrite) for format in READ],
+)
+@pytest.mark.quick(state="used", change=["overwrite"])
+def test_each_sample_is_of_the_old_data_or_of_the_new(
+    format: str, change: Callable[[Path, Path], None], state: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    path = write(format, path_of(format, tmp_path), [usual(format, seed=7)])
+    new = write(format, path_of(format, tmp_path / "new"), [usual(format, seed=8)])
+    old_samples = plain(headrace.open(path))
+    new_samples = plain(headrace.open(new))
+    dataset = state(headrace.open(path))
+    change(path, new)
+    for way in WAYS:
+        found = outcome_of(way, dataset, tmp_path)
+        for number, sample in enumerate(found or []):
+            assert sample in (old_samples[number], new_samples[number]), (way.__name__, number)
+
+    if change is not delete and format != "folder":
+        assert plain(headrace.open(path)) == new_samples
+
+
+CUT = """
+import sys
+from pathlib import Path
+import headrace
+from tests.data.formats.damage import ALLOWED, fault_of
+from tests.data.formats.own_handles import files_of_samples
+from tests.data.formats.samples import plain
+path = Path(sys.argv[1])
+dataset = headrace.open(path)
+old = plain(dataset)
+for file in files_of_samples(path):
+    with file.open("r+b") as stream:
+        stream.truncate(file.stat().st_size // 3)
+for read in (lambda: plain(dataset.__getitems__([19, 3])), lambda: plain([dataset[19]])):
+    try:
+        found = read()
+    except ALLOWED as error:
+        print(fault_of(error, path.parent))
+    else:
+        print(found in ([old[19], old[3]], [old[19]]))
+"""
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("format", [format for format in READ if format != "folder"])
+def test_files_that_are_cut_while_they_are_read_give_old_values_or_an_error(format: str, tmp_path: Path) -> None:
+    path = write(format, path_of(format, tmp_path), [usual(format)])
+    ended = run(["-c", CUT, path], cwd=ROOT)
+    assert (ended.returncode, set(ended.stdout.split()) <= {"None", "True"}) == (0, True), ended
+    assert len(ended.stdout.split()) == 2
