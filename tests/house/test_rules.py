@@ -19,8 +19,8 @@ FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc", "base"}
 MODULES = {"os", "sys", "mmap", "signal", "signals", "socket", "torch"}
 OF_OTHERS = {
     "batch_size", "closed", "compose", "cursor", "data", "dataset", "detach", "features", "filename", "fp", "func",
-    "getbands", "name", "names", "orig", "process", "processors", "raw_connection", "response", "sampler",
-    "send_signal", "set_random_state", "shape", "status", "status_code", "strerror", "values",
+    "getbands", "lib_version", "name", "names", "orig", "process", "processors", "raw_connection", "response",
+    "sampler", "send_signal", "set_random_state", "shape", "status", "status_code", "strerror", "values",
 }  # fmt: skip
 """Attributes of objects that Python, torch and other libraries define."""
 OF_HEADRACE = {

@@ -125,7 +125,6 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
     if ragged not in ("pad", "nested", "list"):
         raise wrong_argument("ragged", ragged, "'pad', 'nested' or 'list'", place="headrace.open")
 
-    columns = wanted_names(columns)
     if is_log(uri, live):
         stored = {
             "format": format, "trust": trust or None, "stack": stack, "dtype": dtype, "window": window,
@@ -135,6 +134,7 @@ def open(  # noqa: PLR0913 - the ways in which data may be wanted
         table_of = {"query": query, "table": table, "key": key}
         return open_log(uri, columns, decode, ragged, options, table_of, live)
     decode = decodes_images(uri, decode, live)
+    columns = wanted_names(columns)
     rows = rows_of(uri, columns, query, table, key)
     if rows is not None:
         return _stored(rows, columns, stack, decode=decode, ragged=ragged)

@@ -77,7 +77,7 @@ def test_all_types_of_arrow_are_those_of_the_local_reader(faulty_server: FaultyS
             "holes": pa.array([None if number % 10 == 0 else 1.5 * number for number in numbers]),
             "time": pa.array(np.arange(ROWS), pa.timestamp("ms")),
             "day": pa.array(np.arange(ROWS, dtype=np.int32), pa.date32()),
-            "decimal": pa.array(np.arange(ROWS)).cast(pa.decimal128(25, 2)),
+            "decimal": pa.array(np.arange(ROWS)).cast(pa.decimal128(25, 2)).cast(pa.decimal128(12, 2)),
             "three": pa.array([b"abc"] * ROWS, pa.binary(3)),
             "view": pa.array([f"long, long view {number}" if number % 2 else "s" for number in numbers],
                              pa.string_view()),

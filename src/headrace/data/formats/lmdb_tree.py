@@ -111,16 +111,18 @@ def read_entries(file: Path) -> Entries:
 
 def _entries_unless_written(file: Path, descriptor: int) -> Entries | None:
     """Returns what a database holds; None if a transaction was committed meanwhile."""
-    state = state_of(descriptor)
-    if state.size < 2 * 512:
-        raise _damaged(file, f"{state.size:,} bytes")
+    size = os.fstat(descriptor).st_size
+    if size < 2 * 512:
+        raise _damaged(file, f"{size:,} bytes")
 
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
+        state = state_of(descriptor)._replace(size=len(data))
         meta = max(read_metas(file, data))
         try:
             entries = _walk(file, data, meta, state)
         except FormatError:
-            if meta in read_metas(file, data):
+            # A transaction may need more of the file than there was when it was mapped.
+            if meta in read_metas(file, data) and state_of(descriptor).size == len(data):
                 raise
             return None
 
