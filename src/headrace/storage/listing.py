@@ -200,11 +200,11 @@ class Lookup:
         store = self.store(location)
         objects = []
         inside = f"{prefix}{MANIFEST}"
-        found = self._info(store, inside)
+        found = self._manifest_info(store, inside)
         if found is not None:
             objects.append(found)
         elif prefix:
-            found = self._info(store, f"{prefix.rstrip('/')}.{MANIFEST}")
+            found = self._manifest_info(store, f"{prefix.rstrip('/')}.{MANIFEST}")
         if found is None:
             return []
 
@@ -221,6 +221,13 @@ class Lookup:
                 if info is not None:
                     objects.append(info)
         return objects
+
+    def _manifest_info(self, store: Store, key: str) -> ObjectInfo | None:
+        """Returns what is known of a manifest, a name that nobody has given: None, too, where it is refused."""
+        try:
+            return self._info(store, key)
+        except RefusedError:
+            return None
 
     def _info(self, store: Store, key: str) -> ObjectInfo | None:
         try:
