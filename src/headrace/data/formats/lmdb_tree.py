@@ -45,6 +45,9 @@ BIG, OTHERS = 1, 6
 HEAD = 1 << 17
 """Bytes in which both meta pages lie."""
 
+AT_ONCE = 1 << 16
+"""Nodes that are looked at at a time."""
+
 NONE = (1 << 64) - 1
 """The root of a tree without pages."""
 
@@ -115,20 +118,20 @@ def _entries_unless_written(file: Path, descriptor: int) -> Entries | None:
     if size < 2 * 512:
         raise _damaged(file, f"{size:,} bytes")
 
-    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
-        state = state_of(descriptor)._replace(size=len(data))
-        meta = max(read_metas(file, data))
-        try:
-            entries = _walk(file, data, meta, state)
-        except FormatError:
-            # A transaction may need more of the file than there was when it was mapped.
-            if meta in read_metas(file, data) and state_of(descriptor).size == len(data):
-                raise
-            return None
-
-        if meta in read_metas(file, data):
-            return entries
+    data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    state = state_of(descriptor)._replace(size=len(data))
+    meta = max(read_metas(file, data))
+    try:
+        entries = _walk(file, data, meta, state)
+    except FormatError:
+        # A transaction may need more of the file than there was when it was mapped.
+        if meta in read_metas(file, data) and state_of(descriptor).size == len(data):
+            raise
         return None
+
+    if meta in read_metas(file, data):
+        return entries
+    return None
 
 
 def read_metas(file: Path, data: mmap.mmap | memoryview) -> list[Meta]:
@@ -189,47 +192,37 @@ def _walk(file: Path, data: mmap.mmap, meta: Meta, state: FileState) -> Entries:
 
     # Each page once: pages that lead to each other would keep LMDB, and this walk, going for ever.
     seen = set[int]()
-    leaves = []
+    raw = np.frombuffer(data, np.uint8)
+    leaves = _Leaves(file, raw, meta, pages)
     while waiting:
         page = waiting.pop()
         if page >= pages or page in seen:
             raise _damaged(file, f"a page that leads to page {page}, of {pages}, twice or outside of the file")
         seen.add(page)
-        content = data[page * size : (page + 1) * size]
-        number, _, flags, lower, _ = struct.unpack_from("<QHHHH", content)
+        start = page * size
+        number, _, flags, lower, _ = struct.unpack_from("<QHHHH", data, start)
         kind = flags & 0x7F
         if number != page or kind not in (BRANCH, LEAF) or not PAGE_HEADER <= lower <= size or lower % 2:
             raise _damaged(file, f"page {page} with number {number}, flags {flags:#x}, {lower} bytes of offsets")
-        offsets = np.frombuffer(content, np.uint16, (lower - PAGE_HEADER) // 2, PAGE_HEADER).astype(np.int64)
-        nodes = np.frombuffer(content, np.uint8)
-        try:
-            if kind == BRANCH:
-                # The next one is taken from the end, so that leaves come in the order of their keys.
-                waiting += reversed(_children(nodes, offsets, meta))
-            else:
-                leaves.append(_values(nodes, offsets, page, meta, pages, file))
-        except ValueError as error:
-            if isinstance(error, FormatError):
-                raise
-            raise _damaged(file, f"page {page}: {error}") from error
 
-    keys, lengths, starts, sizes = _joined(leaves)
+        offsets = raw[start + PAGE_HEADER : start + lower].view(np.uint16)
+        if kind == LEAF:
+            leaves.add(page, offsets)
+        elif len(offsets) == 0:
+            raise _damaged(file, f"page {page}: a branch without children")
+        else:
+            nodes = _nodes(file, raw, np.full(len(offsets), page), offsets.astype(np.int64), meta)
+            # The next one is taken from the end, so that leaves come in the order of their keys.
+            waiting += reversed((nodes.low | nodes.flags << 32).tolist())
+
+    keys, lengths, starts, sizes = leaves.joined()
     if len(starts) != meta.entries:
         raise _damaged(file, f"{len(starts):,} keys, where its own description says {meta.entries:,}")
     return Entries(Ragged(keys, offsets_of(lengths)), starts, sizes, meta, state)
 
 
-def _joined(leaves: list[tuple[Array, Keys, Keys, Keys]]) -> list[Array]:
-    parts: list[list[Array]] = [[np.empty(0, kind)] for kind in (np.uint8, np.int64, np.int64, np.int64)]
-    for leaf in leaves:
-        for part, found in zip(parts, leaf, strict=True):
-            part.append(found)
-
-    return list(map(np.concatenate, parts))
-
-
 class _Nodes(NamedTuple):
-    """The nodes of a page: `low` and `flags` are of several meanings, `ends` is where each key ends."""
+    """The nodes of pages: `low` and `flags` are of several meanings, `ends` is where each key ends in the file."""
 
     low: Keys
     flags: Keys
@@ -237,64 +230,83 @@ class _Nodes(NamedTuple):
     ends: Keys
 
 
-def _nodes(page: Array, offsets: Array, meta: Meta) -> _Nodes:
-    if int(offsets.min()) < PAGE_HEADER or int(offsets.max()) + NODE_HEADER > meta.page_size:
-        raise ValueError("a node outside of the page")
-
+def _nodes(file: Path, raw: Array, pages: Keys, offsets: Keys, meta: Meta) -> _Nodes:
+    """Returns nodes. pages, offsets: int64 [n], the number of the page of each, and where it begins in that."""
+    _check(
+        file, pages, (offsets < PAGE_HEADER) | (offsets + NODE_HEADER > meta.page_size), "a node outside of the page"
+    )
+    at = pages * meta.page_size + offsets
     # `MDB_node`: the size of the value, or in a branch the number of the page below, in two words of 16 bits; flags, in
     # a branch the highest 16 bits of that number; and the size of the key. The key and the value follow.
-    words = [page[offsets + byte].astype(np.int64) for byte in range(NODE_HEADER)]
+    words = [raw[at + byte].astype(np.int64) for byte in range(NODE_HEADER)]
     low = words[0] | words[1] << 8 | words[2] << 16 | words[3] << 24
     flags = words[4] | words[5] << 8
     key = words[6] | words[7] << 8
-    ends = offsets + NODE_HEADER + key
-    if (ends > meta.page_size).any():
-        raise ValueError("a key longer than its page")
-    return _Nodes(low, flags, key, ends)
+    _check(file, pages, offsets + NODE_HEADER + key > meta.page_size, "a key longer than its page")
+    return _Nodes(low, flags, key, at + NODE_HEADER + key)
 
 
-def _children(page: Array, offsets: Array, meta: Meta) -> list[int]:
-    """Returns the pages below a branch. Raises `ValueError` for damage."""
-    if len(offsets) == 0:
-        raise ValueError("a branch without children")
-    nodes = _nodes(page, offsets, meta)
-    children: list[int] = (nodes.low | nodes.flags << 32).tolist()
-    return children
+def _check(file: Path, pages: Keys, wrong: Array, what: str) -> None:
+    if wrong.any():
+        raise _damaged(file, f"page {pages[int(np.argmax(wrong))]}: {what}")
 
 
-def _values(
-    page: Array, offsets: Array, number: int, meta: Meta, pages: int, file: Path
-) -> tuple[Array, Keys, Keys, Keys]:
-    """Returns the keys of a leaf end to end, their lengths, and where the values begin and how long they are.
+class _Leaves:
+    """The leaves of a tree, whose nodes are looked at many pages at a time."""
 
-    number: of the page. pages: how many there are.
-    Raises `ValueError` for damage, and `FormatError` for what is no plain value.
-    """
-    if len(offsets) == 0:
-        empty = np.empty(0, np.int64)
-        return page[:0], empty, empty, empty
+    def __init__(self, file: Path, raw: Array, meta: Meta, pages: int) -> None:
+        """raw: the file. pages: how many there are."""
+        self._file = file
+        self._raw = raw
+        self._meta = meta
+        self._pages = pages
+        self._waiting: list[tuple[int, Array]] = []
+        self._count = 0
+        self._parts: list[list[Array]] = [[np.empty(0, kind)] for kind in (np.uint8, np.int64, np.int64, np.int64)]
 
-    nodes = _nodes(page, offsets, meta)
-    if (nodes.flags & OTHERS).any():
-        raise _several(file)
+    def add(self, page: int, offsets: Array) -> None:
+        """Adds a leaf, of which this is where its nodes begin. Raises `FormatError` for damage, and other values."""
+        self._waiting.append((page, offsets))
+        self._count += len(offsets)
+        if self._count >= AT_ONCE:
+            self._look()
 
-    big = (nodes.flags & BIG) > 0
-    if (np.where(big, nodes.ends + 8, nodes.ends + nodes.low) > meta.page_size).any():
-        raise ValueError("a value longer than its page")
+    def joined(self) -> list[Array]:
+        """Returns keys end to end, their lengths, and where their values begin in the file, and how long they are."""
+        self._look()
+        return list(map(np.concatenate, self._parts))
 
-    starts = number * meta.page_size + nodes.ends
-    # Large values lie on pages of their own, whose first number stands in place of the value.
-    if big.any():
-        first = np.zeros(int(big.sum()), np.int64)
-        for byte in range(8):
-            first |= page[nodes.ends[big] + byte].astype(np.int64) << (8 * byte)
-        taken = (nodes.low[big] + PAGE_HEADER + meta.page_size - 1) // meta.page_size
-        if (first < 0).any() or (first > pages - taken).any():
-            raise ValueError("a value that ends behind the file")
-        starts[big] = first * meta.page_size + PAGE_HEADER
+    def _look(self) -> None:
+        if not self._count:
+            return
 
-    keys = Ragged(page, None, nodes.ends - nodes.key, nodes.ends).take(np.arange(len(offsets)))
-    return keys.values, nodes.key, starts, nodes.low
+        counts = [len(offsets) for _, offsets in self._waiting]
+        pages = np.repeat([page for page, _ in self._waiting], counts)
+        offsets = np.concatenate([offsets for _, offsets in self._waiting]).astype(np.int64)
+        self._waiting = []
+        self._count = 0
+        nodes = _nodes(self._file, self._raw, pages, offsets, self._meta)
+        if (nodes.flags & OTHERS).any():
+            raise _several(self._file)
+
+        size = self._meta.page_size
+        big = (nodes.flags & BIG) > 0
+        stop = np.where(big, nodes.ends + 8, nodes.ends + nodes.low)
+        _check(self._file, pages, stop > (pages + 1) * size, "a value longer than its page")
+        starts = nodes.ends.copy()
+        # Large values lie on pages of their own, whose first number stands in place of the value.
+        if big.any():
+            first = np.zeros(int(big.sum()), np.int64)
+            for byte in range(8):
+                first |= self._raw[nodes.ends[big] + byte].astype(np.int64) << (8 * byte)
+            taken = (nodes.low[big] + PAGE_HEADER + size - 1) // size
+            wrong = (first < 0) | (first > self._pages - taken)
+            _check(self._file, pages[big], wrong, "a value that ends behind the file")
+            starts[big] = first * size + PAGE_HEADER
+
+        keys = Ragged(self._raw, None, nodes.ends - nodes.key, nodes.ends).take(np.arange(len(pages)))
+        for part, found in zip(self._parts, (keys.values, nodes.key, starts, nodes.low), strict=True):
+            part.append(found)
 
 
 def _several(file: Path) -> FormatError:

@@ -317,6 +317,10 @@ class TarReader:
             else:
                 shape = array.shape[1:]
 
+            if shape == field.shape and array.dtype == field.dtype:
+                arrays.append(array)
+                continue
+
             found = f"{array.dtype.name} {list(array.shape)}"
             try:
                 if shape == field.shape:

@@ -201,7 +201,9 @@ def column_from(field: Field, values: Sequence[Any]) -> Column:
             return ragged_from(field, values)
         column = np.empty((len(values), *field.shape), field.dtype)
         for index, value in enumerate(values):
-            array = exactly(np.asarray(value), field.dtype)
+            array = np.asarray(value)
+            if array.dtype != field.dtype:
+                array = exactly(array, field.dtype)
             if array.shape != field.shape:
                 raise ValueError(f"shape {array.shape} in sample {index}")
             column[index] = array
