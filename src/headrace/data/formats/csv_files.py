@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import functools
 import logging
-import mmap
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,8 @@ OTHERS = ";\t|"
 HINT = re.compile(rb"sep=(.)\r?\n?")
 """A first line by which Excel is told what stands between columns."""
 
+HEXADECIMAL = re.compile(rb"0[xX][0-9a-fA-F]")
+
 TRUE = ["true", "True", "TRUE"]
 FALSE = ["false", "False", "FALSE"]
 
@@ -57,8 +58,9 @@ def _parse(delimiter: str, file: str, known: Schema | None) -> pa.Table:
     # Arrow makes a number of what looks like a time, in a unit that depends on the other rows.
     texts = [field.name for field in table.schema if is_time(field.type)]
     # It makes numbers of 0x10, too.
-    if _holds(file, (b"0x", b"0X")):
-        texts += [field.name for field in table.schema if pa.types.is_integer(field.type)]
+    whole = [field.name for field in table.schema if pa.types.is_integer(field.type)]
+    if whole and _holds_hexadecimal(file):
+        texts += whole
     if texts:
         as_text = _read(file, read, parse, dict.fromkeys(texts, pa.string()))
         kept = {name: pa.string() for name in texts if _is_text(table, as_text, name)}
@@ -112,9 +114,15 @@ def _read(
     return pyarrow.csv.read_csv(file, read_options=read, parse_options=parse, convert_options=convert)
 
 
-def _holds(file: str, words: Sequence[bytes]) -> bool:
-    with Path(file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return any(data.find(word) >= 0 for word in words)
+def _holds_hexadecimal(file: str) -> bool:
+    """Tells whether a number such as 0x10 may stand in a file."""
+    with Path(file).open("rb") as stream:
+        while chunk := stream.read(BLOCK):
+            # To look for a single letter takes no time to speak of.
+            if (b"x" in chunk or b"X" in chunk) and HEXADECIMAL.search(chunk):
+                return True
+
+    return False
 
 
 def _is_text(table: pa.Table, as_text: pa.Table, name: str) -> bool:
