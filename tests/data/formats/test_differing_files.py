@@ -108,6 +108,8 @@ TOGETHER: dict[str, tuple[pa.Table, pa.Table, list[Any]]] = {
     "categories": (pa.table({"x": CATEGORIES}), pa.table({"x": MANY}), ["a", "b", *(f"w{k}" for k in range(300))]),
     "order": (pa.table({"x": [1], "y": [7]}), pa.table({"y": [8], "x": [2]}), [1, 2]),
     "metadata": (FIRST, FIRST.replace_schema_metadata({"k": "v"}), [1, 2, 1, 2]),
+    "no value in the first": (pa.table({"x": pa.nulls(2)}), pa.table({"x": [0.5, 1.5]}), [np.nan, np.nan, 0.5, 1.5]),
+    "no value in the second": (pa.table({"x": [0.5, 1.5]}), pa.table({"x": pa.nulls(1)}), [0.5, 1.5, np.nan]),
     "units": (
         pa.table({"x": pa.array([1_000], pa.timestamp("ms"))}),
         pa.table({"x": pa.array([2], pa.timestamp("s"))}),
@@ -157,6 +159,14 @@ def test_files_that_do_not_go_together_are_named_with_both_types(kind: str, form
     with pytest.raises(FormatError) as caught:
         headrace.open(_write(form, tmp_path, first, second))
     assert all(word in str(caught.value) for word in ("part-0", "part-1", *told)), str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_whole_numbers_beside_none_are_kept_and_the_holes_named(form: str, tmp_path: Path) -> None:
+    path = _write(form, tmp_path, pa.table({"x": pa.nulls(2)}), pa.table({"x": [1, 2]}))
+    with pytest.raises(FormatError, match="column has holes") as caught:
+        headrace.open(path)[0]
+    assert "part-0" in str(caught.value)
 
 
 @pytest.mark.parametrize("form", ["arrow", "parquet"])

@@ -68,7 +68,9 @@ def test_one_file_beside_photos_does_not_decide_the_form(stray: str, names: list
     assert stray in told
     # What the error says works.
     assert "format='folder'" in told
-    assert len(headrace.open(tmp_path, format="folder")) >= len(names)
+    dataset = headrace.open(tmp_path, format="folder")
+    assert ("label" in dataset.schema.names) == (names is CLASSES)
+    assert sum(len(batch["path"]) for batch in headrace.DataLoader(dataset, 4)) == len(names)
     assert len(headrace.open(tmp_path / stray)) in (1, 3)
 
 
@@ -84,6 +86,15 @@ def test_a_note_beside_classes_costs_no_labels(note: str, tmp_path: Path, caplog
     assert len(list(headrace.DataLoader(dataset, 5))) == 2
 
 
+def test_parts_that_look_like_classes_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    photos(tmp_path, [f"{part}/{name}" for part in ("train", "val") for name in CLASSES])
+    assert headrace.open(tmp_path).schema["label"].labels == ("train", "val")
+    assert "which look like parts of a dataset" in caplog.text
+    caplog.clear()
+    assert headrace.open(tmp_path / "train").schema["label"].labels == ("cat", "dog")
+    assert caplog.text == ""
+
+
 def test_photos_beside_classes_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     photos(tmp_path, [*CLASSES, "0.jpg"])
     dataset = headrace.open(tmp_path)
@@ -92,7 +103,18 @@ def test_photos_beside_classes_are_told(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("litter", ["cat/Thumbs.db", "dog/desktop.ini", "__MACOSX/cat/0.jpg", "cat/._0.jpg"])
+@pytest.mark.parametrize(
+    "litter",
+    [
+        "cat/0.jpg~",
+        "cat/0.jpg.bak",
+        "@eaDir/0.jpg",
+        "cat/Thumbs.db",
+        "dog/desktop.ini",
+        "__MACOSX/cat/0.jpg",
+        "cat/._0.jpg",
+    ],
+)
 def test_what_file_managers_leave_is_no_sample(litter: str, tmp_path: Path) -> None:
     photos(tmp_path, CLASSES)
     (tmp_path / litter).parent.mkdir(parents=True, exist_ok=True)

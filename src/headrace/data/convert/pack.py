@@ -77,7 +77,7 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     counted.
     """
     began = time.perf_counter()
-    _check_call(source, target, workers, on)
+    _check_call(source, target, options, workers, on)
 
     if is_live(source):
         return _captured(source, target, options, report or _silent)
@@ -123,11 +123,14 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     )
 
 
-def _check_call(source: object, target: object, workers: int, on: object) -> None:
+def _check_call(source: object, target: object, options: object, workers: int, on: object) -> None:
     """Raises `UsageError` for arguments of other types."""
     for name, path in (("source", source), ("target", target)):
         if not isinstance(path, (str, os.PathLike)) and not (name == "source" and (is_sql(path) or is_live(path))):
             raise wrong_argument(name, path, "a path, or a URL", place="headrace.pack")
+    if not isinstance(options, PackOptions):
+        expected = 'headrace.PackOptions(...), such as PackOptions("parquet")'
+        raise wrong_argument("options", options, expected, place="headrace.pack")
     if not is_whole(workers) or workers < 0:
         raise wrong_argument("workers", workers, "0 or more", place="headrace.pack")
     check_on(on, "headrace.pack")

@@ -24,7 +24,7 @@ from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.manifest import commit_with_manifest, place_of_manifest, read_manifest
 from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
 from headrace.data.formats.sample_files import LocalSampleFiles, RemoteSampleFiles, SampleFiles
-from headrace.storage.files import is_folder, objects_below
+from headrace.storage.files import is_folder, join, objects_below
 from headrace.storage.locations import is_url
 from headrace.storage.ranges import ByteRange
 
@@ -38,11 +38,17 @@ CONTENTS = {
 SIGNS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"BM": ".bmp"}
 OTHER = ("path", "label")
 
-LITTER = frozenset(("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx"))
+LITTER = frozenset(("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir"))
 """Names of what file managers leave behind, in small letters; other litter begins with a dot."""
 
-NOTES = (".txt", ".md", ".json", ".xml", ".yaml", ".yml", ".html", ".pdf", ".log", ".rtf")
+NOTES = (
+    ".txt", ".md", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".html", ".pdf", ".log", ".rtf", ".csv", ".tsv",
+    ".parquet", ".npy", ".npz", ".py", ".bak", ".tmp",
+)  # fmt: skip
 """Endings of files that lie among images or sounds, and tell of them."""
+
+SPLITS = frozenset(("train", "training", "val", "valid", "validation", "dev", "test", "testing"))
+"""Names of folders that are parts of a dataset more often than classes."""
 
 LOGGER = logging.getLogger("headrace")
 
@@ -114,7 +120,7 @@ def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
         schema = manifest.schema
     else:
         names = _without_notes(path, names)
-        schema = _guessed(names)
+        schema = _guessed(path, names)
 
     if is_url(path):
         return FolderReader(path, RemoteSampleFiles(path, [(name, objects[name]) for name in names]), schema)
@@ -140,7 +146,7 @@ def _without_notes(path: str, names: Sequence[str]) -> list[str]:
     for name in names:
         ending = Path(name).suffix.lower()
         if content in ("image", "audio"):
-            is_note = ending in NOTES
+            is_note = ending in NOTES or name.endswith("~")
         else:
             is_note = bool(inside) and "/" not in name and ending not in inside
         if is_note:
@@ -159,7 +165,7 @@ def _without_notes(path: str, names: Sequence[str]) -> list[str]:
     return kept
 
 
-def _guessed(names: Sequence[str]) -> Schema:
+def _guessed(path: str, names: Sequence[str]) -> Schema:
     """Returns the columns of a folder that nothing describes, from the names of its files."""
     labels = set()
     endings: Counter[str] = Counter()
@@ -181,6 +187,9 @@ def _guessed(names: Sequence[str]) -> Schema:
     fields = [Field("path", "text"), Field(content, kind)]
     # A file beside the sub-folders belongs to no class, so that the sub-folders are none.
     if in_folders == len(names):
+        if SPLITS.issuperset(label.lower() for label in labels):
+            told = "%s: the classes are %s, which look like parts of a dataset. To have the classes in one: open(%s)"
+            LOGGER.warning(told, path, ", ".join(sorted(labels)), join(path, min(labels)))
         fields.append(Field("label", "fixed", np.dtype(np.int64), (), tuple(sorted(labels))))
 
     return Schema(tuple(fields))

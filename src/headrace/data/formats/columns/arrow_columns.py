@@ -130,6 +130,9 @@ def _chunk(field: Field, chunk: pa.Array, place: object) -> Column:
             chunk = pa.DictionaryArray.from_arrays(chunk.indices, _words(chunk.dictionary)).dictionary_decode()
         if is_image(chunk.type):
             chunk = _file_bytes(chunk)
+        if pa.types.is_null(chunk.type):
+            # Of a file without a value in this column, beside others that have some.
+            chunk = chunk.cast(arrow_type(field))
         if chunk.null_count and not (field.dtype.kind == "f" and field.kind == "fixed" and not field.shape):
             cure = "fill the empty places (pyarrow.compute.fill_null), or leave the column out with columns="
             found = f"{chunk.null_count} empty places (null) in {len(chunk)} samples"

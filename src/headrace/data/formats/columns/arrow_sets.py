@@ -33,7 +33,7 @@ def joined_schema(
     names: of the files, as users call them. columns: those that are wanted, if not all; files may differ in others.
     Raises `FormatError` for a column that a file lacks, has besides, or has of a type that does not go with the others.
     """
-    first = schemas[0]
+    first = _with_types_of_nulls(schemas)
     schema = schema_from(first, place, columns)
     fields = {field.name: field for field in schema}
     sources = dict.fromkeys(fields, 0)
@@ -52,6 +52,9 @@ def joined_schema(
             found = _field_of(name, other, own)
             wide = _joined(field, found)
             kinds = other.field(name).type, schemas[sources[name]].field(name).type
+            if pa.types.is_null(kinds[0]):
+                # Without a value in it: such rows are NaN, or holes that are named when they are read.
+                continue
             if wide is None or _meaning(kinds[0]) != _meaning(kinds[1]):
                 found_text = f"column {name!r} of {kinds[0]} where {names[sources[name]]} has {kinds[1]}"
                 raise _differ(names[number], found_text)
@@ -64,6 +67,21 @@ def joined_schema(
             raise _differ(names[number], f"column {further[0]!r}, which {names[0]} has not")
 
     return Schema(tuple(fields.values()))
+
+
+def _with_types_of_nulls(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Returns the first schema; columns without a value there have the type that they have in another file."""
+    first = schemas[0]
+    for number, field in enumerate(first):
+        if not pa.types.is_null(field.type):
+            continue
+        for other in schemas[1:]:
+            at = other.get_field_index(field.name)
+            if at >= 0 and not pa.types.is_null(other.field(at).type):
+                first = first.set(number, other.field(at))
+                break
+
+    return first
 
 
 def _field_of(name: str, arrow: pa.Schema, own: Schema | None) -> Field | None:
