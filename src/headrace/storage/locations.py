@@ -148,12 +148,19 @@ def local_path(url: str | os.PathLike[str]) -> str:
 def bound_path(path: str | os.PathLike[str]) -> str:
     """Returns a path of this machine from the root, with `~` expanded: the same place after `os.chdir`.
 
-    Raises `UsageError` for the home of a user who is not there.
+    A path that can be reached from the working folder alone, as its parents may not be entered, stays as it is. Raises
+    `UsageError` for an empty one, and for the home of a user who is not there.
     """
     given = os.fsdecode(path)
+    if not given:
+        expected = "a path; '.' is the current folder"
+        raise UsageError.about("there is no path", place="an empty text", found="nothing", expected=expected)
     try:
         # `..` stays: behind a link it does not lead back.
-        return str(Path(given).expanduser().absolute())
+        bound = str(Path(given).expanduser().absolute())
+        if not os.path.lexists(bound) and os.path.lexists(given):
+            return given
+        return bound
     except RuntimeError as error:
         name = given.partition("/")[0]
         what = "this path has no home"
