@@ -102,7 +102,7 @@ def test_a_tensor_with_a_permutation_is_turned(tmp_path: Path) -> None:
 
 
 def test_words_of_a_dictionary_may_be_views(tmp_path: Path) -> None:
-    words = pa.array(["a", "a long word, which lies elsewhere"]).cast(pa.string_view())
+    words = pa.array(["a", "a long word, which lies elsewhere"], pa.string_view())
     array = pa.DictionaryArray.from_arrays(pa.array([1, 0, 1], pa.int8()), words)
     dataset = headrace.open(write(array, tmp_path / "x.arrow"))
     assert [sample["x"] for sample in dataset] == [words[1].as_py(), "a", words[1].as_py()]
