@@ -34,7 +34,7 @@ def nameless_file() -> int:
         return os.dup(file.fileno())
 
 
-class OpenFile:
+class ReadOnlyFile:
     """A file that is open for reading, closed when the last reference is gone.
 
     Another thread may need room for its own file while this one reads. If that closed the descriptor, its number could

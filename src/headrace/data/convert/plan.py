@@ -17,7 +17,7 @@ from headrace.data.formats.columns import Block, Keys
 from headrace.data.formats.columns.arrays import array_names
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.protocol import Reader, stamped
-from headrace.data.formats.registry import MODULES, check_holds
+from headrace.data.formats.registry import MODULES, check_holds, endings_of
 from headrace.data.formats.shards import stamp_of
 from headrace.data.images import holds_images
 from headrace.samplers.permutation import Permutation
@@ -138,18 +138,12 @@ class PackPlan:
 
 def is_in_shards(format: str, target: str) -> bool:
     """Tells whether packing in a format to a target makes a folder of shards."""
-    return format in IN_SHARDS and not target.endswith(_file_endings(format))
+    return format in IN_SHARDS and not target.endswith(endings_of(format))
 
 
 def is_in_folder(format: str, target: str) -> bool:
     """Tells whether packing in a format to a target makes a folder."""
     return is_in_shards(format, target) or format in IN_FOLDERS
-
-
-def _file_endings(name: str) -> tuple[str, ...]:
-    from headrace.data.formats.registry import format_named
-
-    return tuple(getattr(format_named(name), "SUFFIXES", ()))
 
 
 def make_plan(reader: Reader, target: str, options: PackOptions) -> PackPlan:

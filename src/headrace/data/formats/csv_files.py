@@ -63,8 +63,11 @@ def _parse(delimiter: str, file: str, known: Schema | None) -> pa.Table:
         texts += whole
     if texts:
         as_text = _read(file, read, parse, dict.fromkeys(texts, pa.string()))
-        kept = {name: pa.string() for name in texts if _is_text(table, as_text, name)}
-        table = _read(file, read, parse, kept)
+        kept = [name for name in texts if _is_text(table, as_text, name)]
+        if len(kept) == len(texts):
+            table = as_text
+        elif kept:
+            table = _read(file, read, parse, dict.fromkeys(kept, pa.string()))
 
     for field in table.schema:
         if pa.types.is_binary(field.type):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.core.errors import FormatError
@@ -15,17 +15,7 @@ from headrace.data.formats.folder import CONTENTS, is_litter
 from headrace.storage.files import join, objects_below
 from headrace.storage.locations import is_url
 
-SUFFIXES = {
-    "arrow": (".arrow", ".feather", ".ipc", ".arrows"),
-    "memmap": (".npy",),
-    "parquet": (".parquet", ".pq"),
-    "webdataset": (".tar",),
-    "pt": (".pt", ".pth"),
-    "csv": (".csv",),
-    "tsv": (".tsv",),
-    "jsonl": (".jsonl", ".ndjson"),
-}
-"""The formats that a folder of files is in, by the endings of their names."""
+Endings = Mapping[str, tuple[str, ...]]
 
 ALONE = (".npz", ".h5", ".hdf5", ".hdf", ".mdb", ".lmdb")
 """Endings of formats of which each file is a dataset of its own."""
@@ -45,15 +35,18 @@ LOOKED_AT = 2000
 """Files in sub-folders that are looked at."""
 
 
-def format_of_folder(path: str) -> str:
-    """Returns the name of the format of a folder. Raises `FormatError` where it is unclear, or of a kind not read."""
+def format_of_folder(path: str, endings: Endings) -> str:
+    """Returns the name of the format of a folder. Raises `FormatError` where it is unclear, or of a kind not read.
+
+    endings: of the names of files, by the formats that a folder of files may be in.
+    """
     names = [name for name in plain_files(path) if not is_litter(name)]
     kind = other_kinds.kind_of_folder(path, names)
     if kind is not None:
         raise other_kinds.refusal_of_kind(path, kind)
 
     forms = {}
-    for form, suffixes in SUFFIXES.items():
+    for form, suffixes in endings.items():
         if found := [name for name in names if name.endswith(suffixes)]:
             forms[form] = found
 
@@ -69,7 +62,7 @@ def format_of_folder(path: str) -> str:
         what = "some files of this folder would be left out"
         raise FormatError.about(what, place=path, found=both, expected="files of one form", cure=cure)
     if not forms:
-        _check_files(path, [*names, *below])
+        _check_files(path, [*names, *below], endings)
         return "folder"
 
     ((form, found),) = forms.items()
@@ -128,15 +121,15 @@ def _one_a_sample(path: str, names: Sequence[str]) -> FormatError:
     return FormatError.about(what, place=path, found=found, expected="one file a column", cure=cure)
 
 
-def _check_files(path: str, names: Sequence[str]) -> None:
+def _check_files(path: str, names: Sequence[str], endings: Endings) -> None:
     """Raises `FormatError` if most files of a folder are no samples, but data of a format of their own."""
-    endings = Counter(_ending_of(name) for name in names)
-    if not endings:
+    counts = Counter(_ending_of(name) for name in names)
+    if not counts:
         return
 
-    ending, count = endings.most_common(1)[0]
+    ending, count = counts.most_common(1)[0]
     example = next(name for name in names if _ending_of(name) == ending)
-    form = next((form for form, suffixes in SUFFIXES.items() if ending in suffixes), None)
+    form = next((form for form, suffixes in endings.items() if ending in suffixes), None)
     if ending in ALONE:
         cure = (
             "open each by itself, and join them with torch.utils.data.ConcatDataset; or pack each with `headrace pack`"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.core.descriptors import OpenFile
+from headrace.core.descriptors import ReadOnlyFile
 from headrace.core.errors import FormatError
 from headrace.core.extras import extra
 from headrace.data.formats.atomic_target import AtomicTarget
@@ -136,7 +136,7 @@ class _Mapped:
     """A database as one process has it mapped into memory."""
 
     def __init__(self, path: str) -> None:
-        self._file = OpenFile(data_file(path))
+        self._file = ReadOnlyFile(data_file(path))
         self._place = path
         mapping = mmap.mmap(self._file.descriptor, 0, access=mmap.ACCESS_READ)
         # Samples are read in random order.

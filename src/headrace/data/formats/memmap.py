@@ -35,12 +35,13 @@ from headrace.storage.remote_files import RemoteFiles
 
 NAME = "memmap"
 TITLE = "folder of .npy files, memory-mapped"
+SUFFIXES = (".npy",)
 
 
 def claims(path: str) -> bool:
     """See `Format.claims`."""
     if is_folder(path):
-        return bool(files_ending_in(path, ".npy"))
+        return bool(files_ending_in(path, SUFFIXES))
     return False
 
 
@@ -52,7 +53,7 @@ def refusal(field: Field) -> str | None:
 def open_reader(path: str, trust: bool, columns: Names | None = None) -> Reader:
     """See `Format.open_reader`."""
     manifest = read_manifest(path, NAME)
-    names = files_ending_in(path, ".npy")
+    names = files_ending_in(path, SUFFIXES)
     if manifest is not None:
         expected = []
         for field in manifest.schema:

@@ -21,7 +21,7 @@ from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.columns.schema import Schema
 from headrace.data.formats.fetched_whole import NotByRanges, open_fetched
 from headrace.data.formats.flat import EXAMPLE, number_type, open_flat
-from headrace.data.formats.guessing import SUFFIXES, format_of_folder
+from headrace.data.formats.guessing import format_of_folder
 from headrace.data.formats.manifest import read_manifest
 from headrace.data.formats.other_kinds import ANNDATA, kind_of_file, kind_with_versions, refusal_of_kind
 from headrace.data.formats.protocol import Format, Names, Reader, SeveralFiles, Writer
@@ -59,6 +59,10 @@ READ_BY_RANGES = ("arrow", "memmap", "parquet", "webdataset", "npy", "idx", "ten
 """The formats whose files are read piece by piece where they lie in a store. Those of all others are fetched whole."""
 
 
+FOLDERS_OF_FILES = ("arrow", "memmap", "parquet", "webdataset", "pt", "csv", "tsv", "jsonl")
+"""The formats that a folder is in by the endings of most of its files; see `guessing.py`."""
+
+
 ONE_FILE_A_SAMPLE = ("folder", "pt")
 """The formats of folders that have a file for each sample."""
 
@@ -92,6 +96,11 @@ def format_named(name: str) -> Format:
     return cast(Format, chosen)
 
 
+def endings_of(name: str) -> tuple[str, ...]:
+    """Returns how the names of the files of a format end, if they all do; empty for others. Raises `UsageError`."""
+    return tuple(getattr(format_named(name), "SUFFIXES", ()))
+
+
 def format_of(path: str) -> Format:
     """Returns the format of what lies at a path. Raises `DatasetNotFoundError` and `FormatError`, which say why."""
     manifest = read_manifest(path)
@@ -102,11 +111,11 @@ def format_of(path: str) -> Format:
     _refuse_kinds(path, in_folder)
     for name in MODULES:
         candidate = format_named(name)
-        if not (in_folder and name in (*SUFFIXES, "folder")) and candidate.claims(path):
+        if not (in_folder and name in (*FOLDERS_OF_FILES, "folder")) and candidate.claims(path):
             return candidate
 
     if in_folder:
-        return format_named(format_of_folder(path))
+        return format_named(format_of_folder(path, {name: endings_of(name) for name in FOLDERS_OF_FILES}))
     if is_pattern(path):
         raise _refused_pattern(path)
     if is_url(path):

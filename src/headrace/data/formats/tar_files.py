@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.core.descriptors import OpenFile
+from headrace.core.descriptors import ReadOnlyFile
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.protocol import Handle
@@ -93,7 +93,7 @@ class LocalTarFiles:
         """See `TarFiles.whole_ranges`."""
         return []
 
-    def _pread(self, file: OpenFile, number: int, target: Array, start: int) -> None:
+    def _pread(self, file: ReadOnlyFile, number: int, target: Array, start: int) -> None:
         # One call reads 2 GiB at most, and may read less than it was asked for.
         done = 0
         while done < len(target):
@@ -109,7 +109,7 @@ class _OpenFiles:
 
     def __init__(self) -> None:
         self._indices: dict[int, _Indexed] = {}
-        self._files: dict[int, OpenFile] = {}
+        self._files: dict[int, ReadOnlyFile] = {}
         self._lock = threading.Lock()
         self._current = -1
 
@@ -141,13 +141,13 @@ class _OpenFiles:
                     return
                 total -= self._indices.pop(other).index.nbytes
 
-    def file(self, number: int, name: str) -> OpenFile:
+    def file(self, number: int, name: str) -> ReadOnlyFile:
         """Returns a shard, opened. It stays open as long as somebody holds it."""
         with self._lock:
             if number not in self._files:
                 while len(self._files) >= OPEN:
                     del self._files[next(iter(self._files))]
-                self._files[number] = OpenFile(name)
+                self._files[number] = ReadOnlyFile(name)
             return self._files[number]
 
 
