@@ -1,6 +1,7 @@
 """An HTTP server in front of a folder that fails as a test tells it to, and counts what it is asked for.
 
-It serves `/bucket/key` with ranges, ETags and `If-Match`, and lists a bucket as S3 does, without signatures.
+It serves `/bucket/key` with ranges, ETags and `If-Match`, and lists a bucket as S3 does, without signatures. Objects
+can be written in one request; uploads in parts only fail.
 """
 
 from __future__ import annotations
@@ -168,6 +169,32 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.answer(with_body=True)
+
+    def do_PUT(self) -> None:
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        path = unquote(urlsplit(self.path).path)
+        self.faulty.requests.append(Asked(self.command, path, "", None, dict(self.headers)))
+        fault = self.faulty.next_fault(path)
+        if fault is not None and fault.kind == "reset":
+            return self.reset()
+        if fault is not None:
+            return self.refuse(fault.status, fault.code, True, fault.headers, fault.body)
+
+        bucket, _, key = path.lstrip("/").partition("/")
+        self.faulty.put(bucket, key, data)
+        self.send_response(200)
+        self.send_header("ETag", etag_of(data))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return None
+
+    def do_POST(self) -> None:
+        """The beginning of an upload in parts."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        path = unquote(urlsplit(self.path).path)
+        self.faulty.requests.append(Asked(self.command, path, "", None, dict(self.headers)))
+        fault = self.faulty.next_fault(path) or Fault("status", status=501, code="NotImplemented")
+        self.refuse(fault.status, fault.code, True, fault.headers, fault.body)
 
     def answer(self, *, with_body: bool) -> None:
         parts = urlsplit(self.path)

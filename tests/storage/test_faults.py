@@ -11,11 +11,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from headrace.core.errors import HeadraceError, ObjectChangedError, ObjectNotFoundError, StorageError
+from headrace.storage.cloud_requests import PART_BYTES, upload_retries
 from headrace.storage.locations import Location, parse
 from headrace.storage.objects import Store, open_store
 from headrace.storage.retrying import RetryLimits
@@ -153,6 +155,41 @@ def test_a_storm_that_never_ends_is_an_error_at_the_limit(faulty_server: FaultyS
     with pytest.raises(StorageError, match="tried once"):
         read_range(limited)
     assert 5 == len(faulty_server.requests)
+
+
+@pytest.mark.parametrize("kind", ["503", "500", "reset"])
+def test_what_passes_is_written_again(faulty_server: FaultyServer, kind: str) -> None:
+    fault, told = PASSING[kind]
+    store = opened(faulty_server)
+    kinds: list[str] = []
+    store.on_retry = kinds.append
+    faulty_server.faults.extend([fault] * 3)
+    store.write("folder/k", [b"some ", b"bytes"])
+    assert [told] * 3 == kinds
+    assert b"some bytes" == (faulty_server.folder / "b/folder/k").read_bytes()
+
+
+@pytest.mark.parametrize("size", [10, PART_BYTES + 1])
+def test_a_write_that_always_fails_is_an_error_at_the_limit(faulty_server: FaultyServer, size: int) -> None:
+    faulty_server.always = Fault("status", status=500, code="InternalError")
+    limited = opened(faulty_server, max_retries=3)
+    with pytest.raises(StorageError, match=r"status 500, InternalError .server error.; tried 4 times in"):
+        limited.write("k", [bytes(size)])
+    assert 4 == len(faulty_server.requests)
+
+
+def test_parts_wait_for_a_server_as_long_as_other_requests(faulty_server: FaultyServer) -> None:
+    """obstore draws each wait between the first one and a multiple of the one before."""
+    random = Random(1)
+    limits = RetryLimits()
+    backoff = upload_retries(limits)["backoff"]
+    most = backoff["max_backoff"].total_seconds()
+    for _ in range(200):
+        wait, waited = backoff["init_backoff"].total_seconds(), 0.0
+        for _ in range(limits.retries):
+            waited += wait
+            wait = min(most, random.uniform(backoff["init_backoff"].total_seconds(), wait * backoff["base"]))
+        assert waited > 0.8 * limits.seconds
 
 
 LASTING: dict[str, tuple[Fault, type[HeadraceError], str]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 import obstore
@@ -11,6 +12,7 @@ import obstore.store
 from headrace.storage.access import CLIENT_OPTIONS, Access
 from headrace.storage.locations import HTTP_SCHEMES, Location
 from headrace.storage.objects import ObjectInfo
+from headrace.storage.retrying import RetryLimits
 
 PAGE = 1000
 """Objects in a page of a listing; stores send as many in an answer."""
@@ -117,6 +119,22 @@ def client_of(location: Location, access: Access, retries: Mapping[str, Any]) ->
     if access.provider is not None:
         given["credential_provider"] = access.provider
     return classes[location.scheme](container, **given)
+
+
+def upload_retries(limits: RetryLimits) -> dict[str, Any]:
+    """Returns the limits as obstore takes them."""
+    backoff = {
+        "init_backoff": timedelta(seconds=limits.first_wait),
+        "max_backoff": timedelta(seconds=limits.longest_wait),
+        # obstore draws each wait between the first one and `base` times the one before. With 2 they stay short: it
+        # would give up after 20 s, and not after about as long as `retried`.
+        "base": 5,
+    }
+    return {
+        "max_retries": limits.retries,
+        "retry_timeout": timedelta(seconds=limits.seconds),
+        "backoff": backoff,
+    }
 
 
 def object_info(meta: Any) -> ObjectInfo:

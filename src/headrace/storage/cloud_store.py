@@ -1,7 +1,7 @@
 """Stores that obstore reads: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage, http servers.
 
 Requests for bytes and listings are made without obstore's own retries, since `retrying.py` also covers bodies that are
-cut short, and tells the caller of each. Uploads use obstore's retries: it repeats single parts.
+cut short, and tells the caller of each. Uploads in parts use obstore's retries: it repeats single parts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from obstore.exceptions import BaseError
 from headrace.core.errors import HeadraceError, StorageError, UsageError
 from headrace.core.shortage import machine_error
 from headrace.storage.access import LIMIT_OPTIONS, Access, access_to, shown_endpoint
-from headrace.storage.cloud_requests import FEW, PAGE, PART_BYTES, Listing, Upload, client_of, key_of, object_info
+from headrace.storage.cloud_requests import (
+    FEW,
+    PAGE,
+    PART_BYTES,
+    Listing,
+    Upload,
+    client_of,
+    key_of,
+    object_info,
+    upload_retries,
+)
 from headrace.storage.failures import (
     LISTING,
     WRITING,
@@ -29,6 +39,7 @@ from headrace.storage.failures import (
     changed_error,
     error_after_retries,
     lasting_error,
+    limit_reached,
     passing_failure,
 )
 from headrace.storage.locations import HTTP_SCHEMES, Location
@@ -46,9 +57,6 @@ MOST_CLIENTS = 256
 """Clients that are kept for objects with a query of their own: each has its connections, and takes 4 ms to make."""
 
 QUOTED = re.compile(r"(?<=\")[^\"]+(?=\")|(?<=[Uu]rl: )\S+")
-
-RETRIES = re.compile(r"after (\d+) retries")
-"""In obstore's text, where it made a request again."""
 
 NO_RETRIES = {"max_retries": 0, "retry_timeout": timedelta(0)}
 
@@ -84,7 +92,7 @@ class CloudStore:
         self._outage = Outage(self._request("", "").place)
         self._refuse_after_fork()
         self._client = self._new_client(self._access, options, NO_RETRIES)
-        self._writer = self._new_client(self._access, options, self._retries())
+        self._writer = self._new_client(self._access, options, upload_retries(self._access.limits))
         self._own_clients: dict[str, Any] = {}
 
     def __repr__(self) -> str:
@@ -181,9 +189,9 @@ class CloudStore:
         first = upload.first_bytes()
         try:
             if upload.ended:
-                self._put(key, first, upload, use_multipart=False)
+                self._ask(WRITING, key, lambda: obstore.put(self._client, key, first, use_multipart=False))
             else:
-                self._put(key, upload.from_first(first), upload, use_multipart=True)
+                self._put_parts(key, upload.from_first(first), upload)
         finally:
             upload.close()
 
@@ -289,15 +297,14 @@ class CloudStore:
                 for metas in obstore.list(self._writer, prefix.strip("/") or None, chunk_size=PAGE):
                     infos.extend(object_info(meta) for meta in metas)
             except ERRORS as error:
-                failure = passing_failure(error)
-                retries = RETRIES.search(str(error))
-                if failure is None or retries is None:
+                failed = limit_reached(error, began)
+                if failed is None:
                     raise
             else:
                 return infos
 
-            # obstore came to the limit. To begin anew would multiply its retries with ours.
-            raise GaveUp(failure, int(retries[1]) + 1, time.monotonic() - began)
+            # To begin anew would multiply obstore's retries with ours.
+            raise failed
 
         infos = self._ask(LISTING, prefix, fetch_all)
         infos.sort(key=key_of)
@@ -316,26 +323,23 @@ class CloudStore:
             return not self.location.container.endswith("--x-s3")
         return self.location.scheme == "gs"
 
-    def _put(self, key: str, content: Any, upload: Upload, *, use_multipart: bool) -> None:
-        """Uploads once; obstore repeats requests that fail for a while."""
-
-        def put() -> None:
+    def _put_parts(self, key: str, content: Iterator[memoryview], upload: Upload) -> None:
+        """Uploads in parts, once; obstore repeats those that fail for a while."""
+        failed: Exception | None = None
+        began = time.monotonic()
+        try:
             obstore.put(
                 self._writer,
                 key,
                 content,
-                use_multipart=use_multipart,
+                use_multipart=True,
                 chunk_size=PART_BYTES,
                 max_concurrency=PARTS_AT_ONCE,
             )
-
-        failed: Exception | None = None
-        try:
-            put()
         except HeadraceError:
             raise
         except ERRORS as error:
-            failed = error
+            failed = limit_reached(error, began) or error
 
         # What `parts` raised goes to the caller as it is.
         if upload.failure is not None:
@@ -407,20 +411,6 @@ class CloudStore:
             raise StorageError.about(
                 f"an http server cannot {what}", place=place, found=found, expected="a bucket", cure=cure
             )
-
-    def _retries(self) -> dict[str, Any]:
-        """Returns the limits as obstore takes them."""
-        limits = self._access.limits
-        backoff = {
-            "init_backoff": timedelta(seconds=limits.first_wait),
-            "max_backoff": timedelta(seconds=limits.longest_wait),
-            "base": 2,
-        }
-        return {
-            "max_retries": limits.retries,
-            "retry_timeout": timedelta(seconds=limits.seconds),
-            "backoff": backoff,
-        }
 
     def _client_for(self, key: str) -> Any:
         """Returns the client with which an object is read: one of its own if its address has a query of its own."""

@@ -7,6 +7,7 @@ quotes the URL, which may hold a signature, so it appears in no error of headrac
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -38,6 +39,9 @@ KEY_CODES = {"SignatureDoesNotMatch", "InvalidAccessKeyId", "AuthenticationFaile
 
 REGION_CODES = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 BUCKET_CODES = {"NoSuchBucket", "InvalidBucketName", "ContainerNotFound"}
+
+RETRIES = re.compile(r"after (\d+) retries")
+"""In obstore's text, where it made a request again."""
 
 METADATA_SERVERS = (
     "169.254.169.254", "169.254.170.2", "/latest/api/token", "/latest/meta-data", "metadata.google.internal",
@@ -168,6 +172,18 @@ def passing_failure(error: Exception) -> PassingFailure | None:
     if answer.kind is not None:
         return PassingFailure(CONNECTION, "the connection failed")
     return None
+
+
+def limit_reached(error: Exception, began: float) -> GaveUp | None:
+    """Returns what to raise where obstore has repeated a request up to the limit, and None for other errors.
+
+    began: when, by `time.monotonic()`.
+    """
+    failure = passing_failure(error)
+    retries = RETRIES.search(str(error))
+    if failure is None or retries is None:
+        return None
+    return GaveUp(failure, int(retries[1]) + 1, time.monotonic() - began)
 
 
 def error_after_retries(request: Request, gave_up: GaveUp) -> StorageError:
