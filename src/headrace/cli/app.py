@@ -244,8 +244,8 @@ def pack(
     ],
     target: Annotated[str, typer.Argument(help="The file or folder to make, or its URL in a bucket.")],
     format: Annotated[
-        str | None, typer.Option("--format", "-f", help="Its form; otherwise by the ending of TARGET, or arrow.")
-    ] = None,
+        str, typer.Option("--format", "-f", help="Its form; auto: by the ending of TARGET, or arrow.")
+    ] = "auto",
     columns: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
     resize: Annotated[int | None, typer.Option(help="Shorter side of images in pixels; larger ones shrink.")] = None,
     quality: Annotated[int, typer.Option(help="Of the JPEGs that --resize makes, 1 to 95.")] = 90,
@@ -266,14 +266,13 @@ def pack(
 ) -> None:
     """Convert data from any form to any other, in parallel. Interrupted, it goes on when it is run again."""
     from headrace.cli.pack import LogWay, PackWay, run_pack
-    from headrace.data.convert.pack import defaults_of
     from headrace.data.convert.plan import PackOptions
 
     chosen = None
     if columns:
         chosen = tuple(columns.split(","))
 
-    options = PackOptions(format or defaults_of(target), chosen, resize, quality, shards, shuffle)
+    options = PackOptions(format, chosen, resize, quality, shards, shuffle)
     shared = store_options(option)
     rows = {"query": query, "table": table, "key": key}
     way = PackWay(workers, trust, shared, store_options(target_option) or shared, rows, LogWay(until, decode), on)

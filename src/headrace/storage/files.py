@@ -6,7 +6,7 @@ A path is a text: a path of this machine, or a URL. Within one `lookup`, a store
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headrace.core.regular import SIDE_FILE, read_side_file, too_large
@@ -89,6 +89,45 @@ def plain_files(folder: str) -> list[str]:
             return sorted(names)
     except OSError:
         return []
+
+
+def entries_below(
+    root: str, is_hidden: Callable[[str], bool], on_error: Callable[[Path, OSError], None] | None = None
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yields what lies below a folder of this machine, but no folders: each entry with its path relative to the root.
+
+    Links to folders are followed, unless they lead back to a folder on their own way down. is_hidden: tells of the name
+    of an entry whether it is left out. on_error: called for a folder that cannot be listed, which is left out.
+    """
+    pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", ())]
+    while pending:
+        below, parents = pending.pop()
+        place = Path(root, below)
+        try:
+            status = place.stat()
+            # By device and inode: a link to a folder above has another path at each turn.
+            here = (status.st_dev, status.st_ino)
+            if here in parents:
+                continue
+            with os.scandir(place) as listed:
+                entries = sorted(listed, key=_name_of_entry)
+        except OSError as error:
+            if on_error is not None:
+                on_error(place, error)
+            continue
+
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            name = f"{below}/{entry.name}" if below else entry.name
+            if entry.is_dir():
+                pending.append((name, (*parents, here)))
+            else:
+                yield name, entry
+
+
+def _name_of_entry(entry: os.DirEntry[str]) -> str:
+    return entry.name
 
 
 def names_beginning(folder: str, letters: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from headrace.core.errors import DatasetError, UsageError
-from headrace.data.convert.pack import PackJob, defaults_of, pack
+from headrace.data.convert.pack import PackJob, format_for, pack
 from headrace.data.convert.plan import PackOptions
 from headrace.data.formats.registry import open_reader
 from tests import programs
@@ -76,14 +76,14 @@ def test_sound_images_end_with_status_0(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["data.xyz", "data.jpg", "data.tar.gz", "data.zip"])
 def test_an_ending_of_no_form_is_an_error(target: str) -> None:
     with pytest.raises(UsageError, match="--format"):
-        defaults_of(target)
+        format_for(target)
 
 
 @pytest.mark.parametrize(("target", "form"), [
     ("data", "arrow"), ("data-1.5", "arrow"), (".data", "arrow"), ("data.arrow", "arrow"), ("DATA.TAR", "webdataset"),
 ])  # fmt: skip
 def test_the_ending_names_the_form(target: str, form: str) -> None:
-    assert defaults_of(target) == form
+    assert format_for(target) == form
 
 
 @pytest.mark.parametrize("shards", [0, 6, 99_999_999])

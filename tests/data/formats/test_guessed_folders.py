@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import headrace
-from headrace.core.errors import FormatError
+from headrace.core.errors import FormatError, UsageError
 
 
 def photos(folder: Path, names: list[str]) -> Path:
@@ -247,6 +247,21 @@ def test_links_to_nothing_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING, "headrace"):
         assert len(headrace.open(tmp_path)) == 1
     assert "1.bin" in caplog.text
+
+
+def test_a_class_may_be_a_link_to_a_folder(tmp_path: Path) -> None:
+    for name in ("data/cat", "elsewhere/dogs/small"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.new("RGB", (2, 2)).save(tmp_path / name / "0.png")
+    (tmp_path / "data/dog").symlink_to(tmp_path / "elsewhere/dogs")
+    (tmp_path / "data/cat/up").symlink_to(tmp_path / "data")
+    (tmp_path / "elsewhere/dogs/around").symlink_to(tmp_path / "elsewhere/dogs")
+
+    dataset: Any = headrace.open(tmp_path / "data")
+    assert ["cat/0.png", "dog/small/0.png"] == [dataset[index]["path"] for index in range(len(dataset))]
+    assert [0, 1] == [dataset[index]["label"] for index in range(len(dataset))]
+    with pytest.raises(UsageError, match="source and target overlap"):
+        headrace.pack(tmp_path / "data", tmp_path / "elsewhere/dogs/small")
 
 
 def test_a_file_may_be_named_like_a_range(tmp_path: Path) -> None:

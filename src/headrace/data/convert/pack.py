@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -78,6 +79,8 @@ def pack(  # noqa: PLR0913 - two places, each with its options
     """
     began = time.perf_counter()
     _check_call(source, target, options, workers, on)
+    if options.format == "auto":
+        options = replace(options, format=format_for(target))
 
     if is_live(source):
         return _captured(source, target, options, report or _silent)
@@ -281,7 +284,7 @@ def _disk_error(error: OSError, staging: Path) -> DatasetError:
     return DatasetError.about(what, place=staging, found=found, cure=cure)
 
 
-def defaults_of(target: str) -> str:
+def format_for(target: str | os.PathLike[str]) -> str:
     """Returns the format that a target's name asks for; Arrow if it does not say. Raises `UsageError`."""
     endings = {".npz": "npz", ".npy": "npy", ".h5": "hdf5", ".hdf5": "hdf5", ".parquet": "parquet", ".pq": "parquet",
                ".tar": "webdataset", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
@@ -297,8 +300,8 @@ def defaults_of(target: str) -> str:
 
     if ending not in endings:
         expected = "a folder's name without an ending, or one of " + " ".join(endings)
-        cure = "choose one of these endings, or name the form: --format"
+        cure = "choose one of these endings, or name the form: --format, or PackOptions(format=)"
         what = "no form has this ending"
-        raise UsageError.about(what, place=shown_url(target), found=ending, expected=expected, cure=cure)
+        raise UsageError.about(what, place=shown_url(local_path(target)), found=ending, expected=expected, cure=cure)
 
     return endings[ending]

@@ -52,7 +52,9 @@ NOTES = 2
 class PackOptions:
     """What the user asked for. `resize`: the shorter side of images, in pixels; `quality`: of JPEG, 1 to 95."""
 
-    format: str = "arrow"
+    format: str = "auto"
+    """`"auto"`: by the ending of the target, or Arrow where it has none."""
+
     columns: tuple[str, ...] | None = None
     resize: int | None = None
     quality: int = 90

@@ -7,7 +7,6 @@ have; text is text, all else is bytes) and, with sub-folders, `label`. Order: by
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.manifest import commit_with_manifest, place_of_manifest, read_manifest
 from headrace.data.formats.protocol import Names, Reader, Writer, even_blocks
 from headrace.data.formats.sample_files import LocalSampleFiles, RemoteSampleFiles, SampleFiles
-from headrace.storage.files import is_folder, join, objects_below
+from headrace.storage.files import entries_below, is_folder, join, objects_below
 from headrace.storage.locations import is_url
 from headrace.storage.ranges import ByteRange
 
@@ -214,38 +213,23 @@ def _ending_of(data: bytes) -> str:
 
 
 def _files(root: str) -> list[str]:
-    """Returns all files below a folder, relative to it; links to folders are not followed."""
+    """Returns all files below a folder, relative to it."""
     found = []
     broken = []
-    pending = [""]
-    while pending:
-        below = pending.pop()
-        try:
-            with os.scandir(Path(root, below)) as entries:
-                for entry in entries:
-                    if below:
-                        name = f"{below}/{entry.name}"
-                    else:
-                        name = entry.name
-
-                    if _is_hidden(entry.name):
-                        continue
-                    # A link to a folder above would lead round and round.
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(name)
-                    elif entry.is_file():
-                        found.append(name)
-                    elif entry.is_symlink() and not Path(entry.path).exists():
-                        broken.append(name)
-        except OSError as error:
-            place = Path(root, below)
-            found_text = error.strerror
-            cure = "let this user read the folder, or correct the path"
-            raise DatasetError.about("cannot list a folder", place=place, found=found_text, cure=cure) from error
+    for name, entry in entries_below(root, _is_hidden, _cannot_list):
+        if entry.is_file():
+            found.append(name)
+        elif entry.is_symlink() and not Path(entry.path).exists():
+            broken.append(name)
 
     if broken:
         LOGGER.warning("%s: %d links that lead to no file are left out, such as %s", root, len(broken), broken[0])
     return found
+
+
+def _cannot_list(place: Path, error: OSError) -> None:
+    cure = "let this user read the folder, or correct the path"
+    raise DatasetError.about("cannot list a folder", place=place, found=error.strerror, cure=cure) from error
 
 
 class FolderReader:

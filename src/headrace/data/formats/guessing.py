@@ -6,13 +6,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from itertools import islice
 
 from headrace.core.errors import FormatError
 from headrace.data.formats import other_kinds
 from headrace.data.formats.columns.arrays import plain_files
 from headrace.data.formats.folder import CONTENTS, is_litter
-from headrace.storage.files import join, objects_below
+from headrace.storage.files import entries_below, join, objects_below
 from headrace.storage.locations import is_url
 
 Endings = Mapping[str, tuple[str, ...]]
@@ -78,19 +78,12 @@ def _below(path: str) -> Iterator[str]:
         yield from names[:LOOKED_AT]
         return
 
-    count = 0
-    for folder, folders, files in os.walk(path):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and not is_litter(name))
-        if folder == path:
-            continue
-        relative = Path(folder).relative_to(path).as_posix()
-        for name in files:
-            if name.startswith(".") or is_litter(name):
-                continue
-            yield f"{relative}/{name}"
-            count += 1
-            if count == LOOKED_AT:
-                return
+    found = (name for name, _ in entries_below(path, _is_hidden) if "/" in name)
+    yield from islice(found, LOOKED_AT)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or is_litter(name)
 
 
 def _unclear(path: str, forms: dict[str, list[str]], media: Sequence[str]) -> FormatError:

@@ -14,6 +14,7 @@ from headrace.data.formats.manifest import NAME as MANIFEST
 from headrace.data.formats.manifest import read_manifest
 from headrace.data.formats.protocol import Stamped
 from headrace.storage.files import (
+    entries_below,
     exists,
     info_of,
     is_file,
@@ -195,10 +196,14 @@ def stored_files(place: str) -> list[str]:
 
     path = Path(place)
     if path.is_dir():
-        return sorted(_only_files(map(str, path.rglob("*"))))
+        return sorted(join(place, name) for name, entry in entries_below(place, _is_never_hidden) if entry.is_file())
     if path.is_file():
         return [place]
     return sorted(glob.glob(place) or glob.glob(f"{glob.escape(place)}*"))  # noqa: PTH207
+
+
+def _is_never_hidden(_name: str) -> bool:
+    return False
 
 
 def _only_files(paths: Iterable[str]) -> list[str]:
