@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import headrace
@@ -72,6 +72,9 @@ def trained(loader: Any, changes: Changes, begin: Place = (0, 0), stop: Place = 
             batches += lists([next(iterator)])
         assert next(iterator, None) is None
         if (epoch + 1, 0) == stop:
+            # Between two epochs; the next one has not begun.
+            if stop in changes:
+                loader.sampler.set_weights(changes[stop])
             break
     return batches
 
@@ -87,6 +90,14 @@ places = st.tuples(st.integers(0, EPOCHS - 1), st.integers(0, STEPS - 1))
     after=workers,
     ranks=st.tuples(st.sampled_from([1, 2, 3, 4]), st.sampled_from([1, 2, 3, 4])),
     persistent=st.booleans(),
+)
+@example(
+    changes={(1, 0): [1, 0, 0]},
+    stop=(1, 0),
+    before=(0, "process"),
+    after=(0, "process"),
+    ranks=(1, 1),
+    persistent=False,
 )
 @settings(no_fixture_problem, max_examples=50)
 def test_a_change_begins_with_the_next_batch_and_outlives_a_resume(

@@ -145,3 +145,19 @@ def test_a_pickle_beside_wanted_files_is_not_in_the_way(tmp_path: Path) -> None:
     assert headrace.open(tmp_path / "x.tar", columns=["txt"])[0]["txt"] == "a"
     with pytest.raises(FormatError, match="pickles"):
         headrace.open(tmp_path / "x.tar")
+
+
+def test_files_without_an_ending_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        add(archive, "README", b"a")
+        add(archive, ".hidden", b"b")
+        add(archive, "0.txt", b"c")
+    assert [sample["txt"] for sample in headrace.open(tmp_path / "x.tar")] == ["c"]
+    assert "1 of its files have no ending" in caplog.text
+    assert "README" in caplog.text
+
+    with tarfile.open(tmp_path / "y.tar", "w") as archive:
+        add(archive, "train/000")
+        add(archive, "train/001")
+    with pytest.raises(FormatError, match="2 files whose names have no ending, such as train/000"):
+        headrace.open(tmp_path / "y.tar")

@@ -333,12 +333,20 @@ def _open(place: str, format: str | None, trust: bool, columns: Names | None) ->
 
     try:
         if is_url(place):
-            return _open_url(chosen, place, trust, columns)
-        return chosen.open_reader(place, trust, columns)
+            reader = _open_url(chosen, place, trust, columns)
+        else:
+            reader = chosen.open_reader(place, trust, columns)
     except LIBRARY_FAILURES as error:
         if isinstance(error, HeadraceError):
             raise
         raise unreadable(place, f"{chosen.TITLE} ({chosen.NAME})", error) from error
+
+    # Lines of `{}`, or an archive without arrays: otherwise, a dataset without samples.
+    if not reader.schema.names:
+        expected = "at least one column"
+        cure = "correct the path, or what writes the file"
+        raise FormatError.about("the data have no columns", place=place, found="none", expected=expected, cure=cure)
+    return reader
 
 
 def _open_url(chosen: Format, url: str, trust: bool, columns: Names | None) -> Reader:

@@ -13,7 +13,8 @@ from headrace.core.descriptors import ReadOnlyFile
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.protocol import Handle
-from headrace.data.formats.tar_index import TarIndex, index_from, index_of, index_path, walk_headers
+from headrace.data.formats.tar_index import TarIndex, walk_headers
+from headrace.data.formats.tar_kept_index import index_from, index_of, index_path
 from headrace.storage.files import is_file
 from headrace.storage.ranges import ByteRange
 from headrace.storage.remote_files import RemoteFiles, read_into, read_ranges

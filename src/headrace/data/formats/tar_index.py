@@ -7,23 +7,19 @@ import logging
 import os
 import re
 import tarfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from headrace.core.errors import FormatError
-from headrace.core.regular import SIDE_FILE, read_side_file
 from headrace.data.formats.columns import Array
 from headrace.data.formats.columns.arrays import unreadable
 from headrace.data.formats.guards.limits import check_unfolding
 
 LOGGER = logging.getLogger("headrace")
 
-MAGIC = b"HRTARIX1"
 RECORD = 512
 REGULAR = b"0\x007"
 """Kinds of entries that are plain files: of ustar, of the tar before it, and one that ought to lie in one piece."""
@@ -93,23 +89,6 @@ class TarIndex:
         return self.names.nbytes + self.name_ends.nbytes + self.starts.nbytes + self.sizes.nbytes
 
 
-def index_of(file: str) -> TarIndex:
-    """Returns where the samples of a shard lie: from the index beside it if that is there, otherwise from its headers.
-
-    Raises `FormatError` if the shard is damaged; one that was cut off is.
-    """
-    stored = _kept(file)
-    if stored is not None:
-        return stored
-    with Path(file).open("rb", buffering=0) as stream:
-        return _walk(LocalBytes(stream.fileno()), file)
-
-
-def walk_headers(shard: ShardBytes, file: str) -> TarIndex:
-    """Returns where the samples of a shard lie, from its headers. Raises `FormatError` if it is damaged."""
-    return _walk(shard, file)
-
-
 class ShardBytes(Protocol):
     """The bytes of a shard."""
 
@@ -140,82 +119,9 @@ class LocalBytes:
         return os.pread(self._descriptor, count, start)
 
 
-def index_path(file: str | Path) -> str:
-    """Returns where the index of a shard is kept."""
-    return f"{file}.index"
-
-
-def keep_index(file: Path) -> None:
-    """Writes the index of a shard beside it, so that nobody need walk its headers again.
-
-    After `MAGIC` come little-endian 64-bit numbers: the CRC-32 of what follows it; the length of the shard, samples,
-    columns, bytes of names, bytes of endings; then `name_ends`, `starts` and `sizes` of `TarIndex`, the names, and the
-    endings, each followed by a zero byte.
-    """
-    index = index_of(str(file))
-    endings = b""
-    for ending in index.endings:
-        endings += ending.encode("utf-8", "surrogateescape") + b"\0"
-
-    head = [file.stat().st_size, *index.starts.shape, len(index.names), len(endings)]
-    numbers = [np.array(head), index.name_ends, index.starts.reshape(-1), index.sizes.reshape(-1)]
-    body = np.concatenate(numbers).astype("<i8").tobytes() + index.names.tobytes() + endings
-    Path(index_path(file)).write_bytes(MAGIC + zlib.crc32(body).to_bytes(8, "little") + body)
-
-
-def _kept(file: str) -> TarIndex | None:
-    """Returns the index beside a shard; None if there is none, or the shard has another length by now."""
-    path = index_path(file)
-    try:
-        size = Path(file).stat().st_size
-        data = read_side_file(path, max(SIDE_FILE, size))
-    except FileNotFoundError:
-        return None
-
-    return index_from(data, path, size)
-
-
-def index_from(data: bytes, path: str, size: int) -> TarIndex | None:
-    """Returns the index that was kept as `data` at a path; None if it belongs to a shard of another length than `size`.
-
-    Raises `FormatError` if it is damaged.
-    """
-    # A checksum tells damage, not intent: what the numbers say is checked again below, for an index of a stranger.
-    start = len(MAGIC) + 8
-    if data[:8] != MAGIC or int.from_bytes(data[8:start], "little") != zlib.crc32(memoryview(data)[start:]):
-        error = ValueError(f"{len(data):,} bytes whose checksum is wrong")
-        raise unreadable(path, "index of a shard", error, "delete it: it is only there to save time")
-
-    head = np.frombuffer(data, "<i8", 5, start).tolist()
-    # A shard that was written anew has an old index beside it: its headers are walked instead.
-    length, samples, columns, names, endings = head
-    if length != size:
-        return None
-
-    table = np.frombuffer(data, "<i8", samples + 1 + 2 * samples * columns, start + 40).astype(np.int64, copy=False)
-    text = start + 40 + table.nbytes
-    if not _hang_together(table, length, samples, names):
-        error = ValueError("files or names that overlap, or lie outside of the shard")
-        raise unreadable(path, "index of a shard", error, "delete it: it is only there to save time")
-
-    starts, sizes = table[samples + 1 :].reshape(2, samples, columns)
-    parts = data[text + names : text + names + endings].split(b"\0")[:columns]
-    found = tuple(_as_text(part.lower()) for part in parts)
-    return TarIndex(np.frombuffer(data, np.uint8, names, text), table[: samples + 1], found, starts, sizes)
-
-
-def _as_text(name: bytes) -> str:
+def as_text(name: bytes) -> str:
+    """Returns a name as Python has names of files."""
     return name.decode("utf-8", "surrogateescape")
-
-
-def _hang_together(table: Array, length: int, samples: int, names: int) -> bool:
-    """Tells whether names follow each other, and files lie in a shard of this length and fill no more than it."""
-    ends = table[: samples + 1]
-    (starts, sizes) = table[samples + 1 :].reshape(2, -1)
-    there = sizes >= 0
-    ordered = int(ends[0]) == 0 and int(ends[-1]) == names and bool((np.diff(ends) >= 0).all())
-    inside = bool(((starts >= 0) & (sizes <= length) & (starts <= length - sizes))[there].all())
-    return ordered and inside and int(sizes[there].astype(np.float64).sum()) <= length
 
 
 class _TarSamples:
@@ -228,6 +134,8 @@ class _TarSamples:
         self.holes: dict[tuple[int, int], Holes] = {}
         self.prefix = b"/"
         self.seen = 0
+        self.without_ending: list[bytes] = []
+        """Names of files that are no part of a sample, since nothing says of which column they are."""
 
     def add(self, name: bytes, start: int, size: int, holes: Holes | None = None) -> None:
         if not name.startswith(self.prefix):
@@ -236,6 +144,8 @@ class _TarSamples:
             folder, slash, base = name.rpartition(b"/")
             stem, dot, ending = base.partition(b".")
             if not stem or not ending:
+                if stem:
+                    self.without_ending.append(name)
                 return
             self.prefix = folder + slash + stem + dot
             self.seen = 0
@@ -257,6 +167,9 @@ class _TarSamples:
             self.holes[len(self.names) - 1, column] = holes
 
     def index(self, place: str) -> TarIndex:
+        if self.without_ending:
+            self._tell_of_endings(place)
+
         # The attack: a million small files, each a sample of its own with an ending of its own, are a table of a
         # million times a million places.
         shape = len(self.names), len(self.columns)
@@ -273,12 +186,27 @@ class _TarSamples:
         starts[table[:, 0], table[:, 1]] = table[:, 2]
         sizes[table[:, 0], table[:, 1]] = table[:, 3]
         ends = np.cumsum([0, *map(len, self.names)])
-        endings = tuple(map(_as_text, self.columns))
+        endings = tuple(map(as_text, self.columns))
         return TarIndex(np.frombuffer(b"".join(self.names), np.uint8), ends, endings, starts, sizes, self.holes)
 
+    def _tell_of_endings(self, place: str) -> None:
+        count = len(self.without_ending)
+        first = as_text(self.without_ending[0])
+        if not self.names:
+            found = f"{count:,} files whose names have no ending, such as {first}"
+            expected = "names such as 0001.jpg and 0001.cls: of a sample, a dot, and of a column"
+            cure = "rename the files; or unpack the archive, and open the folder"
+            what = "no file of this shard is part of a sample"
+            raise FormatError.about(what, place=place, found=found, expected=expected, cure=cure)
 
-def _walk(shard: ShardBytes, place: str) -> TarIndex:
-    """Reads header after header. Their checksums are compared many at a time, since that is quicker."""
+        LOGGER.warning("%s: %d of its files have no ending, and are passed over; the first is %s", place, count, first)
+
+
+def walk_headers(shard: ShardBytes, place: str) -> TarIndex:
+    """Returns where the samples of a shard lie, from its headers. Raises `FormatError` if it is damaged.
+
+    Checksums of headers are compared many at a time, since that is quicker.
+    """
     length = shard.size
     samples = _TarSamples()
     position = 0
@@ -361,7 +289,7 @@ class _ShardStream(io.RawIOBase):
 
 
 def _walked_by_tarfile(shard: ShardBytes, place: str) -> TarIndex:
-    """Returns what `_walk` does, of a shard with entries of rare kinds: holes, links, sizes in records of pax."""
+    """Returns what `walk_headers` does, of a shard with rare entries: holes, links, sizes in records of pax."""
     try:
         stream = io.BufferedReader(_ShardStream(shard))
         with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:

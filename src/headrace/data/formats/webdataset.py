@@ -32,7 +32,8 @@ from headrace.data.formats.manifest import Manifest, manifest_of
 from headrace.data.formats.protocol import Names, Reader, Writer
 from headrace.data.formats.shards import is_pattern, shards_of
 from headrace.data.formats.tar_files import LocalTarFiles, RemoteTarFiles, TarFiles
-from headrace.data.formats.tar_index import TarIndex, keep_index
+from headrace.data.formats.tar_index import TarIndex
+from headrace.data.formats.tar_kept_index import keep_index
 from headrace.data.formats.tar_reader import KEY, TarReader, decoded, new_bytes, place_of_file
 from headrace.storage.files import first_bytes, is_file, is_folder
 from headrace.storage.locations import is_url
