@@ -287,3 +287,13 @@ def test_the_helpers_of_multiprocessing_are_no_leak_and_hide_nothing() -> None:
     process.kill()
     process.join()
     process.close()
+
+
+def test_the_first_workers_of_a_program_leave_nothing() -> None:
+    code = (
+        "from headrace import DataLoader; from headrace.testing import no_leaks\n"
+        "with no_leaks():\n"
+        "    assert len(list(DataLoader(range(8), 4, num_workers=1, multiprocessing_context='fork'))) == 2"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (0, "") == (done.returncode, done.stderr)

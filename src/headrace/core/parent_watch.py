@@ -23,6 +23,11 @@ _pipe: tuple[int, int] | None = None
 """The reading and the writing end. They stay open as long as this process lives."""
 
 
+def kept_descriptors() -> tuple[int, ...]:
+    """Returns those that this process keeps until it ends, from its first child on."""
+    return _pipe or ()
+
+
 class ParentWatch:
     """A reading end for one child, which must keep it open. Picklable while a process is being started.
 

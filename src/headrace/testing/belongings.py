@@ -15,6 +15,7 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 from headrace.core.memory import process_tree, tree_memory
+from headrace.core.parent_watch import kept_descriptors
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -137,10 +138,11 @@ def _is_foreign(thread: threading.Thread) -> bool:
 
 
 def _descriptors() -> dict[int, str]:
-    # Pipes to the helpers of multiprocessing, which stay open until the interpreter exits.
-    of_python = {
+    # Pipes to the helpers of multiprocessing and to workers, which stay open until the interpreter exits.
+    kept = {
         getattr(resource_tracker._resource_tracker, "_fd", None),
         getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
+        *kept_descriptors(),
     }
     try:
         numbers = list(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208 - pathlib would sort paths first
@@ -154,7 +156,7 @@ def _descriptors() -> dict[int, str]:
         except OSError:
             continue  # that of the listing itself
 
-        if fd not in of_python:
+        if fd not in kept:
             found[fd] = target
 
     return found
