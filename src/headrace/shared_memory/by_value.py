@@ -122,7 +122,7 @@ class _Packer:
     """Writes one object into a new file, `fd`, which belongs to the caller."""
 
     def __init__(self) -> None:
-        self.fd = nameless_file()
+        self.fd = nameless_file("object")
         self.nbytes = 0
         self.digest = hashlib.blake2b(digest_size=16)
 

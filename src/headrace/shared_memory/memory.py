@@ -101,7 +101,7 @@ class FileBacking:
         Where file sizes are limited to less than `REGION_SPAN`, the file has room for one region of that size.
         """
         try:
-            return cls(nameless_file(), min(largest_file(), REGION_SPAN))
+            return cls(nameless_file("batches"), min(largest_file(), REGION_SPAN))
         except OSError as error:
             message = explain(
                 "cannot create shared memory for batches",

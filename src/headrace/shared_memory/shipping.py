@@ -64,8 +64,8 @@ class PackedObject:
         self._mapped: Bytes | None = None
         self.pickle = self.bytes = -1
         try:
-            self.pickle = nameless_file()
-            self.bytes = nameless_file()
+            self.pickle = nameless_file("pickle")
+            self.bytes = nameless_file("arrays")
             with os.fdopen(self.pickle, "wb", closefd=False) as stream:
                 writer = _HashingWriter(stream)
                 self.generators = _dump(obj, writer, self._append, self.inside)

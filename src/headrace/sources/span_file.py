@@ -55,7 +55,7 @@ def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 def write(table: pa.Table) -> int:
     """Writes a table into new shared memory. Returns its descriptor, which belongs to the caller. Raises `OSError`."""
-    descriptor = nameless_file()
+    descriptor = nameless_file("records")
     try:
         # Written, not mapped: the kernel takes new pages in one call, rather than by a fault for each of them.
         with pa.OSFile(f"/dev/fd/{descriptor}", "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:

@@ -43,7 +43,7 @@ def offer(name: bytes) -> Iterator[Offer]:
 
 
 def note_hello(offer: Offer) -> None:
-    fd = nameless_file()
+    fd = nameless_file("spec")
     os.write(fd, b"hello")
     offer.has(fd, MANIFEST)
     os.close(fd)

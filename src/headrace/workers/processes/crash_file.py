@@ -38,7 +38,7 @@ class CrashFile:
     def __init__(self, descriptor: int | None = None) -> None:
         """Makes a new one; with `descriptor`, opens one that came from another process."""
         if descriptor is None:
-            self._fd = nameless_file()
+            self._fd = nameless_file("activity")
         else:
             self._fd = descriptor
 

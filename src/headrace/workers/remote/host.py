@@ -192,7 +192,7 @@ def _over_the_wire(wire: Wire) -> tuple[int, TravellingManifest]:
     """Has the proxy send the worker spec, and returns its file, which the caller owns. Raises `LostError`."""
     wire.send("send spec")
     message = wire.receive()
-    fd = nameless_file()
+    fd = nameless_file("spec")
     try:
         _receive_file(wire, fd, message.sizes)
     except BaseException:

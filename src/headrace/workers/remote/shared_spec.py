@@ -51,7 +51,7 @@ class Offer:
 
     def has(self, fd: int, manifest: TravellingManifest) -> None:
         """Notes the spec. Keeps a descriptor of its file of its own."""
-        self._files = [os.dup(fd), nameless_file()]
+        self._files = [os.dup(fd), nameless_file("manifest")]
         # In a file as well: the manifest of many arrays is longer than a message may be.
         with open(self._files[1], "wb", closefd=False) as file:
             pickle.dump(manifest, file)
