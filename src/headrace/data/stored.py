@@ -19,9 +19,11 @@ from headrace.data.fluent import Fluent
 from headrace.data.formats.columns import Block, Column, Keys, value_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.protocol import Handle, NamesFiles, Reader, WindowReader, stamped
-from headrace.data.formats.shards import FileList, stamp_of
+from headrace.data.formats.registry import MAPPED
+from headrace.data.formats.shards import FileList, stamp_of, stored_files
 from headrace.data.gather import INT64, Gather, RaggedAs, in_range, type_of_numbers, whole_numbers
 from headrace.data.images import decode_image, holds_images, stacked
+from headrace.data.mapped_files import MappedFiles
 from headrace.data.stacking import Stacking, gather_stacked
 from headrace.data.stream import StoredStream
 from headrace.storage.listing import lookup
@@ -63,6 +65,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         self._options = options
         self._checks_keys = False
         self._plan: Handle[list[tuple[str, Gather]] | None] = Handle()
+        self._mapped: Handle[MappedFiles] = Handle()
 
     @property
     def format(self) -> str:
@@ -208,6 +211,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         vars(changed).pop("block_schema", None)
         changed._checks_keys = False
         changed._plan = Handle()
+        changed._mapped = Handle()
         return changed
 
     # -- samples -------------------------------------------------------------------------------------------------------
@@ -279,7 +283,15 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         return text
 
     def _read(self, keys: Keys) -> Block:
+        self._mapped.get(self._mapped_files).look()
         return self._reader.fetch(keys, self.stored_names).numbered(self._reader.place, keys)
+
+    def _mapped_files(self) -> MappedFiles:
+        if self.format not in MAPPED or is_url(self.place):
+            return MappedFiles([])
+        if self._listed is not None:
+            return MappedFiles(self._listed.files)
+        return MappedFiles(stored_files(self.place))
 
     def sample(self, block: Block, place: int) -> dict[str, Any]:
         """Returns one sample of a block as users get it."""
@@ -314,6 +326,7 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
     def fetch_batch(self, keys: Any, out: BatchMemory) -> dict[str, Any]:
         """Returns the batch of these keys, each column gathered into `out`. Raises `IndexError` and `FormatError`."""
+        self._mapped.get(self._mapped_files).look()
         plan = self._plan.get(self._make_plan)
         if type(keys) is np.ndarray and keys.dtype is INT64 and keys.ndim == 1:
             array = keys

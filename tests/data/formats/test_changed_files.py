@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -11,14 +12,15 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.core.errors import FormatError
+from headrace.data import mapped_files
+from headrace.data.formats.registry import MAPPED
 from tests.data.formats.damage import ALLOWED, fault_of
+from tests.data.formats.own_handles import files_of_samples
 from tests.data.formats.samples import FORMATS, path_of, plain, usual, write
 from tests.programs import ROOT, run
 
 Samples = list[dict[str, Any]]
-
-MAPPED = ("arrow", "memmap", "hdf5", "npz", "npy", "idx", "tensordict", "huggingface")
-"""Forms that are mapped into memory. Whoever writes over such files changes values in use; docs/formats.md says so."""
 
 READ = [format for format in FORMATS if format not in MAPPED]
 
@@ -81,6 +83,10 @@ def together(dataset: Any) -> Samples:
     return plain(dataset.__getitems__(list(range(len(dataset)))))
 
 
+def batches(dataset: Any) -> Samples:
+    return plain(headrace.DataLoader(dataset, batch_size=4))
+
+
 WAYS = (through_worker, elsewhere, together, one_by_one)
 
 
@@ -122,7 +128,9 @@ CUT = """
 import sys
 from pathlib import Path
 import headrace
+from headrace.data import mapped_files
 from tests.data.formats.damage import ALLOWED, fault_of
+from tests.data.formats.own_handles import files_of_samples
 from tests.data.formats.own_handles import files_of_samples
 from tests.data.formats.samples import plain
 path = Path(sys.argv[1])
@@ -148,3 +156,31 @@ def test_files_that_are_cut_while_they_are_read_give_old_values_or_an_error(form
     ended = run(["-c", CUT, path], cwd=ROOT)
     assert (ended.returncode, set(ended.stdout.split()) <= {"None", "True"}) == (0, True), ended
     assert len(ended.stdout.split()) == 2
+
+
+@pytest.mark.quick(format=["npz", "arrow"])
+@pytest.mark.parametrize("format", [format for format in FORMATS if format in MAPPED])
+@pytest.mark.parametrize("read", [together, one_by_one, batches])
+def test_who_writes_over_mapped_files_is_told(
+    format: str, read: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(mapped_files, "EVERY", 0.0)
+    monkeypatch.setattr(mapped_files, "SHARE", 1.0)
+    path = write(format, path_of(format, tmp_path), [usual(format, seed=7)])
+    dataset = headrace.open(path)
+    read(dataset)
+    read(dataset)
+    assert caplog.text == ""
+    for file in files_of_samples(path):
+        status = file.stat()
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    read(dataset)
+    read(dataset)
+    written = [line for line in caplog.messages if "was written to while it is read" in line]
+    assert len(written) == len(files_of_samples(path))
+
+    for file in files_of_samples(path):
+        os.truncate(file, file.stat().st_size - 1)
+    with pytest.raises(FormatError, match="cut short while it is read"):
+        read(dataset)

@@ -59,6 +59,9 @@ READ_BY_RANGES = ("arrow", "memmap", "parquet", "webdataset", "npy", "idx", "ten
 """The formats whose files are read piece by piece where they lie in a store. Those of all others are fetched whole."""
 
 
+MAPPED = ("arrow", "memmap", "hdf5", "npz", "npy", "idx", "tensordict", "huggingface", "flat")
+"""Formats whose files on this machine are mapped into memory: those who write over them change values in use."""
+
 FOLDERS_OF_FILES = ("arrow", "memmap", "parquet", "webdataset", "pt", "csv", "tsv", "jsonl")
 """The formats that a folder is in by the endings of most of its files; see `guessing.py`."""
 
