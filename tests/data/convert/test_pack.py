@@ -309,7 +309,7 @@ REFUSED: dict[str, Refused] = {
     "below the source": (UsageError, lambda root: root / "source.npz" / "data", {}, "overlap"),
     "nameless": (HeadraceError, lambda root: "", {}, "place:"),
     "foreign files": (FormatError, lambda root: root / "foreign", {}, "did not pack"),
-    "a file in the way": (FormatError, lambda root: root / "foreign" / "mine.txt", {}, "already"),
+    "a file in the way": (FormatError, lambda root: root / "foreign" / "mine.txt", {"format": "arrow"}, "already"),
     "a folder in the way": (FormatError, lambda root: root / "foreign", {"format": "hdf5"}, "already"),
     "below a file": (DatasetError, lambda root: root / "foreign" / "mine.txt" / "data", {}, "cure:"),
     "where nobody may write": (DatasetError, lambda root: "/proc/data", {}, "/proc"),
