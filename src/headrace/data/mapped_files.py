@@ -30,17 +30,12 @@ class MappedFiles:
             if status is not None:
                 self._known[file] = status
 
-        self._due = time.monotonic() + EVERY
+    def look(self) -> float:
+        """Looks at the files, and returns when to do so again, by `time.monotonic()`.
 
-    def look(self) -> None:
-        """Looks if that is due. Warns of a file that was written over; raises `FormatError` if one was cut short.
-
-        Where a page that is gone is read before the next look, the system ends the process.
+        Warns of a file that was written over; raises `FormatError` if one was cut short. Where a page that is gone is
+        read before the next look, the system ends the process.
         """
-        if time.monotonic() >= self._due:
-            self._look()
-
-    def _look(self) -> None:
         began = time.monotonic()
         for file, known in self._known.items():
             now = _status_of(file)
@@ -58,7 +53,7 @@ class MappedFiles:
                 self._known[file] = now
 
         ended = time.monotonic()
-        self._due = ended + max(EVERY, (ended - began) / SHARE)
+        return ended + max(EVERY, (ended - began) / SHARE)
 
 
 def _status_of(file: str) -> os.stat_result | None:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,12 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         self._options = options
         self._checks_keys = False
         self._plan: Handle[list[tuple[str, Gather]] | None] = Handle()
-        self._mapped: Handle[MappedFiles] = Handle()
+        self._mapped: MappedFiles | None = None
+        self._look_due = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The clock of another machine is another one, and so may its files be.
+        return {**vars(self), "_mapped": None, "_look_due": 0.0}
 
     @property
     def format(self) -> str:
@@ -211,7 +217,6 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         vars(changed).pop("block_schema", None)
         changed._checks_keys = False
         changed._plan = Handle()
-        changed._mapped = Handle()
         return changed
 
     # -- samples -------------------------------------------------------------------------------------------------------
@@ -283,15 +288,22 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         return text
 
     def _read(self, keys: Keys) -> Block:
-        self._mapped.get(self._mapped_files).look()
+        if monotonic() >= self._look_due:
+            self._look_at_files()
         return self._reader.fetch(keys, self.stored_names).numbered(self._reader.place, keys)
 
-    def _mapped_files(self) -> MappedFiles:
+    def _look_at_files(self) -> None:
+        """Warns if somebody has written over files that are mapped; raises `FormatError` if one was cut short."""
+        if self._mapped is None:
+            self._mapped = MappedFiles(self._files_to_map())
+        self._look_due = self._mapped.look()
+
+    def _files_to_map(self) -> Sequence[str]:
         if self.format not in MAPPED or is_url(self.place):
-            return MappedFiles([])
+            return []
         if self._listed is not None:
-            return MappedFiles(self._listed.files)
-        return MappedFiles(stored_files(self.place))
+            return self._listed.files
+        return stored_files(self.place)
 
     def sample(self, block: Block, place: int) -> dict[str, Any]:
         """Returns one sample of a block as users get it."""
@@ -326,7 +338,8 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
     def fetch_batch(self, keys: Any, out: BatchMemory) -> dict[str, Any]:
         """Returns the batch of these keys, each column gathered into `out`. Raises `IndexError` and `FormatError`."""
-        self._mapped.get(self._mapped_files).look()
+        if monotonic() >= self._look_due:
+            self._look_at_files()
         plan = self._plan.get(self._make_plan)
         if type(keys) is np.ndarray and keys.dtype is INT64 and keys.ndim == 1:
             array = keys
