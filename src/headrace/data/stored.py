@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
@@ -21,7 +22,7 @@ from headrace.data.formats.columns import Block, Column, Keys, value_of
 from headrace.data.formats.columns.schema import Field, Schema
 from headrace.data.formats.protocol import Handle, NamesFiles, Reader, WindowReader, stamped
 from headrace.data.formats.registry import MAPPED
-from headrace.data.formats.shards import FileList, stamp_of, stored_files
+from headrace.data.formats.shards import FileList, beginning_of_files, stamp_of
 from headrace.data.gather import INT64, Gather, RaggedAs, in_range, type_of_numbers, whole_numbers
 from headrace.data.images import decode_image, holds_images, stacked
 from headrace.data.mapped_files import MappedFiles
@@ -39,6 +40,9 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
     by default is made column by column, without a Python loop over samples: tensors, `Padded`, `Blobs` (byte strings in
     one memory) and lists of strings. Holds no open file until it is used, and none is sent to other processes.
     """
+
+    _mapped: MappedFiles | None = None
+    _look_due = 0.0
 
     def __init__(
         self,
@@ -66,8 +70,6 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         self._options = options
         self._checks_keys = False
         self._plan: Handle[list[tuple[str, Gather]] | None] = Handle()
-        self._mapped: MappedFiles | None = None
-        self._look_due = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         # The clock of another machine is another one, and so may its files be.
@@ -288,22 +290,19 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
         return text
 
     def _read(self, keys: Keys) -> Block:
+        block = self._reader.fetch(keys, self.stored_names).numbered(self._reader.place, keys)
         if monotonic() >= self._look_due:
             self._look_at_files()
-        return self._reader.fetch(keys, self.stored_names).numbered(self._reader.place, keys)
+        return block
 
     def _look_at_files(self) -> None:
         """Warns if somebody has written over files that are mapped; raises `FormatError` if one was cut short."""
-        if self._mapped is None:
-            self._mapped = MappedFiles(self._files_to_map())
-        self._look_due = self._mapped.look()
-
-    def _files_to_map(self) -> Sequence[str]:
         if self.format not in MAPPED or is_url(self.place):
-            return []
-        if self._listed is not None:
-            return self._listed.files
-        return stored_files(self.place)
+            self._look_due = math.inf
+            return
+        if self._mapped is None:
+            self._mapped = MappedFiles(beginning_of_files(self.place if self._listed is None else self._listed.files))
+        self._look_due = self._mapped.look()
 
     def sample(self, block: Block, place: int) -> dict[str, Any]:
         """Returns one sample of a block as users get it."""
@@ -338,9 +337,9 @@ class StoredDataset(Fluent, Dataset[dict[str, Any]]):
 
     def fetch_batch(self, keys: Any, out: BatchMemory) -> dict[str, Any]:
         """Returns the batch of these keys, each column gathered into `out`. Raises `IndexError` and `FormatError`."""
+        plan = self._plan.get(self._make_plan)
         if monotonic() >= self._look_due:
             self._look_at_files()
-        plan = self._plan.get(self._make_plan)
         if type(keys) is np.ndarray and keys.dtype is INT64 and keys.ndim == 1:
             array = keys
         else:

@@ -5,6 +5,7 @@ A path is a text: a path of this machine, or a URL. Within one `lookup`, a store
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -96,19 +97,24 @@ def entries_below(
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Yields what lies below a folder of this machine, but no folders: each entry with its path relative to the root.
 
-    Links to folders are followed, unless they lead back to a folder on their own way down. is_hidden: tells of the name
-    of an entry whether it is left out. on_error: called for a folder that cannot be listed, which is left out.
+    Links to folders are followed, and each folder is read once: a link to one that is read already, or to one above the
+    root, is an error of `errno.ELOOP`. is_hidden: tells of the name of an entry whether it is left out. on_error: is
+    called with what is left out since it cannot be listed.
     """
-    pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", ())]
-    while pending:
-        below, parents = pending.pop()
+    seen = set()
+    for above in Path(root).resolve().parents:
+        seen.add(_identity_of(above))
+
+    pending = [""]
+    # Links come last, so that a folder has the name that it has without them.
+    links: list[str] = []
+    while pending or links:
+        below = pending.pop() if pending else links.pop(0)
         place = Path(root, below)
         try:
-            status = place.stat()
-            # By device and inode: a link to a folder above has another path at each turn.
-            here = (status.st_dev, status.st_ino)
-            if here in parents:
-                continue
+            here = _identity_of(place)
+            if here in seen:
+                raise OSError(errno.ELOOP, "a link to a folder that is read already, or lies above", str(place))
             with os.scandir(place) as listed:
                 entries = sorted(listed, key=_name_of_entry)
         except OSError as error:
@@ -116,14 +122,30 @@ def entries_below(
                 on_error(place, error)
             continue
 
+        seen.add(here)
         for entry in entries:
             if is_hidden(entry.name):
                 continue
             name = f"{below}/{entry.name}" if below else entry.name
-            if entry.is_dir():
-                pending.append((name, (*parents, here)))
-            else:
+            try:
+                is_folder_itself = entry.is_dir()
+            except OSError as error:
+                if on_error is not None:
+                    on_error(Path(entry.path), error)
+                continue
+
+            if not is_folder_itself:
                 yield name, entry
+            elif entry.is_symlink():
+                links.append(name)
+            else:
+                pending.append(name)
+
+
+def _identity_of(folder: Path) -> tuple[int, int]:
+    # By device and inode: a link to a folder has another path at each turn.
+    status = folder.stat()
+    return status.st_dev, status.st_ino
 
 
 def _name_of_entry(entry: os.DirEntry[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import shutil
@@ -158,6 +159,12 @@ def test_files_that_are_cut_while_they_are_read_give_old_values_or_an_error(form
     assert len(ended.stdout.split()) == 2
 
 
+def always_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has mapped files looked at with each batch."""
+    monkeypatch.setattr(mapped_files, "EVERY", 0.0)
+    monkeypatch.setattr(mapped_files, "SHARE", math.inf)
+
+
 @pytest.mark.quick(format=["npz", "arrow"])
 @pytest.mark.parametrize("format", [format for format in FORMATS if format in MAPPED])
 @pytest.mark.parametrize("read", [together, one_by_one, batches])
@@ -165,8 +172,7 @@ def test_who_writes_over_mapped_files_is_told(
     format: str, read: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(mapped_files, "EVERY", 0.0)
-    monkeypatch.setattr(mapped_files, "SHARE", 1.0)
+    always_due(monkeypatch)
     path = write(format, path_of(format, tmp_path), [usual(format, seed=7)])
     dataset = headrace.open(path)
     read(dataset)
@@ -175,12 +181,42 @@ def test_who_writes_over_mapped_files_is_told(
     for file in files_of_samples(path):
         status = file.stat()
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    read(dataset)
-    read(dataset)
-    written = [line for line in caplog.messages if "was written to while it is read" in line]
-    assert len(written) == len(files_of_samples(path))
+    for _ in range(3):
+        read(dataset)
+    written = [line for line in caplog.messages if "was changed while it is read" in line]
+    # Once for each file that is mapped; a description beside them is not.
+    assert 1 <= len(written) == len(set(written)) <= len(files_of_samples(path))
 
     for file in files_of_samples(path):
         os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(FormatError, match="cut short while it is read"):
         read(dataset)
+
+
+def test_files_beside_those_that_are_mapped_may_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    always_due(monkeypatch)
+    path = write("memmap", path_of("memmap", tmp_path), [usual("memmap")])
+    dataset = headrace.open(path)
+    (path / "train.log").write_text("a long line")
+    together(dataset)
+    (path / "train.log").write_text("")
+    together(dataset)
+    assert caplog.text == ""
+
+
+def test_a_pattern_and_a_list_of_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    always_due(monkeypatch)
+    path = tmp_path / "data"
+    headrace.pack(write("npz", path_of("npz", tmp_path), [usual("npz")]), path, workers=1)
+    (tmp_path / "link").symlink_to(path)
+    for place in (str(path / "*.arrow"), [str(path / "part-00000.arrow")], str(tmp_path / "link")):
+        dataset = headrace.open(place)
+        together(dataset)
+        file = path / "part-00000.arrow"
+        whole = file.read_bytes()
+        os.truncate(file, len(whole) - 1)
+        with pytest.raises(FormatError, match="cut short while it is read"):
+            together(dataset)
+        file.write_bytes(whole)

@@ -249,19 +249,32 @@ def test_links_to_nothing_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert "1.bin" in caplog.text
 
 
-def test_a_class_may_be_a_link_to_a_folder(tmp_path: Path) -> None:
-    for name in ("data/cat", "elsewhere/dogs/small"):
-        (tmp_path / name).mkdir(parents=True)
-        Image.new("RGB", (2, 2)).save(tmp_path / name / "0.png")
-    (tmp_path / "data/dog").symlink_to(tmp_path / "elsewhere/dogs")
-    (tmp_path / "data/cat/up").symlink_to(tmp_path / "data")
-    (tmp_path / "elsewhere/dogs/around").symlink_to(tmp_path / "elsewhere/dogs")
+def test_a_class_may_be_a_link_to_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data, dogs = tmp_path / "data", tmp_path / "elsewhere/dogs"
+    photos(tmp_path, ["data/cat/0.jpg", "elsewhere/dogs/small/0.jpg", "private.jpg"])
+    (data / "dog").symlink_to(dogs)
+    # None of these brings a picture once more, or one from above.
+    (data / "cat/up").symlink_to(data)
+    (data / "above").symlink_to("..")
+    (data / "again").symlink_to("cat")
+    (data / "itself").symlink_to("itself")
+    (dogs / "around").symlink_to(dogs)
 
-    dataset: Any = headrace.open(tmp_path / "data")
-    assert ["cat/0.png", "dog/small/0.png"] == [dataset[index]["path"] for index in range(len(dataset))]
+    dataset: Any = headrace.open(data)
+    assert ["cat/0.jpg", "dog/small/0.jpg"] == [dataset[index]["path"] for index in range(len(dataset))]
     assert [0, 1] == [dataset[index]["label"] for index in range(len(dataset))]
-    with pytest.raises(UsageError, match="source and target overlap"):
-        headrace.pack(tmp_path / "data", tmp_path / "elsewhere/dogs/small")
+    assert "5 links are left out" in caplog.text
+    for target in ("elsewhere/dogs/small", "elsewhere/dogs/new", "data/dog/new", "elsewhere"):
+        with pytest.raises(UsageError, match="source and target overlap"):
+            headrace.pack(data, tmp_path / target)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_data_without_columns_are_an_error(listed: bool, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n{}\n")
+    place: Any = [tmp_path / "a.jsonl"] if listed else tmp_path / "a.jsonl"
+    with pytest.raises(FormatError, match="the data have no columns"):
+        headrace.open(place)
 
 
 def test_a_file_may_be_named_like_a_range(tmp_path: Path) -> None:

@@ -148,16 +148,23 @@ def test_a_pickle_beside_wanted_files_is_not_in_the_way(tmp_path: Path) -> None:
 
 
 def test_files_without_an_ending_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with tarfile.open(tmp_path / "x.tar", "w") as archive:
-        add(archive, "README", b"a")
-        add(archive, ".hidden", b"b")
-        add(archive, "0.txt", b"c")
-    assert [sample["txt"] for sample in headrace.open(tmp_path / "x.tar")] == ["c"]
-    assert "1 of its files have no ending" in caplog.text
-    assert "README" in caplog.text
+    def shard(name: str, *files: str) -> None:
+        with tarfile.open(tmp_path / name, "w") as archive:
+            for file in files:
+                add(archive, file, b"a")
 
-    with tarfile.open(tmp_path / "y.tar", "w") as archive:
-        add(archive, "train/000")
-        add(archive, "train/001")
-    with pytest.raises(FormatError, match="2 files whose names have no ending, such as train/000"):
-        headrace.open(tmp_path / "y.tar")
+    shard("0.tar", "README", ".hidden", "0.txt")
+    shard("1.tar", "LICENSE")
+    shard("2.tar", "README", "1.txt")
+    assert len(headrace.open(tmp_path / "0.tar")) == 1
+    assert ["0.tar: files whose names have no ending are passed over, here and in other shards: 1, such as README"] == [
+        line.removeprefix(f"{tmp_path}/") for line in caplog.messages
+    ]
+
+    caplog.clear()
+    assert [sample["__key__"] for sample in headrace.open(tmp_path)] == ["0", "1"]
+    assert ["0.tar", "1.tar"] == [line.removeprefix(f"{tmp_path}/").split(":")[0] for line in caplog.messages]
+
+    shard("alone.tar", "train/000", "train/001")
+    with pytest.raises(FormatError, match="2 without an ending in their names, such as train/000"):
+        headrace.open(tmp_path / "alone.tar")

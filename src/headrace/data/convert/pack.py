@@ -250,11 +250,16 @@ def _overlap_here(source: str, target: str) -> bool:
     # The target is exchanged as a whole: a source in it would be gone, and a source around it would change as it is
     # read.
     overlap = not Path(target).name
-    for file in (source, *stored_files(source)):
+    files = stored_files(source)
+    for file in (source, *files):
         path = Path(os.path.realpath(file))
         if path == other or other in path.parents or path in other.parents:
             overlap = True
 
+    if Path(source).is_dir():
+        # A folder of the source may be a link to one that lies elsewhere.
+        folders = {Path(source, above) for file in files for above in Path(file).relative_to(source).parents}
+        overlap = overlap or any(Path(os.path.realpath(folder)) in other.parents for folder in folders)
     return overlap
 
 
@@ -300,7 +305,7 @@ def format_for(target: str | os.PathLike[str]) -> str:
 
     if ending not in endings:
         expected = "a folder's name without an ending, or one of " + " ".join(endings)
-        cure = "choose one of these endings, or name the form: --format, or PackOptions(format=)"
+        cure = "choose one of these endings, a name without a dot, or name the form: --format, or PackOptions(format=)"
         what = "no form has this ending"
         raise UsageError.about(what, place=shown_url(local_path(target)), found=ending, expected=expected, cure=cure)
 

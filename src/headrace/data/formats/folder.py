@@ -6,6 +6,7 @@ have; text is text, all else is bytes) and, with sub-folders, `label`. Order: by
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -48,6 +49,9 @@ NOTES = (
 
 SPLITS = frozenset(("train", "training", "val", "valid", "validation", "dev", "test", "testing"))
 """Names of folders that are parts of a dataset more often than classes."""
+
+NAMED = 3
+"""Links that are named in the log, of those that are left out."""
 
 LOGGER = logging.getLogger("headrace")
 
@@ -215,21 +219,25 @@ def _ending_of(data: bytes) -> str:
 def _files(root: str) -> list[str]:
     """Returns all files below a folder, relative to it."""
     found = []
-    broken = []
-    for name, entry in entries_below(root, _is_hidden, _cannot_list):
+    left_out = []
+
+    def cannot_list(place: Path, error: OSError) -> None:
+        if error.errno == errno.ELOOP:
+            left_out.append(place.relative_to(root).as_posix())
+            return
+        cure = "let this user read the folder, or correct the path"
+        raise DatasetError.about("cannot list a folder", place=place, found=error.strerror, cure=cure) from error
+
+    for name, entry in entries_below(root, _is_hidden, cannot_list):
         if entry.is_file():
             found.append(name)
         elif entry.is_symlink() and not Path(entry.path).exists():
-            broken.append(name)
+            left_out.append(name)
 
-    if broken:
-        LOGGER.warning("%s: %d links that lead to no file are left out, such as %s", root, len(broken), broken[0])
+    if left_out:
+        told = "%s: %d links are left out, which lead nowhere, or to a folder that is read already or lies above: %s"
+        LOGGER.warning(told, root, len(left_out), ", ".join(left_out[:NAMED]))
     return found
-
-
-def _cannot_list(place: Path, error: OSError) -> None:
-    cure = "let this user read the folder, or correct the path"
-    raise DatasetError.about("cannot list a folder", place=place, found=error.strerror, cure=cure) from error
 
 
 class FolderReader:

@@ -19,6 +19,7 @@ from headrace.data.formats.registry import (
     check_name,
     format_named,
     format_of,
+    with_columns,
 )
 from headrace.data.formats.shards import FileList
 from headrace.storage.files import is_file
@@ -141,7 +142,7 @@ def _open(listed: FileList, format: str | None, trust: bool, columns: Names | No
         )
 
     try:
-        return listed, _reader(chosen, listed, trust, columns, by_ranges=chosen.NAME in READ_BY_RANGES)
+        return listed, with_columns(_reader(chosen, listed, trust, columns, by_ranges=chosen.NAME in READ_BY_RANGES))
     except LIBRARY_FAILURES as error:
         if isinstance(error, HeadraceError):
             raise

@@ -344,11 +344,16 @@ def _open(place: str, format: str | None, trust: bool, columns: Names | None) ->
             raise
         raise unreadable(place, f"{chosen.TITLE} ({chosen.NAME})", error) from error
 
-    # Lines of `{}`, or an archive without arrays: otherwise, a dataset without samples.
+    return with_columns(reader)
+
+
+def with_columns(reader: Reader) -> Reader:
+    """Returns a reader. Raises `FormatError` for one without columns, which would be a dataset without samples."""
     if not reader.schema.names:
-        expected = "at least one column"
+        expected = "at least one column: lines with fields, an archive with arrays"
         cure = "correct the path, or what writes the file"
-        raise FormatError.about("the data have no columns", place=place, found="none", expected=expected, cure=cure)
+        what = "the data have no columns"
+        raise FormatError.about(what, place=reader.place, found="none", expected=expected, cure=cure)
     return reader
 
 

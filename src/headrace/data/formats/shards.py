@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import glob
 import hashlib
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -200,6 +202,21 @@ def stored_files(place: str) -> list[str]:
     if path.is_file():
         return [place]
     return sorted(glob.glob(place) or glob.glob(f"{glob.escape(place)}*"))  # noqa: PTH207
+
+
+def beginning_of_files(place: str | Sequence[str]) -> str:
+    """Returns how the paths of all files of data begin, links followed. place: as `stored_files` takes it, or files."""
+    if not isinstance(place, str):
+        return os.path.commonpath([os.path.realpath(file) for file in place])
+
+    whole = os.path.realpath(place)
+    if Path(whole).is_dir():
+        return f"{whole}/"
+    if Path(whole).exists():
+        return whole
+    # A pattern, or a prefix of names.
+    fixed = Path(f"{re.split(r'[*?{[]', place)[0]}x")
+    return f"{os.path.realpath(fixed.parent)}/{fixed.name[:-1]}"
 
 
 def _is_never_hidden(_name: str) -> bool:

@@ -78,6 +78,9 @@ class TarIndex:
     holes: Mapping[tuple[int, int], Holes] = field(default_factory=dict)
     """Of files that are stored without theirs, by sample and column: `sizes` has what is stored."""
 
+    without_ending: Sequence[str] = ()
+    """Files that are no part of a sample, since nothing says of which column they are. A kept index does not tell."""
+
     @property
     def count(self) -> int:
         """How many samples."""
@@ -135,7 +138,6 @@ class _TarSamples:
         self.prefix = b"/"
         self.seen = 0
         self.without_ending: list[bytes] = []
-        """Names of files that are no part of a sample, since nothing says of which column they are."""
 
     def add(self, name: bytes, start: int, size: int, holes: Holes | None = None) -> None:
         if not name.startswith(self.prefix):
@@ -167,9 +169,6 @@ class _TarSamples:
             self.holes[len(self.names) - 1, column] = holes
 
     def index(self, place: str) -> TarIndex:
-        if self.without_ending:
-            self._tell_of_endings(place)
-
         # The attack: a million small files, each a sample of its own with an ending of its own, are a table of a
         # million times a million places.
         shape = len(self.names), len(self.columns)
@@ -187,19 +186,9 @@ class _TarSamples:
         sizes[table[:, 0], table[:, 1]] = table[:, 3]
         ends = np.cumsum([0, *map(len, self.names)])
         endings = tuple(map(as_text, self.columns))
-        return TarIndex(np.frombuffer(b"".join(self.names), np.uint8), ends, endings, starts, sizes, self.holes)
-
-    def _tell_of_endings(self, place: str) -> None:
-        count = len(self.without_ending)
-        first = as_text(self.without_ending[0])
-        if not self.names:
-            found = f"{count:,} files whose names have no ending, such as {first}"
-            expected = "names such as 0001.jpg and 0001.cls: of a sample, a dot, and of a column"
-            cure = "rename the files; or unpack the archive, and open the folder"
-            what = "no file of this shard is part of a sample"
-            raise FormatError.about(what, place=place, found=found, expected=expected, cure=cure)
-
-        LOGGER.warning("%s: %d of its files have no ending, and are passed over; the first is %s", place, count, first)
+        left_out = tuple(map(as_text, self.without_ending))
+        names = np.frombuffer(b"".join(self.names), np.uint8)
+        return TarIndex(names, ends, endings, starts, sizes, self.holes, left_out)
 
 
 def walk_headers(shard: ShardBytes, place: str) -> TarIndex:

@@ -69,7 +69,11 @@ class TarReader:
             if sum(sizes):
                 report = showing.enter_context(self._fetching_bar(sizes))
             for number in numbers:
-                counts.append(self.files.index(number).count)
+                index = self.files.index(number)
+                counts.append(index.count)
+                if index.count == 0 and index.without_ending:
+                    told = "%s: no file of this shard is part of a sample, since names have no ending, such as %s"
+                    LOGGER.warning(told, self.files.names[number], index.without_ending[0])
                 if report is not None:
                     report(sizes[number])
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import re
 import tarfile
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ from headrace.data.formats.tar_kept_index import keep_index
 from headrace.data.formats.tar_reader import KEY, TarReader, decoded, new_bytes, place_of_file
 from headrace.storage.files import first_bytes, is_file, is_folder
 from headrace.storage.locations import is_url
+
+LOGGER = logging.getLogger("headrace")
 
 NAME = "webdataset"
 TITLE = "WebDataset tar shards"
@@ -83,6 +86,8 @@ def _open(files: Sequence[str], path: str, manifest: Manifest | None, trust: boo
         shards = LocalTarFiles(files)
 
     index = shards.index(0)
+    if index.without_ending:
+        _tell_of_endings(files[0], index)
     if not trust:
         _refuse_pickles(files[0], _wanted(index, columns))
 
@@ -104,6 +109,21 @@ def _open(files: Sequence[str], path: str, manifest: Manifest | None, trust: boo
 
     schema, endings = _guessed(shards, index, _wanted(index, columns))
     return TarReader(path, shards, schema, endings)
+
+
+def _tell_of_endings(file: str, index: TarIndex) -> None:
+    """Warns of files that are no part of a sample; raises `FormatError` if a shard holds only such."""
+    count = len(index.without_ending)
+    first = index.without_ending[0]
+    if index.count == 0:
+        found = f"{count:,} without an ending in their names, such as {first}"
+        expected = "names such as 0001.jpg and 0001.cls: of a sample, a dot, and of a column"
+        cure = "rename the files; or unpack the archive, and open the folder"
+        what = "no file of this shard is part of a sample"
+        raise FormatError.about(what, place=file, found=found, expected=expected, cure=cure)
+
+    told = "%s: files whose names have no ending are passed over, here and in other shards: %d, such as %s"
+    LOGGER.warning(told, file, count, first)
 
 
 def _wanted(index: TarIndex, columns: Names | None) -> list[str]:
