@@ -75,7 +75,7 @@ def any_files(folder: Path) -> Iterator[Written]:
     path.mkdir()
     (path / "0.bin").write_bytes(b"a")
     (path / "more").symlink_to(folder / "links")
-    yield Written("a link to a folder, which is left out", path, [b"a"], "data")
+    yield Written("a link to a folder", path, [b"a", b"a", b"a"], "data")
     path = folder / "broken links"
     path.mkdir()
     (path / "0.bin").write_bytes(b"a")
