@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from headrace.core.errors import HeadraceError, ObjectChangedError, ObjectNotFoundError, StorageError
-from headrace.storage.cloud_requests import PART_BYTES, upload_retries
+from headrace.storage.cloud_requests import PART_BYTES, retry_config
 from headrace.storage.locations import Location, parse
 from headrace.storage.objects import Store, open_store
 from headrace.storage.retrying import RetryLimits
@@ -182,7 +182,7 @@ def test_parts_wait_for_a_server_as_long_as_other_requests(faulty_server: Faulty
     """obstore draws each wait between the first one and a multiple of the one before."""
     random = Random(1)
     limits = RetryLimits()
-    backoff = upload_retries(limits)["backoff"]
+    backoff = retry_config(limits)["backoff"]
     most = backoff["max_backoff"].total_seconds()
     for _ in range(200):
         wait, waited = backoff["init_backoff"].total_seconds(), 0.0

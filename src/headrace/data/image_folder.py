@@ -22,6 +22,7 @@ from headrace.core.protocols import takes_encoded
 from headrace.core.urls import refuse_url
 from headrace.data.fluent import Fluent
 from headrace.data.path_table import PathTable
+from headrace.storage.files import identity_of
 from headrace.storage.locations import bound_path, local_path
 from headrace.transforms.decoders import rgb_by_pillow
 from headrace.transforms.decoding import read_file
@@ -304,10 +305,9 @@ def scan(folder: str) -> list[os.DirEntry[str]]:
 def identity(folder: str) -> tuple[int, int]:
     """(device, inode): the same for all paths that lead to one folder."""
     try:
-        status = Path(folder).stat()
+        return identity_of(Path(folder))
     except OSError as error:
         raise unreadable(folder, error) from error
-    return status.st_dev, status.st_ino
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:

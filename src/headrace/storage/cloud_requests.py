@@ -121,7 +121,7 @@ def client_of(location: Location, access: Access, retries: Mapping[str, Any]) ->
     return classes[location.scheme](container, **given)
 
 
-def upload_retries(limits: RetryLimits) -> dict[str, Any]:
+def retry_config(limits: RetryLimits) -> dict[str, Any]:
     """Returns the limits as obstore takes them."""
     backoff = {
         "init_backoff": timedelta(seconds=limits.first_wait),

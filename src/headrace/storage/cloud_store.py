@@ -30,7 +30,7 @@ from headrace.storage.cloud_requests import (
     client_of,
     key_of,
     object_info,
-    upload_retries,
+    retry_config,
 )
 from headrace.storage.failures import (
     LISTING,
@@ -92,7 +92,7 @@ class CloudStore:
         self._outage = Outage(self._request("", "").place)
         self._refuse_after_fork()
         self._client = self._new_client(self._access, options, NO_RETRIES)
-        self._writer = self._new_client(self._access, options, upload_retries(self._access.limits))
+        self._writer = self._new_client(self._access, options, retry_config(self._access.limits))
         self._own_clients: dict[str, Any] = {}
 
     def __repr__(self) -> str:

@@ -93,7 +93,9 @@ def plain_files(folder: str) -> list[str]:
 
 
 def entries_below(
-    root: str, is_hidden: Callable[[str], bool], on_error: Callable[[Path, OSError], None] | None = None
+    root: str,
+    is_hidden: Callable[[str], bool] | None = None,
+    on_error: Callable[[Path, OSError], None] | None = None,
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Yields what lies below a folder of this machine, but no folders: each entry with its path relative to the root.
 
@@ -103,7 +105,7 @@ def entries_below(
     """
     seen = set()
     for above in Path(root).resolve().parents:
-        seen.add(_identity_of(above))
+        seen.add(identity_of(above))
 
     pending = [""]
     # Links come last, so that a folder has the name that it has without them.
@@ -112,7 +114,7 @@ def entries_below(
         below = pending.pop() if pending else links.pop(0)
         place = Path(root, below)
         try:
-            here = _identity_of(place)
+            here = identity_of(place)
             if here in seen:
                 raise OSError(errno.ELOOP, "a link to a folder that is read already, or lies above", str(place))
             with os.scandir(place) as listed:
@@ -124,7 +126,7 @@ def entries_below(
 
         seen.add(here)
         for entry in entries:
-            if is_hidden(entry.name):
+            if is_hidden is not None and is_hidden(entry.name):
                 continue
             name = f"{below}/{entry.name}" if below else entry.name
             try:
@@ -142,8 +144,8 @@ def entries_below(
                 pending.append(name)
 
 
-def _identity_of(folder: Path) -> tuple[int, int]:
-    # By device and inode: a link to a folder has another path at each turn.
+def identity_of(folder: Path) -> tuple[int, int]:
+    """Returns device and inode: the same for all paths that lead to one folder. Raises `OSError`."""
     status = folder.stat()
     return status.st_dev, status.st_ino
 

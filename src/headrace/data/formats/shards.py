@@ -198,7 +198,7 @@ def stored_files(place: str) -> list[str]:
 
     path = Path(place)
     if path.is_dir():
-        return sorted(join(place, name) for name, entry in entries_below(place, _is_never_hidden) if entry.is_file())
+        return sorted(join(place, name) for name, entry in entries_below(place) if entry.is_file())
     if path.is_file():
         return [place]
     return sorted(glob.glob(place) or glob.glob(f"{glob.escape(place)}*"))  # noqa: PTH207
@@ -217,10 +217,6 @@ def beginning_of_files(place: str | Sequence[str]) -> str:
     # A pattern, or a prefix of names.
     fixed = Path(f"{re.split(r'[*?{[]', place)[0]}x")
     return f"{os.path.realpath(fixed.parent)}/{fixed.name[:-1]}"
-
-
-def _is_never_hidden(_name: str) -> bool:
-    return False
 
 
 def _only_files(paths: Iterable[str]) -> list[str]:

@@ -78,8 +78,10 @@ class TarIndex:
     holes: Mapping[tuple[int, int], Holes] = field(default_factory=dict)
     """Of files that are stored without theirs, by sample and column: `sizes` has what is stored."""
 
-    without_ending: Sequence[str] = ()
+    without_ending: int = 0
     """Files that are no part of a sample, since nothing says of which column they are. A kept index does not tell."""
+
+    first_without_ending: str = ""
 
     @property
     def count(self) -> int:
@@ -137,7 +139,8 @@ class _TarSamples:
         self.holes: dict[tuple[int, int], Holes] = {}
         self.prefix = b"/"
         self.seen = 0
-        self.without_ending: list[bytes] = []
+        self.without_ending = 0
+        self.first_without_ending = b""
 
     def add(self, name: bytes, start: int, size: int, holes: Holes | None = None) -> None:
         if not name.startswith(self.prefix):
@@ -147,7 +150,8 @@ class _TarSamples:
             stem, dot, ending = base.partition(b".")
             if not stem or not ending:
                 if stem:
-                    self.without_ending.append(name)
+                    self.without_ending += 1
+                    self.first_without_ending = self.first_without_ending or name
                 return
             self.prefix = folder + slash + stem + dot
             self.seen = 0
@@ -186,9 +190,9 @@ class _TarSamples:
         sizes[table[:, 0], table[:, 1]] = table[:, 3]
         ends = np.cumsum([0, *map(len, self.names)])
         endings = tuple(map(as_text, self.columns))
-        left_out = tuple(map(as_text, self.without_ending))
         names = np.frombuffer(b"".join(self.names), np.uint8)
-        return TarIndex(names, ends, endings, starts, sizes, self.holes, left_out)
+        first = as_text(self.first_without_ending)
+        return TarIndex(names, ends, endings, starts, sizes, self.holes, self.without_ending, first)
 
 
 def walk_headers(shard: ShardBytes, place: str) -> TarIndex:

@@ -73,7 +73,7 @@ class TarReader:
                 counts.append(index.count)
                 if index.count == 0 and index.without_ending:
                     told = "%s: no file of this shard is part of a sample, since names have no ending, such as %s"
-                    LOGGER.warning(told, self.files.names[number], index.without_ending[0])
+                    LOGGER.warning(told, self.files.names[number], index.first_without_ending)
                 if report is not None:
                     report(sizes[number])
 

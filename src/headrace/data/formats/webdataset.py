@@ -113,8 +113,8 @@ def _open(files: Sequence[str], path: str, manifest: Manifest | None, trust: boo
 
 def _tell_of_endings(file: str, index: TarIndex) -> None:
     """Warns of files that are no part of a sample; raises `FormatError` if a shard holds only such."""
-    count = len(index.without_ending)
-    first = index.without_ending[0]
+    count = index.without_ending
+    first = index.first_without_ending
     if index.count == 0:
         found = f"{count:,} without an ending in their names, such as {first}"
         expected = "names such as 0001.jpg and 0001.cls: of a sample, a dot, and of a column"
